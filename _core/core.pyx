@@ -1,0 +1,16 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: freethreading_compatible=False
+"""Pure computation for the hot paths: slots, names, commands and the timer wheel."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_Check
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_Check
+from libc.stdint cimport int64_t, uint16_t, uint64_t
+from libc.string cimport memchr, memcpy
+
+include "slots.pyx"
+include "names.pyx"
+include "frames.pyx"
+include "wheel.pyx"

@@ -1,0 +1,115 @@
+# Commands as Redis reads them: arrays of bulk strings, written in one allocation.
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLong(object value) except? -1
+    bint PyBool_Check(object value)
+
+
+cdef inline int digits(uint64_t value) noexcept nogil:
+    cdef int count = 1
+    while value >= 10:
+        value //= 10
+        count += 1
+    return count
+
+
+cdef inline uint64_t magnitude(int64_t value) noexcept nogil:
+    return <uint64_t> value if value >= 0 else 0 - <uint64_t> value
+
+
+cdef inline char *put_number(char *at, uint64_t value, int count) noexcept nogil:
+    cdef char *end = at + count
+    at = end
+    while count:
+        at -= 1
+        at[0] = <char> (c"0" + value % 10)
+        value //= 10
+        count -= 1
+    return end
+
+
+cdef inline char *put_break(char *at) noexcept nogil:
+    at[0] = c"\r"
+    at[1] = c"\n"
+    return at + 2
+
+
+cdef inline char *put_head(char *at, char mark, Py_ssize_t count) noexcept nogil:
+    at[0] = mark
+    at = put_number(at + 1, <uint64_t> count, digits(<uint64_t> count))
+    return put_break(at)
+
+
+cdef inline Py_ssize_t body_size(object arg, bint text_too) except -1:
+    cdef Text text
+    cdef int64_t value
+    if PyBytes_Check(arg):
+        return PyBytes_GET_SIZE(arg)
+    if PyLong_Check(arg) and not PyBool_Check(arg):
+        value = PyLong_AsLongLong(arg)
+        return digits(magnitude(value)) + (value < 0)
+    if text_too and PyUnicode_Check(arg):
+        look(arg, &text)
+        return text.size
+    raise TypeError(f"an argument is {'bytes, str or int' if text_too else 'bytes or int'}, not {type(arg).__name__}")
+
+
+cdef inline Py_ssize_t frames_size(tuple args, bint text_too) except -1:
+    cdef Py_ssize_t total = 0, size
+    for arg in args:
+        size = body_size(arg, text_too)
+        total += 1 + digits(<uint64_t> size) + 2 + size + 2
+    return total
+
+
+cdef inline char *put_frames(char *at, tuple args) except NULL:
+    cdef Py_ssize_t size
+    cdef int64_t value
+    cdef Text text
+    for arg in args:
+        if PyLong_Check(arg):
+            value = PyLong_AsLongLong(arg)
+            size = digits(magnitude(value))
+            at = put_head(at, c"$", size + (value < 0))
+            if value < 0:
+                at[0] = c"-"
+                at += 1
+            at = put_number(at, magnitude(value), <int> size)
+        else:
+            look(arg, &text)
+            at = put_head(at, c"$", text.size)
+            memcpy(at, text.at, text.size)
+            at += text.size
+        at = put_break(at)
+    return at
+
+
+def frames(*args):
+    """Each argument as a RESP bulk string. An int is sent as its decimal digits and fits 64 bits."""
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, frames_size(args, True))
+    put_frames(PyBytes_AS_STRING(out), args)
+    return out
+
+
+def pack(bytes head not None, bytes keys not None, *args):
+    """`head`, `keys` and then each argument as a RESP bulk string.
+
+    For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA, digest, number of keys)
+    and `keys` once and pays only for the arguments. TypeError: an argument is neither bytes nor int.
+    """
+    cdef Py_ssize_t first = PyBytes_GET_SIZE(head), second = PyBytes_GET_SIZE(keys)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, first + second + frames_size(args, False))
+    cdef char *at = PyBytes_AS_STRING(out)
+    memcpy(at, PyBytes_AS_STRING(head), first)
+    memcpy(at + first, PyBytes_AS_STRING(keys), second)
+    put_frames(at + first + second, args)
+    return out
+
+
+def command(*args):
+    """A whole command: the array header and each argument as a RESP bulk string."""
+    cdef Py_ssize_t size = frames_size(args, True)
+    cdef Py_ssize_t count = len(args)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 1 + digits(<uint64_t> count) + 2 + size)
+    put_frames(put_head(PyBytes_AS_STRING(out), c"*", count), args)
+    return out

@@ -1,0 +1,1 @@
+"""The server's side: one script a file, read by name through `importlib.resources`."""

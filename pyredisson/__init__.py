@@ -1,0 +1,33 @@
+"""Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
+
+from pyredisson.client import Client, Lock, connect
+from pyredisson.config import Config
+from pyredisson.errors import (
+    ClosedError,
+    ConfigError,
+    LockAlreadyHeldError,
+    LockLostError,
+    LockNotHeldError,
+    LockTimeoutError,
+    LockUpgradeError,
+    NotReplicatedError,
+    PermitNotHeldError,
+    RedissonError,
+)
+
+__all__ = [
+    "Client",
+    "ClosedError",
+    "Config",
+    "ConfigError",
+    "Lock",
+    "LockAlreadyHeldError",
+    "LockLostError",
+    "LockNotHeldError",
+    "LockTimeoutError",
+    "LockUpgradeError",
+    "NotReplicatedError",
+    "PermitNotHeldError",
+    "RedissonError",
+    "connect",
+]

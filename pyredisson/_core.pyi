@@ -1,0 +1,86 @@
+"""Pure computation for the hot paths: slots, names, commands and the timer wheel."""
+
+def crc16(data: bytes) -> int:
+    """The CRC16 (XMODEM) with which Redis hashes a key."""
+
+def slot(name: str | bytes) -> int:
+    """The cluster slot, 0 to 16383, of a key: of its hash tag where it has one."""
+
+class SlotMap:
+    """Which node serves which slot; a node is any object, None where no node is known."""
+
+    def assign(self, first: int, last: int, node: object) -> None:
+        """Let `node` serve the slots from `first` to `last`, both included. ValueError: no such slots."""
+
+    def node(self, key: str | bytes) -> object:
+        """The node that serves the key's slot, or None."""
+
+def prefixed(prefix: bytes, name: bytes) -> bytes:
+    """`prefix:{name}`, or `prefix:name` where the name has a `{` of its own."""
+
+def suffixed(name: bytes, suffix: bytes) -> bytes:
+    """`{name}:suffix`, or `name:suffix` where the name has a `{` of its own."""
+
+def latch_channel(name: bytes) -> bytes:
+    """The channel of a count-down latch: braces are added even to a name that has some."""
+
+def owner_name(client_id: str, owner: int) -> bytes:
+    """`client_id:owner`, the hash field under which the server counts an owner's holds."""
+
+def parts_on_cluster(name: bytes) -> bool:
+    """Whether the name's own braces send its companion keys to other slots than the name itself."""
+
+def frames(*args: bytes | str | int) -> bytes:
+    """Each argument as a RESP bulk string. An int is sent as its decimal digits and fits 64 bits."""
+
+def pack(head: bytes, keys: bytes, *args: bytes | int) -> bytes:
+    """`head`, `keys` and then each argument as a RESP bulk string.
+
+    For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA,
+    digest, number of keys) and `keys` once and pays only for the arguments. TypeError: an argument
+    is neither bytes nor int (a bool is no int here).
+    """
+
+def command(*args: bytes | str | int) -> bytes:
+    """A whole command: the array header and each argument as a RESP bulk string."""
+
+class Timer:
+    """What a `Wheel` holds; meant to be subclassed. It can be in one wheel at a time."""
+
+    __slots__ = ()
+
+    @property
+    def due(self) -> int:
+        """The tick at which it is due; -1 when it is in no wheel."""
+
+class Wheel:
+    """A hierarchical timing wheel: what is due at which tick.
+
+    A tick is an int from 0 to 2**63 - 1; the caller decides what it stands for and what time it is.
+    The wheel owns its timers. As the garbage collector doesn't look into a wheel, a timer that leads
+    back to the wheel keeps both alive until it leaves.
+
+    Any thread may call any method under the GIL without another lock.
+    """
+
+    def __init__(self, now: int = 0) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, timer: Timer, due: int, group: int = 0) -> None:
+        """Let `timer` be due at tick `due`, or move it there if it is in this wheel already.
+
+        A tick that has passed counts as the present one: it is due at the next `advance`.
+        ValueError: the timer is in another wheel.
+        """
+
+    def discard(self, timer: Timer) -> bool:
+        """Take `timer` out. False: it was not in this wheel."""
+
+    def advance(self, now: int) -> dict[int, list[Timer]]:
+        """Make `now` the present and take out all that is due by then, as lists by group.
+
+        Each list is in the order of the ticks, and in the order of adding within one tick.
+        Nothing happens if `now` is before the present.
+        """
+
+    def next_due(self) -> int | None:
+        """A tick until which nothing will be due, never later than the earliest; None when empty."""

@@ -1,0 +1,270 @@
+"""The thread world's face: `Client` and `Lock`, thin and typed over the logic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pyredisson.config import Config, Duration
+from pyredisson.engine import Engine
+from pyredisson.errors import LockTimeoutError
+from pyredisson.faces import Name, attach, deadline_of, key_of, lease_of, owner_id_of, timeout_of, wait_of
+from pyredisson.logic.holds import LOST, Hold, Holds, Owner, shown
+from pyredisson.logic.hub import Hub, Subscriber
+from pyredisson.logic.lock import LockLogic
+from pyredisson.runtime import Runtime
+from pyredisson.threads import ThreadRuntime, ThreadSignal, clock, run
+from pyredisson.wire.listener import Listener
+
+LostCallback = TypeVar("LostCallback", bound=Callable[["Lock"], object])
+
+
+def connect(address: object = None, **fields: Any) -> Client:
+    """A client for threads. Doesn't talk to the server: the first call does.
+
+    `address` is a URL (`redis://`, `rediss://`, `unix://`; None: `redis://localhost:6379/0`), a `Config` or
+    a redis-py client, whose settings are taken. `fields` are fields of `Config`, which win.
+
+    Raises `ConfigError` for what can't be used, `TypeError` for what is no address.
+    """
+    return Client(Config.of(address, **fields))
+
+
+class Client:
+    """Makes locks; owns the connections and the watchdog behind them. A context manager; threads may share it."""
+
+    def __init__(self, config: Config) -> None:
+        self._engine = Engine(config, self._connect)
+        self._shared = self._engine.shared
+
+    @property
+    def id(self) -> str:
+        """A UUID4, new for every client, and again after `fork`: the first part of its owners' names."""
+        return self._shared.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._shared.closed
+
+    def get_lock(self, name: Name, *, owner: int | None = None) -> Lock:
+        """The reentrant lock of that name. Doesn't talk to the server.
+
+        `owner` stands in for the calling thread: an int below 2**32, for handing a lock from one thread to
+        another. Raises `ValueError` or `TypeError` for a name or an owner that can't be.
+        """
+        return Lock(self, name, owner)
+
+    def close(self) -> None:
+        """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
+        self._engine.close()
+        self._listener.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.Client {self.id} at {self._engine.node.address}>"
+
+    def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
+        self._mine = _Mine()
+        runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
+        self._listener = Listener(engine.node, hub)
+        return runtime, self._listener
+
+    def _adopt(self) -> Owner:
+        """The calling thread becomes an owner."""
+        owner = self._mine.owner = self._shared.new_owner()
+        return owner
+
+
+class _Mine(threading.local):
+    """Per thread: the owner that it is."""
+
+    owner: Owner | None = None
+
+
+class Lock:
+    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
+
+    Its owner is the calling thread. A lease lock can't exclude a holder that was paused beyond its lease:
+    `lost` tells, and fencing tokens protect what must never see a late writer.
+    """
+
+    __slots__ = ("_client", "_logic", "_owner_id", "name")
+
+    def __init__(self, client: Client, name: Name, owner: int | None = None) -> None:
+        self._client = client
+        self.name = name
+        """As it was given."""
+        self._owner_id = owner_id_of(owner)
+        self._logic = LockLogic(client._shared, key_of(name, client._engine.config.name_mapper))
+
+    def lock(self, lease_time: Duration | None = None) -> None:
+        """Waits as long as it takes.
+
+        `lease_time` (seconds or a timedelta, at least 1 ms): the lock frees itself after that time. None: it
+        is kept until released, its lease of `lock_watchdog_timeout` renewed for as long as the process lives.
+
+        Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
+        """
+        run(self._logic.acquire(self._owner(), lease_of(lease_time), None))
+
+    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> bool:
+        """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
+        deadline = deadline_of(wait_time, "wait_time", clock)
+        return run(self._logic.acquire(self._owner(), lease_of(lease_time), deadline))
+
+    def unlock(self) -> None:
+        """Gives back one hold.
+
+        Raises `LockLostError` if it was lost meanwhile, `LockNotHeldError` if the calling thread has none.
+        """
+        run(self._logic.release(self._owner()))
+
+    def force_unlock(self) -> bool:
+        """Removes the lock whoever holds it, and wakes a waiter; was anything removed."""
+        return run(self._logic.force_release())
+
+    def delete(self) -> bool:
+        """As `force_unlock`."""
+        return self.force_unlock()
+
+    def is_locked(self) -> bool:
+        """Whether anyone holds it."""
+        return run(self._logic.is_locked())
+
+    def is_held(self) -> bool:
+        """Whether the calling thread holds it: the server says so and the lease hasn't ended by our clock."""
+        return self.get_hold_count() > 0
+
+    is_held_by_current_thread = is_held
+
+    def is_held_by(self, owner_id: int) -> bool:
+        """Whether the owner of that id (see `get_lock`) holds it, through this client."""
+        return run(self._logic.hold_count(owner_id)) > 0
+
+    def get_hold_count(self) -> int:
+        """How many holds the calling thread has; 0: none."""
+        return run(self._logic.hold_count(self._owner().id))
+
+    def remain_time_to_live(self) -> float | None:
+        """Seconds until the lock frees itself; None when it is free, `math.inf` when it never does."""
+        return run(self._logic.remain_time_to_live())
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
+        return run(self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock)))
+
+    def release(self) -> None:
+        """`threading.Lock.release`: as `unlock`."""
+        self.unlock()
+
+    def locked(self) -> bool:
+        """`threading.Lock.locked`: as `is_locked`."""
+        return self.is_locked()
+
+    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding:
+        """`with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit)."""
+        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
+
+    @property
+    def lost(self) -> Lost:
+        """Tells whether the calling thread's present hold is lost; may be given to other threads."""
+        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
+
+    def on_lost(self, callback: LostCallback) -> LostCallback:
+        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
+
+        It stays registered, for every handle of this name, as long as the client lives.
+        """
+        self._logic.shared.on_lost(self._logic.key, lambda: callback(self))
+        return callback
+
+    def __enter__(self) -> Lock:
+        self.lock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.unlock()
+            return
+        try:
+            self.unlock()
+        except Exception as failure:
+            # The body's own exception is what the user must see.
+            attach(error, failure)
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.Lock {shown(self._logic.key)!r}>"
+
+    def _owner(self) -> Owner:
+        if self._owner_id is not None:
+            return self._logic.shared.given_owner(self._owner_id)
+        return self._client._mine.owner or self._client._adopt()
+
+
+class Holding:
+    """What `Lock.hold` gives: one hold as a context manager."""
+
+    __slots__ = ("_lease", "_lock", "_wait")
+
+    def __init__(self, lock: Lock, wait: float | None, lease: int | None) -> None:
+        self._lock = lock
+        self._wait = wait
+        self._lease = lease
+
+    def __enter__(self) -> Lock:
+        lock = self._lock
+        owner = lock._owner()
+        deadline = None if self._wait is None else clock() + self._wait
+        if not run(lock._logic.acquire(owner, self._lease, deadline)):
+            raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
+        return lock
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.__exit__(kind, error, trace)
+
+
+class Lost:
+    """Whether one hold is lost: once set, it stays so."""
+
+    __slots__ = ("_hold", "_holds")
+
+    def __init__(self, hold: Hold | None, holds: Holds) -> None:
+        self._hold = hold
+        self._holds = holds
+
+    def is_set(self) -> bool:
+        """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
+        return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,
+        or as soon as the hold was given back; without a hold, at once."""
+        deadline = deadline_of(timeout, "timeout", clock)
+        hold = self._hold
+        if hold is None:
+            return False
+        over = ThreadSignal()
+
+        def ended(hold: Hold) -> None:
+            over.set()
+
+        hold.listen(ended)
+        try:
+            over.wait(threading.TIMEOUT_MAX if deadline is None else max(0.0, deadline - clock()))
+        finally:
+            hold.unlisten(ended)
+        return self.is_set()

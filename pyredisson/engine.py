@@ -1,0 +1,129 @@
+"""What both faces are built on: one client's connections, threads, owners' names, fork and exit."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+
+from redis.exceptions import NoScriptError, RedisError
+
+from pyredisson.config import Config
+from pyredisson.logic.holds import logger
+from pyredisson.logic.hub import Hub, Subscriber
+from pyredisson.logic.shared import Callback, Shared
+from pyredisson.logic.watchdog import Watchdog
+from pyredisson.runtime import Cut, Runtime
+from pyredisson.scripts import FLAGGED, as_eval
+from pyredisson.threads import ThreadRuntime, clock, run, start
+from pyredisson.wire.blocking import Connection
+from pyredisson.wire.node import Node
+
+FAREWELL = 1.0
+"""Seconds that giving back what is held may take when a client is closed or the interpreter ends."""
+FAREWELL_BATCH = 1000
+
+
+class Engine:
+    """A client without a face. `connect` makes the face's world: its runtime and its subscriber."""
+
+    def __init__(self, config: Config, connect: Callable[[Engine, Hub], tuple[Runtime, Subscriber]]) -> None:
+        self.config = config
+        self.shared = Shared(config, _start_watchdog, self._notify)
+        self._connect = connect
+        self.begin()
+        _engines.add(self)
+
+    def begin(self) -> None:
+        """As a client that owns nothing and has talked to nobody."""
+        self._errands: queue.SimpleQueue[Callback | None] = queue.SimpleQueue()
+        self._messenger: threading.Thread | None = None
+        self.node = Node(self.config)
+        hub = Hub(clock)
+        runtime, subscriber = self._connect(self, hub)
+        hub.attach(subscriber)
+        self._watchdog_runtime = ThreadRuntime(self.node, self.shared.repair, size=2)
+        self.shared.begin(runtime, self._watchdog_runtime, hub)
+
+    def close(self) -> None:
+        """Ends waiting and renewing, and gives back what is held, in about `FAREWELL` seconds at most."""
+        shared = self.shared
+        if shared.closed:
+            return
+        left = shared.watchdog.unrepaired()
+        for hold in shared.close():
+            hold.count = 0
+            left.append(hold.lock.release_command(hold))
+        self._errands.put(None)
+        run(self._watchdog_runtime.close())
+        if left:
+            _say_farewell(self.config, left)
+
+    def _notify(self, callback: Callback) -> None:
+        """Calls a user's function on a thread that nobody waits for."""
+        if self._messenger is None:
+            self._messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
+            self._messenger.start()
+        self._errands.put(callback)
+
+    def _deliver(self) -> None:
+        while (callback := self._errands.get()) is not None:
+            try:
+                callback()
+            except Exception:
+                logger.exception("an on_lost callback failed")
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _start_watchdog(watchdog: Watchdog) -> None:
+    start(watchdog.keep_time(), "pyredisson-timekeeper")
+    start(watchdog.renew(), "pyredisson-watchdog")
+
+
+def _say_farewell(config: Config, payloads: list[bytes]) -> None:
+    """Sends what must still be sent, once, over a connection of its own with short deadlines."""
+    hasty = dataclasses.replace(config, timeout=FAREWELL / 2, connect_timeout=FAREWELL / 2)
+    node = Node(hasty)
+    connection = Connection(node)
+    try:
+        connection.open()
+        for first in range(0, len(payloads), FAREWELL_BATCH):
+            batch = payloads[first : first + FAREWELL_BATCH]
+            replies = connection.call_all(batch)
+            flags = node.scripts is FLAGGED
+            unknown = [
+                as_eval(payload, flags=flags)
+                for payload, reply in zip(batch, replies, strict=True)
+                if isinstance(reply, NoScriptError)
+            ]
+            if unknown:
+                connection.call_all(unknown)
+    except (Cut, RedisError) as error:
+        logger.warning("%d locks could not be given back and end with their leases: %s", len(payloads), error)
+    finally:
+        connection.close()
+
+
+def _engines_now() -> Iterable[Engine]:
+    return list(_engines)
+
+
+def _at_exit() -> None:
+    for engine in _engines_now():
+        engine.close()
+
+
+def _after_fork() -> None:
+    # The child owns nothing: what its parent holds it can neither renew nor give back.
+    for engine in _engines_now():
+        engine.begin()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,69 @@
+"""How both faces read what a user typed: names, owners, durations; nothing is sent before it was checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pyredisson.config import Duration, lease_ms, seconds
+from pyredisson.logic.shared import FIRST_OWN_ID
+
+Name = str | bytes
+Clock = Callable[[], float]
+
+
+def key_of(name: Name, mapper: Callable[[str], str] | None) -> bytes:
+    """A name as the server knows it. `TypeError`, `ValueError` (empty, or not UTF-8 text where it is mapped)."""
+    if not isinstance(name, (str, bytes)):
+        raise TypeError(f"a name must be str or bytes, not {type(name).__name__}")
+    if mapper is not None:
+        name = mapper(name if isinstance(name, str) else name.decode())
+        if not isinstance(name, str):
+            raise TypeError(f"name_mapper must return str, not {type(name).__name__}")
+    if not name:
+        raise ValueError("a name must not be empty")
+    return name.encode() if isinstance(name, str) else name
+
+
+def owner_id_of(owner: int | None) -> int | None:
+    """An explicit owner's id; None: the calling thread or task."""
+    if owner is None:
+        return None
+    if type(owner) is not int:
+        raise TypeError(f"owner must be an int, not {type(owner).__name__}")
+    if not 0 <= owner < FIRST_OWN_ID:
+        raise ValueError(f"owner must be in 0 .. 2**32 - 1, not {owner}")
+    return owner
+
+
+def lease_of(lease_time: Duration | None) -> int | None:
+    """A lease in ms; None: renewed by the watchdog."""
+    return None if lease_time is None else lease_ms(lease_time)
+
+
+def wait_of(wait: Duration | None, name: str) -> float | None:
+    """A bound on waiting in seconds; None, or infinite: none."""
+    bound = None if wait is None else seconds(wait, name, allow_inf=True)
+    return None if bound == math.inf else bound
+
+
+def deadline_of(wait: Duration | None, name: str, clock: Clock) -> float | None:
+    """The one deadline that a bound on waiting stands for."""
+    bound = wait_of(wait, name)
+    return None if bound is None else clock() + bound
+
+
+def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
+    """The deadline of `acquire(blocking, timeout)`, with the rules of `threading.Lock`."""
+    if not blocking:
+        if timeout != -1:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        return clock()
+    if timeout == -1:
+        return None
+    return deadline_of(timeout, "timeout", clock)
+
+
+def attach(error: BaseException, failure: BaseException) -> None:
+    """Tells of `failure` in a note to the exception that is on its way already."""
+    error.add_note(f"and while giving back the lock: {type(failure).__name__}: {failure}")

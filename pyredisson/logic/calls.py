@@ -1,0 +1,106 @@
+"""When a command is sent again: the one retry policy, for every script and both worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from redis.exceptions import NoScriptError, RedisError, TimeoutError
+
+from pyredisson.runtime import Cut, Reply, Runtime
+from pyredisson.scripts import FLAGGED, as_eval
+
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 2.0
+"""Seconds; half of it is random, as Redisson's own delay (equal jitter, 1 s doubling to 2 s)."""
+
+ELSEWHERE = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
+"""Replies of a server that isn't the master, or not yet: a new connection may reach another one."""
+PASSING = frozenset({"BUSY", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN"}) | ELSEWHERE
+"""First words of error replies that pass by themselves; the command was not executed."""
+
+
+async def call(
+    runtime: Runtime,
+    payload: bytes,
+    *,
+    attempts: int,
+    deadline: float | None = None,
+    idempotent: bool = True,
+) -> Reply:
+    """Sends a command by the policy of `repeat`."""
+    try:
+        return await runtime.send(payload)
+    except (Cut, RedisError) as problem:
+        return await repeat(
+            runtime, payload, problem, attempts=attempts, deadline=deadline, idempotent=idempotent
+        )
+
+
+async def repeat(
+    runtime: Runtime,
+    payload: bytes,
+    problem: Cut | RedisError,
+    *,
+    attempts: int,
+    deadline: float | None = None,
+    idempotent: bool = True,
+    none_after_cut: Reply = None,
+    on_doubt: Callable[[], None] | None = None,
+) -> Reply:
+    """Sends a command again whose first try failed with `problem`; raises what Redis reported when it gives up.
+
+    At most `attempts` more tries, none begun after `deadline` (on the runtime's clock); a server that doesn't
+    answer in time is tried further only for a caller who named a deadline. One look at the
+    outcome of a command that may have run is always taken, even when the caller's time is over: to say
+    "not taken" of a lock that was taken would be a lie. A command that isn't `idempotent` is never sent
+    again once it may have run. `none_after_cut` is what a nil reply means when an earlier copy may have
+    run; `on_doubt` is called as soon as one may.
+    """
+    in_doubt = False
+    passing = 0
+    while True:
+        delay = 0.0
+        fresh = False
+        if isinstance(problem, NoScriptError):
+            payload = as_eval(payload, flags=runtime.scripts is FLAGGED)
+        else:
+            first_doubt = isinstance(problem, Cut) and problem.sent and not in_doubt
+            if first_doubt:
+                in_doubt = True
+                if on_doubt is not None:
+                    on_doubt()
+                if not idempotent:
+                    raise _reported(problem)
+            elif not isinstance(problem, Cut) and _code(problem) not in PASSING:
+                raise problem
+            fresh = isinstance(problem, Cut) or _code(problem) in ELSEWHERE
+            if not first_doubt:
+                # A server that is silent once more won't be asked for ever by someone who named no deadline.
+                silent = isinstance(problem, Cut) and isinstance(problem.error, TimeoutError)
+                if passing >= attempts or (silent and deadline is None):
+                    raise _reported(problem)
+                delay = _delay(passing, runtime.jitter())
+                if deadline is not None and runtime.clock() + delay >= deadline:
+                    raise _reported(problem)
+                passing += 1
+        if delay:
+            await runtime.sleep(delay)
+        try:
+            reply = await runtime.send(payload, fresh=fresh)
+        except (Cut, RedisError) as again:
+            problem = again
+            continue
+        return none_after_cut if in_doubt and reply is None else reply
+
+
+def _delay(tries: int, jitter: float) -> float:
+    half = min(FIRST_DELAY * 2**tries, LONGEST_DELAY) / 2
+    return half + half * jitter
+
+
+def _code(error: RedisError) -> str:
+    return str(error).partition(" ")[0]
+
+
+def _reported(problem: Cut | RedisError) -> RedisError:
+    return problem.error if isinstance(problem, Cut) else problem

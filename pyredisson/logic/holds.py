@@ -1,0 +1,198 @@
+"""Who holds what in this client: owners, their holds, and until when each hold may be believed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from pyredisson._core import Timer
+
+logger = logging.getLogger("pyredisson")
+
+MOST_LOST = 10_000
+"""Lost holds that nobody gave back are remembered up to this number, for the error that `unlock` raises."""
+
+
+class State(Enum):
+    """What has become of a hold."""
+
+    HELD = "held"
+    GIVEN_BACK = "given back"
+    LOST = "lost"
+
+
+HELD, GIVEN_BACK, LOST = State.HELD, State.GIVEN_BACK, State.LOST
+
+
+class Owner:
+    """A thread, a task or an explicit id, and the name under which the server knows it.
+
+    The id is for life. The name changes as soon as some command of this owner may run late: a copy that
+    arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
+    """
+
+    __slots__ = ("_doubts", "_prefix", "id", "name")
+
+    def __init__(self, client_id: str, owner_id: int) -> None:
+        self.id = owner_id
+        self._prefix = f"{client_id}:{owner_id}"
+        self._doubts = 0
+        self.name = self._prefix.encode()
+
+    def rename(self) -> None:
+        """From now on this owner takes locks under a new name; holds that it has keep theirs."""
+        self._doubts += 1
+        self.name = f"{self._prefix}:{self._doubts}".encode()
+
+
+class Hold(Timer):
+    """One owner's hold of one lock, from the first acquire to the last release.
+
+    As a timer it stands in the watchdog's wheel: for its renewal, or for the end of its lease.
+    """
+
+    __slots__ = ("count", "ends", "key", "leases", "listeners", "lock", "owner", "reason", "state", "under")
+
+    def __init__(
+        self,
+        key: HoldKey,
+        lock: Held,
+        owner: bytes,
+        lease: int | None,
+        ends: float,
+        under: Hold | None,
+    ) -> None:
+        self.key = key
+        self.lock = lock
+        self.owner = owner
+        """The owner's name on the server, as it was when the lock was taken."""
+        self.count = 1
+        self.leases: int | list[int | None] | None = lease
+        """The lease of each nested hold in ms, innermost last (None: renewed); bare while there is one."""
+        self.ends = ends
+        """The clock's reading from which on this hold can't be proven any more."""
+        self.state = HELD
+        self.reason = ""
+        self.listeners: list[Listener] | None = None
+        """Called when the hold is lost or given back."""
+        self.under = under
+        """A lost hold of the same owner that has not been given back yet."""
+
+    @property
+    def renewed(self) -> bool:
+        """Whether any of the nested holds asked for the watchdog."""
+        return None in self.leases if isinstance(self.leases, list) else self.leases is None
+
+    def nest(self, lease: int | None) -> None:
+        """Counts one more hold."""
+        self.count += 1
+        if isinstance(self.leases, list):
+            self.leases.append(lease)
+        else:
+            self.leases = [self.leases, lease]
+
+    def unnest(self) -> None:
+        """Takes the innermost hold off the count."""
+        self.count -= 1
+        if isinstance(self.leases, list):
+            self.leases.pop()
+
+    def end(self, state: State) -> None:
+        """Becomes given back or lost, and tells those who listen."""
+        self.state = state
+        if self.listeners is not None:
+            with _listening:
+                listeners, self.listeners = self.listeners, None
+            for listener in listeners or ():
+                listener(self)
+
+    def listen(self, listener: Listener) -> None:
+        """Has `listener` called when the hold ends; at once, and perhaps once more, if it has ended."""
+        with _listening:
+            self.listeners = [*(self.listeners or ()), listener]
+        if self.state is not HELD:
+            listener(self)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Takes a listener back."""
+        with _listening:
+            self.listeners = [other for other in self.listeners or () if other != listener] or None
+
+
+HoldKey = tuple[bytes, int]
+"""The lock's name and the owner's id."""
+
+Listener = Callable[[Hold], None]
+
+_listening = threading.Lock()
+
+
+class Held(Protocol):
+    """What a hold needs to know of its lock."""
+
+    key: bytes
+    """The lock's name on the server."""
+
+    def release_command(self, hold: Hold) -> bytes:
+        """The idempotent command that leaves the hold's owner with `hold.count` holds."""
+
+
+class Holds:
+    """The table of a client's holds; every change is one dict operation, so threads need no lock for it."""
+
+    def __init__(self, clock: Callable[[], float], on_lost: Listener) -> None:
+        """`on_lost` is called once for each hold that is lost."""
+        self._clock = clock
+        self._on_lost = on_lost
+        self.table: dict[HoldKey, Hold] = {}
+        self._lost: deque[HoldKey] = deque()
+
+    def live(self, key: HoldKey) -> Hold | None:
+        """The hold if it can still be proven."""
+        hold = self.table.get(key)
+        return hold if hold is not None and self.proven(hold) else None
+
+    def proven(self, hold: Hold) -> bool:
+        """Whether the hold is still ours; it is lost here and now if its lease has ended."""
+        if hold.state is HELD and hold.ends <= self._clock():
+            self.lose(hold, "its lease ended without a proven renewal")
+        return hold.state is HELD
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """Marks a hold as lost, once; it stays in the table until its owner gives it back."""
+        if hold.state is LOST:
+            return
+        hold.reason = reason
+        hold.end(LOST)
+        logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
+        self._lost.append(hold.key)
+        if len(self._lost) > MOST_LOST:
+            oldest = self._lost.popleft()
+            forgotten = self.table.get(oldest)
+            if forgotten is not None and forgotten.state is LOST:
+                del self.table[oldest]
+        self._on_lost(hold)
+
+    def remove(self, hold: Hold) -> None:
+        """Takes a hold out; a lost one below it, which its owner has still to give back, comes up again."""
+        if hold.under is not None:
+            self.table[hold.key] = hold.under
+        elif self.table.get(hold.key) is hold:
+            del self.table[hold.key]
+
+
+def buried(hold: Hold | None) -> Hold | None:
+    """What to keep below a fresh hold: the lost ones of the same owner, as one."""
+    if hold is not None and hold.under is not None:
+        hold.count += hold.under.count
+        hold.under = None
+    return hold
+
+
+def shown(name: bytes) -> str:
+    """A name for a message."""
+    return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,142 @@
+"""Who waits for which channel: a message wakes one waiter of this client, a confirmation wakes all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from pyredisson.runtime import Signal
+
+LINGER = 5.0
+"""Seconds for which a channel that nobody waits for stays subscribed: contention comes back at once."""
+
+
+class Subscriber(Protocol):
+    """The connection that listens. Its methods are called with the hub's lock held; they never wait for a reply."""
+
+    def subscribe(self, channels: Iterable[bytes]) -> None: ...
+    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
+
+
+class Channel:
+    """The waiters of one channel, in the order in which they came."""
+
+    __slots__ = ("confirmed", "error", "idle_since", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: dict[Signal, None] = {}
+        self.confirmed = False
+        self.error: RedisError | None = None
+        self.idle_since = 0.0
+
+    def wake_one(self) -> None:
+        for signal in self.waiters:
+            if not signal.is_set():
+                signal.set()
+                return
+
+    def wake_all(self) -> None:
+        for signal in self.waiters:
+            signal.set()
+
+
+class Hub:
+    """Local bookkeeping between waiters and one subscription connection."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.mutex = threading.Lock()
+        self._clock = clock
+        self._channels: dict[bytes, Channel] = {}
+        self._subscriber: Subscriber | None = None
+
+    def attach(self, subscriber: Subscriber) -> None:
+        """Names the connection that listens from now on."""
+        self._subscriber = subscriber
+
+    def join(self, name: bytes, signal: Signal) -> Channel:
+        """Registers a waiter, which is told to look again as soon as messages are known to arrive."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            raise AssertionError("the hub has no subscriber")
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is None or channel.error is not None:
+                channel = self._channels[name] = Channel()
+                subscriber.subscribe((name,))
+            channel.waiters[signal] = None
+            if channel.confirmed:
+                # What was published between the caller's try and this moment went to nobody.
+                signal.set()
+        return channel
+
+    def leave(self, name: bytes, signal: Signal) -> None:
+        """A waiter goes, whatever the reason; a wake-up that it didn't use goes to the next. Never waits."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is None:
+                return
+            channel.waiters.pop(signal, None)
+            if signal.is_set():
+                channel.wake_one()
+            if not channel.waiters:
+                channel.idle_since = self._clock()
+
+    def message(self, name: bytes, payload: bytes) -> None:
+        """A release (`0`: one may come; `1`: all may), as Redisson spells it; anything else is ignored."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is None:
+                return
+            if payload == b"0":
+                channel.wake_one()
+            elif payload == b"1":
+                channel.wake_all()
+
+    def subscribed(self, name: bytes) -> None:
+        """The server confirmed: messages arrive from now on, what came before is unknown. All look again."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is not None:
+                channel.confirmed = True
+                channel.wake_all()
+
+    def refused(self, name: bytes, error: RedisError) -> None:
+        """The server won't let this client listen: the waiters get the error instead of waiting unheard."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is not None:
+                channel.error = error
+                channel.wake_all()
+
+    def disconnected(self) -> None:
+        """Nothing arrives until the next confirmation."""
+        with self.mutex:
+            for channel in self._channels.values():
+                channel.confirmed = False
+
+    def names(self) -> list[bytes]:
+        """The channels to subscribe to; called with the lock held."""
+        return [name for name, channel in self._channels.items() if channel.error is None]
+
+    def sweep(self) -> None:
+        """Unsubscribes from what nobody has waited for since `LINGER` seconds."""
+        now = self._clock()
+        with self.mutex:
+            idle = [
+                name
+                for name, channel in self._channels.items()
+                if not channel.waiters and now - channel.idle_since >= LINGER
+            ]
+            for name in idle:
+                del self._channels[name]
+            if idle and self._subscriber is not None:
+                self._subscriber.unsubscribe(idle)
+
+    def wake_all(self) -> None:
+        """Every waiter looks again: the client was closed."""
+        with self.mutex:
+            for channel in self._channels.values():
+                channel.wake_all()

@@ -1,0 +1,236 @@
+"""The reentrant lock: a hash with one field, its owner, and how often it is held."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import command, frames, pack, prefixed
+from pyredisson.errors import LockLostError, LockNotHeldError
+from pyredisson.logic import calls
+from pyredisson.logic.holds import GIVEN_BACK, HELD, LOST, Hold, HoldKey, Owner, buried, shown
+from pyredisson.logic.shared import Shared
+from pyredisson.runtime import Cut, Reply
+
+CHANNEL = b"redisson_lock__channel"
+UNHEARD_WAIT = 1.0
+"""Seconds between two looks while the subscription isn't confirmed: releases would go unnoticed."""
+FREE = -2
+"""PTTL's answer when there is no key."""
+
+
+class LockLogic:
+    """What a lock does; owners and durations come in checked."""
+
+    __slots__ = ("_channel", "_key", "_release_keys", "key", "shared")
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        self.shared = shared
+        self.key = key
+        self._key = frames(key)
+        self._channel = prefixed(CHANNEL, key)
+        self._release_keys = self._key + frames(self._channel)
+
+    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+        """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.
+
+        The lease is in milliseconds; None: kept until released, renewed by the watchdog.
+        """
+        busy = await self._try(owner, lease, deadline)
+        if busy is None:
+            return True
+        shared = self.shared
+        if deadline is not None and shared.clock() >= deadline:
+            return False
+        hub, runtime = shared.hub, shared.runtime
+        freed = runtime.signal()
+        try:
+            channel = hub.join(self._channel, freed)
+            while True:
+                if channel.error is not None:
+                    raise channel.error
+                rest = busy if channel.confirmed else min(busy, UNHEARD_WAIT)
+                if deadline is not None:
+                    left = deadline - shared.clock()
+                    if left <= 0:
+                        return False
+                    rest = min(rest, left)
+                await runtime.wait(freed, rest)
+                freed.clear()
+                # Every wake-up is followed by a try: only a script's reply gives a lock.
+                busy = await self._try(owner, lease, deadline)
+                if busy is None:
+                    return True
+        finally:
+            hub.leave(self._channel, freed)
+
+    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+        """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
+        shared = self.shared
+        shared.check_open()
+        key = (self.key, owner.id)
+        hold = shared.holds.table.get(key)
+        now = shared.clock()
+        if hold is not None and (hold.state is not HELD or hold.ends <= now):
+            shared.holds.proven(hold)
+            under, hold = hold, None
+        else:
+            under = None
+        ms = shared.lease if lease is None else lease
+        if hold is None:
+            count, name = 1, owner.name
+        else:
+            count, name = hold.count + 1, hold.owner
+        runtime = shared.runtime
+        sure = owner.name
+        payload = pack(runtime.scripts.lock_acquire, self._key, name, count, ms)
+        try:
+            try:
+                busy = await runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                busy = await calls.repeat(
+                    runtime,
+                    payload,
+                    problem,
+                    attempts=shared.attempts,
+                    deadline=deadline,
+                    on_doubt=owner.rename,
+                )
+            if busy is None:
+                ends = now + ms / 1000
+                if hold is None:
+                    hold = Hold(key, self, name, lease, ends, buried(under))
+                    shared.holds.table[key] = hold
+                else:
+                    hold.nest(lease)
+                    if hold.ends < ends:
+                        hold.ends = ends
+                shared.watch(hold, now)
+                return None
+        except BaseException as error:
+            if owner.name is not sure or not isinstance(error, RedisError):
+                # It may have run, or run late: put it back as it was, under a name that is not used again.
+                self._undo(runtime.scripts.lock_release, name, key, count)
+                owner.rename()
+            raise
+        if hold is not None:
+            shared.holds.lose(hold, "another acquire found that the server doesn't know it any more")
+            if busy == FREE:
+                return await self._try(owner, lease, deadline)
+        # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
+        return (shared.lease if busy < 0 else min(busy + 1, shared.lease)) / 1000
+
+    def _undo(self, head: bytes, name: bytes, key: HoldKey, count: int) -> None:
+        hold = self.shared.holds.table.get(key)
+        if hold is not None and hold.owner == name and hold.state is HELD and hold.count == count:
+            # The interrupt came after the acquire was counted.
+            hold.unnest()
+            if not hold.count:
+                self._forget(hold)
+        self.shared.runtime.post(pack(head, self._release_keys, name, count - 1))
+
+    def _forget(self, hold: Hold) -> None:
+        self.shared.holds.remove(hold)
+        self.shared.watchdog.forget(hold)
+        if hold.state is HELD:
+            hold.end(GIVEN_BACK)
+
+    async def release(self, owner: Owner) -> None:
+        """Gives back one hold; raises if there is none, or if it was lost meanwhile."""
+        shared = self.shared
+        shared.check_open()
+        hold = shared.holds.table.get((self.key, owner.id))
+        if hold is None:
+            raise await self._stranger(owner)
+        proven = shared.holds.proven(hold)
+        hold.unnest()
+        if not hold.count:
+            # Before the release is sent: a renewal that finds the key gone must not call that a loss.
+            self._forget(hold)
+        runtime = shared.runtime
+        payload = self.release_command(hold)
+        try:
+            try:
+                reply = await runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply = await calls.repeat(
+                    runtime,
+                    payload,
+                    problem,
+                    attempts=shared.attempts,
+                    # An earlier copy has done it; that is what the caller asked for.
+                    none_after_cut=0 if hold.count else 1,
+                    on_doubt=owner.rename,
+                )
+        except BaseException:
+            runtime.post(payload)
+            owner.rename()
+            raise
+        if reply is None and proven:
+            shared.holds.lose(hold, "its key expired or was taken away on the server")
+        if hold.state is LOST:
+            raise LockLostError(f"{self.named(owner)} was lost: {hold.reason}")
+
+    def release_command(self, hold: Hold) -> bytes:
+        """The idempotent command that leaves the hold's owner with `hold.count` holds."""
+        return pack(self.shared.runtime.scripts.lock_release, self._release_keys, hold.owner, hold.count)
+
+    async def force_release(self) -> bool:
+        """Removes the lock, whoever holds it; was it held."""
+        ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.key]
+        # Not sent again: a second run may hit the next holder.
+        removed = await self._call(
+            self.shared.runtime.scripts.lock_force_release + self._release_keys, idempotent=False
+        )
+        if removed == 1:
+            for hold in ours:
+                if hold.state is HELD:
+                    self.shared.watchdog.forget(hold)
+                    self.shared.holds.lose(hold, "it was taken away by force_unlock()")
+        return bool(removed == 1)
+
+    async def is_locked(self) -> bool:
+        """Whether anyone holds it."""
+        return bool(await self._call(command(b"EXISTS", self.key)))
+
+    async def hold_count(self, owner_id: int) -> int:
+        """How often that owner of this client holds it, as the server and the local clock both say."""
+        shared = self.shared
+        key = (self.key, owner_id)
+        hold = shared.holds.live(key)
+        if hold is None:
+            shared.check_open()
+            return 0
+        reply = await self._call(command(b"HGET", self.key, hold.owner))
+        if shared.holds.table.get(key) is not hold or not shared.holds.proven(hold):
+            return 0
+        return int(reply or 0)
+
+    async def remain_time_to_live(self) -> float | None:
+        """Seconds until it frees itself; None: free; inf: never."""
+        left = int(await self._call(command(b"PTTL", self.key)))
+        if left == FREE:
+            return None
+        return math.inf if left < 0 else left / 1000
+
+    def hold_of(self, owner_id: int) -> Hold | None:
+        """The owner's hold, lost or not."""
+        return self.shared.holds.table.get((self.key, owner_id))
+
+    async def _stranger(self, owner: Owner) -> LockNotHeldError:
+        fields: list[Any] = await self._call(command(b"HKEYS", self.key))
+        holder = "nobody holds it" if not fields else f"it is held by {shown(fields[0])}"
+        return LockNotHeldError(f"{self.named(owner)} is not held: {holder}")
+
+    async def _call(self, payload: bytes, *, idempotent: bool = True) -> Reply:
+        shared = self.shared
+        shared.check_open()
+        return await calls.call(
+            shared.runtime, payload, attempts=shared.attempts, idempotent=idempotent
+        )
+
+    def named(self, owner: Owner) -> str:
+        """The lock and the owner, for messages."""
+        return f"lock {shown(self.key)!r} of owner {shown(owner.name)}"

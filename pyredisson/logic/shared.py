@@ -1,0 +1,100 @@
+"""What all primitives of one client share: its runtime, its owners and holds, its waiters, its watchdog."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+
+from pyredisson.config import Config, lease_ms
+from pyredisson.errors import ClosedError
+from pyredisson.logic.holds import Hold, Holds, Owner
+from pyredisson.logic.hub import Hub
+from pyredisson.logic.watchdog import Watchdog
+from pyredisson.runtime import Runtime
+
+FIRST_OWN_ID = 2**32
+"""Owners' ids below this one are for the user to give (`owner=`)."""
+
+Callback = Callable[[], None]
+
+
+class Shared:
+    """The inside of a client, the same in every world."""
+
+    runtime: Runtime
+    clock: Callable[[], float]
+    watchdog: Watchdog
+    hub: Hub
+
+    def __init__(
+        self, config: Config, start: Callable[[Watchdog], None], notify: Callable[[Callback], None]
+    ) -> None:
+        """`start` sets the watchdog going; `notify` calls a callback where it holds up nobody.
+
+        `begin` must follow.
+        """
+        self.lease = lease_ms(config.lock_watchdog_timeout)
+        """Milliseconds for which a lock is taken whose lease the watchdog renews."""
+        self.attempts = config.retry_attempts
+        self.closed = False
+        self._start = start
+        self._notify = notify
+        self._callbacks: dict[bytes, tuple[Callback, ...]] = {}
+
+    def begin(self, runtime: Runtime, watchdog_runtime: Runtime, hub: Hub) -> None:
+        """As a new client that owns nothing; also after `fork`, where what there was is the parent's."""
+        self.runtime = runtime
+        self.clock = runtime.clock
+        self.id = str(uuid.uuid4())
+        self.holds = Holds(runtime.clock, self._lost)
+        self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease)
+        self.hub = hub
+        self._ids = itertools.count(FIRST_OWN_ID)
+        self._given: dict[int, Owner] = {}
+
+    def new_owner(self) -> Owner:
+        """An owner whose id was never given before."""
+        return Owner(self.id, next(self._ids))
+
+    def given_owner(self, owner_id: int) -> Owner:
+        """The owner of an id that the user chose."""
+        return self._given.setdefault(owner_id, Owner(self.id, owner_id))
+
+    def watch(self, hold: Hold, now: float) -> None:
+        """Puts a hold under the watchdog's eyes, which open with the first one."""
+        watchdog = self.watchdog
+        if not watchdog.started:
+            self._wake_watchdog()
+        watchdog.watch(hold, now)
+
+    def repair(self, payload: bytes) -> None:
+        """Has the watchdog repeat an idempotent command until it has run."""
+        self._wake_watchdog()
+        self.watchdog.repair(payload)
+
+    def on_lost(self, name: bytes, callback: Callback) -> None:
+        """Has `callback` called for each hold of that lock which this client loses."""
+        self._callbacks[name] = (*self._callbacks.get(name, ()), callback)
+
+    def check_open(self) -> None:
+        """Raises `ClosedError` for a closed client."""
+        if self.closed:
+            raise ClosedError(f"client {self.id} is closed")
+
+    def close(self) -> list[Hold]:
+        """Ends waiting and renewing; returns the holds that are still to be given back."""
+        self.closed = True
+        self.hub.wake_all()
+        self.watchdog.close()
+        left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
+        self.holds.table.clear()
+        return left
+
+    def _wake_watchdog(self) -> None:
+        if self.watchdog.claim_start():
+            self._start(self.watchdog)
+
+    def _lost(self, hold: Hold) -> None:
+        for callback in self._callbacks.get(hold.lock.key, ()):
+            self._notify(callback)

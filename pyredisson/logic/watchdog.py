@@ -1,0 +1,209 @@
+"""Which leases to renew and which holds are over: two loops around one timer wheel, off everybody's hot path."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import Wheel, command
+from pyredisson.logic import calls
+from pyredisson.logic.holds import HELD, Hold, Holds, logger
+from pyredisson.runtime import Cut, Reply, Runtime
+
+BATCH = 100
+"""Locks a script call, as Redisson's `lockWatchdogBatchSize`: more would keep the server from others."""
+ROUNDS_A_LEASE = 3
+GRAINS_A_ROUND = 100
+"""Renewals fall due on a grid, so that many holds make few batches and the thread wakes seldom."""
+RETRIES_A_ROUND = 10
+"""How often a failed renewal is tried again in the time of one round."""
+
+
+class Watchdog:
+    """Renews the leases of one client.
+
+    `keep_time` never waits for the network: it says at the very moment which hold is over. `renew` has a
+    connection of its own, so that a busy or hung data plane can't cost a lease. Owners only put a hold
+    into the wheel and take it out; they wait for no lock and wake nobody, unless a hold ends earlier
+    than the next time that `keep_time` looks anyway.
+    """
+
+    def __init__(self, holds: Holds, runtime: Runtime, lease_ms: int) -> None:
+        self._holds = holds
+        self._runtime = runtime
+        self._lease_ms = lease_ms
+        self._lease = lease_ms / 1000
+        self._round = max(1, lease_ms // ROUNDS_A_LEASE)
+        self._grain = max(1, self._round // GRAINS_A_ROUND)
+        self._wheel = Wheel(self._ms())
+        self._looks_at: float = 0
+        self._earlier = runtime.signal()
+        self._due: deque[Hold] = deque()
+        self._work = runtime.signal()
+        self._repairs: deque[tuple[bytes, float]] = deque()
+        self._starting = threading.Lock()
+        self._started = False
+        self.closed = False
+
+    def watch(self, hold: Hold, now: float) -> None:
+        """Keeps an eye on a hold: renews it, or tells when its lease ends. `now` is when the acquire was sent."""
+        ms = int(now * 1000)
+        if hold.renewed:
+            due = (ms + self._round) // self._grain * self._grain
+        else:
+            due = int(hold.ends * 1000) + 1
+        self._wheel.add(hold, due)
+        if due < self._looks_at:
+            self._earlier.set()
+
+    def forget(self, hold: Hold) -> None:
+        """The hold is given back."""
+        self._wheel.discard(hold)
+
+    def repair(self, payload: bytes) -> None:
+        """Sends an idempotent command in the background until it has run, for as long as a lease may last."""
+        self._repairs.append((payload, self._runtime.clock() + self._lease))
+        self._work.set()
+
+    @property
+    def started(self) -> bool:
+        """Whether the loops have been asked for."""
+        return self._started
+
+    def claim_start(self) -> bool:
+        """True for the one caller who has to start the loops."""
+        with self._starting:
+            first = not self._started
+            self._started = True
+            return first
+
+    def unrepaired(self) -> list[bytes]:
+        """The commands that have not run yet."""
+        return [payload for payload, _ in list(self._repairs)]
+
+    def close(self) -> None:
+        """Ends both loops."""
+        self.closed = True
+        self._earlier.set()
+        self._work.set()
+
+    async def keep_time(self) -> None:
+        """Hands over what is due for renewal and declares lost what has ended, until closed."""
+        runtime, wheel = self._runtime, self._wheel
+        while not self.closed:
+            self._earlier.clear()
+            now = self._ms()
+            for holds in wheel.advance(now).values():
+                for hold in holds:
+                    self._look(hold)
+            next_due = wheel.next_due()
+            # An empty wheel is looked at once a round: a hold with a longer lease needs to wake nobody.
+            idle = max(1, self._round // 2)
+            looks_at = now + idle if next_due is None else min(next_due, now + idle)
+            self._looks_at = looks_at
+            # What was put in before that line, and is due before, did not know that it had to wake us.
+            next_due = wheel.next_due()
+            if next_due is not None and next_due < looks_at:
+                looks_at = self._looks_at = next_due
+            await runtime.wait(self._earlier, max(0.0, looks_at / 1000 - runtime.clock()))
+
+    def _look(self, hold: Hold) -> None:
+        if hold.state is not HELD or not self._holds.proven(hold):
+            return
+        self._wheel.add(hold, int(hold.ends * 1000) + 1)
+        if hold.renewed:
+            self._due.append(hold)
+            self._work.set()
+
+    async def renew(self) -> None:
+        """Extends leases and repeats what was left in doubt, until closed; a failure stops neither."""
+        runtime = self._runtime
+        while not self.closed:
+            self._work.clear()
+            failed = await self._renew_due()
+            failed |= await self._repair_all()
+            pause = self._lease / ROUNDS_A_LEASE
+            if failed:
+                pause *= (0.5 + runtime.jitter()) / RETRIES_A_ROUND
+            await runtime.wait(self._work, pause)
+
+    async def _renew_due(self) -> bool:
+        due = []
+        while self._due:
+            hold = self._due.popleft()
+            if hold.state is HELD and hold.renewed:
+                due.append(hold)
+        if not due:
+            return False
+        batches = [due[i : i + BATCH] for i in range(0, len(due), BATCH)]
+        sent_at = self._runtime.clock()
+        try:
+            replies = await self._runtime.send_all([self._command(batch) for batch in batches])
+        except (Cut, RedisError) as problem:
+            logger.warning("renewing %d locks failed and is tried again: %s", len(due), problem)
+            self._due.extend(due)
+            return True
+        failed = False
+        for batch, reply in zip(batches, replies, strict=True):
+            failed |= await self._apply(batch, reply, sent_at)
+        return failed
+
+    async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> bool:
+        if isinstance(reply, RedisError):
+            try:
+                reply = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
+            except RedisError as error:
+                logger.warning("renewing %d locks failed and is tried again: %s", len(batch), error)
+                self._due.extend(batch)
+                return True
+        ends = sent_at + self._lease
+        due = (int(sent_at * 1000) + self._round) // self._grain * self._grain
+        for hold, renewed in zip(batch, reply, strict=True):
+            if hold.state is not HELD:
+                # Given back or over meanwhile: the reply is no news about it.
+                continue
+            if renewed != 1:
+                self._wheel.discard(hold)
+                self._holds.lose(hold, "its key expired or was taken away on the server")
+            else:
+                if hold.ends < ends:
+                    hold.ends = ends
+                self._wheel.add(hold, due)
+        if due < self._looks_at:
+            self._earlier.set()
+        return False
+
+    def _command(self, batch: Sequence[Hold]) -> bytes:
+        return command(
+            b"EVALSHA",
+            self._runtime.scripts.lock_renew.sha,
+            len(batch),
+            *[hold.lock.key for hold in batch],
+            self._lease_ms,
+            *[hold.owner for hold in batch],
+        )
+
+    async def _repair_all(self) -> bool:
+        for _ in range(len(self._repairs)):
+            payload, until = self._repairs.popleft()
+            try:
+                await self._repair_one(payload)
+            except RedisError as error:
+                if self._runtime.clock() < until:
+                    self._repairs.append((payload, until))
+                else:
+                    logger.warning("gave up repeating a release; the lock's lease has ended: %s", error)
+        return bool(self._repairs)
+
+    async def _repair_one(self, payload: bytes) -> None:
+        try:
+            await self._runtime.send(payload, fresh=True)
+        except (Cut, RedisError) as problem:
+            await calls.repeat(self._runtime, payload, problem, attempts=0)
+
+    def _ms(self) -> int:
+        return int(self._runtime.clock() * 1000)
+

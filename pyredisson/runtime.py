@@ -1,0 +1,71 @@
+"""What the logic asks of its world: time, commands, signals. Threads, asyncio and the simulator each give one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis.exceptions import RedisError
+
+from pyredisson.scripts import ScriptSet
+
+Reply = Any
+
+
+class Cut(Exception):
+    """A command got no reply: the connection failed, or the reply didn't come in time.
+
+    Only between the wire and `logic.calls`, which turns it into another try or into `error`.
+    """
+
+    def __init__(self, error: RedisError, *, sent: bool) -> None:
+        super().__init__(error)
+        self.error = error
+        self.sent = sent
+        """Whether the server may have executed it, or may do so later."""
+
+
+class Signal(Protocol):
+    """Says "look again" to one waiter; may be set from any thread of its world."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+
+
+class Runtime(Protocol):
+    """One world. In the thread world these coroutines block and never suspend."""
+
+    scripts: ScriptSet
+    """The scripts as the server at hand takes them."""
+
+    def clock(self) -> float:
+        """Seconds, monotonic; counts the time in which the machine was suspended, where the system can."""
+
+    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+        """One command, one reply. Raises what Redis reports, or `Cut`.
+
+        With `fresh`, over a connection made after every earlier `Cut`, and after the server dropped the
+        connections that were cut: what they carried can't run any more once this command has run.
+        """
+
+    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+        """Several commands in one write; an error reply stands in the list, `Cut` is raised."""
+
+    def post(self, payload: bytes) -> None:
+        """Sends an idempotent command in the background, after whatever this world sent before.
+
+        Never waits and never raises. It is repeated until it has run or has become pointless.
+        """
+
+    async def wait(self, signal: Signal, seconds: float) -> None:
+        """Until the signal is set or the time is over."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def signal(self) -> Signal: ...
+
+    def jitter(self) -> float:
+        """A random number in [0, 1)."""
+
+    async def close(self) -> None: ...

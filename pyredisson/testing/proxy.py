@@ -1,0 +1,258 @@
+"""A TCP proxy in front of a server that loses, holds, delays and cuts what a test tells it to."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pyredisson.testing.faults import Action, Conditions, Fault, Hold
+from pyredisson.testing.frames import arguments
+from pyredisson.testing.relay import Relay, Side
+
+__all__ = ["Proxy"]
+
+_CALL_SECONDS = 5.0
+_F = TypeVar("_F", bound=Fault)
+
+
+class Proxy:
+    """Stands on a port of 127.0.0.1 before the server at `host` and `port`; a context manager, or `start` and `close`.
+
+    It reads RESP (both versions, pipelines, pushes), so that a fault strikes whole requests and replies. `match` is
+    looked for in a request's raw bytes, ``b""`` is in all of them. A request meets the oldest fault that matches, and
+    no other. Every method has taken effect when it returns. TLS can't be looked into: such a connection is cut.
+    ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies and are not supported.
+
+    When a client leaves while a request of its own is held, the connection to the server stays open until the
+    request is delivered or the proxy is closed: the network's late copy.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = "127.0.0.1"
+        self.port = 0
+        self._server = host, port
+        self._conditions = Conditions()
+        self._relays: list[Relay] = []
+        self._refusing = False
+        self._requests: list[bytes] = []
+        self._calls: deque[tuple[Callable[[], object], Future[None]]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._running = False
+
+    @property
+    def url(self) -> str:
+        """Without credentials: give those beside it."""
+        return f"redis://{self.host}:{self.port}/0"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected; one that has closed counts until the proxy has noticed."""
+        return sum(relay.client.open for relay in tuple(self._relays))
+
+    @property
+    def commands(self) -> list[tuple[bytes, ...]]:
+        """The words of every request that has arrived from a client, in order."""
+        return [arguments(frame) for frame in tuple(self._requests)]
+
+    def seen(self, match: bytes) -> int:
+        """Return how many requests containing `match` have arrived."""
+        return sum(match in frame for frame in tuple(self._requests))
+
+    def forget(self) -> None:
+        """Empty `commands`, so that `seen` and `wait_for` count from here."""
+        self._call(self._requests.clear)
+
+    def wait_for(self, what: bytes | Callable[[], bool], timeout: float = 5.0) -> None:
+        """Wait until a request containing the given bytes has arrived, or until the given function says True.
+
+        The function is asked again whenever anything has happened in the proxy.
+
+        Raises:
+            TimeoutError: not within `timeout` seconds.
+        """
+        happened = what if callable(what) else lambda: self.seen(what) > 0
+        with self._changed:
+            if not self._changed.wait_for(happened, timeout):
+                raise TimeoutError(f"not within {timeout:g} s: {what!r}; seen: {self.commands}")
+
+    def drop_reply(self, match: bytes = b"", times: int = 1) -> Fault:
+        """Let the server execute the request, and lose its reply; the connection stays open."""
+        return self._add(Fault(Action.DROP_REPLY, match, times))
+
+    def cut_reply(self, match: bytes = b"", times: int = 1) -> Fault:
+        """Let the server execute the request, and cut the connection when its reply arrives."""
+        return self._add(Fault(Action.CUT_REPLY, match, times))
+
+    def cut_request(self, match: bytes = b"", times: int = 1) -> Fault:
+        """Cut the connection before the request reaches the server."""
+        return self._add(Fault(Action.CUT_REQUEST, match, times))
+
+    def hold_request(self, match: bytes = b"") -> Hold:
+        """Keep the request, and everything behind it on its connection, from the server until it is delivered."""
+        return self._add(Hold(Action.HOLD_REQUEST, match, self._deliver))
+
+    def hold_reply(self, match: bytes = b"") -> Hold:
+        """Keep the reply, and everything behind it on its connection, from the client until it is delivered."""
+        return self._add(Hold(Action.HOLD_REPLY, match, self._deliver))
+
+    def cut(self, reset: bool = False) -> None:
+        """Close all connections there are now, with FIN or with RST (`reset`)."""
+        self._call(lambda: [relay.cut(reset) for relay in self._relays])
+
+    def refuse(self, refusing: bool) -> None:
+        """Accept new connections and close them at once, or serve them again."""
+        self._refusing = refusing
+        self._settle()
+
+    def stall(self) -> None:
+        """Let nothing through, both ways, on old connections and new; all of it is kept for `resume`."""
+        self._conditions.stalled = True
+        self._settle()
+
+    def resume(self) -> None:
+        """Send on what `stall` kept, and let everything flow again."""
+        self._conditions.stalled = False
+        self._settle()
+
+    def blackhole(self) -> None:
+        """Throw away everything that the connections of this moment carry, both ways, their closing too."""
+        self._call(lambda: [relay.blackhole() for relay in self._relays])
+
+    def latency(self, seconds: float) -> None:
+        """Delay everything that arrives from now on by `seconds`, each way."""
+        self._conditions.latency = seconds
+        self._settle()
+
+    def start(self) -> Self:
+        """Listen on a free port."""
+        if self._thread is not None:
+            raise RuntimeError("the proxy has been started already")
+        self._listener = socket.create_server((self.host, 0))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._drain)
+        self._running = True
+        self._thread = threading.Thread(target=self._run, name=f"proxy:{self.port}", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Close everything; what is held or stalled is lost. Harmless when done twice."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        self._running = False
+        self._settle()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _add(self, fault: _F) -> _F:
+        self._call(lambda: self._conditions.faults.append(fault))
+        return fault
+
+    def _deliver(self, hold: Hold) -> None:
+        self._call(lambda: any([relay.deliver(hold) for relay in self._relays]))
+
+    def _settle(self) -> None:
+        """Return when the loop has begun a new round, and so sees what the caller has just changed."""
+        self._call(lambda: None)
+
+    def _call(self, action: Callable[[], object]) -> None:
+        """Have the loop run `action` between two rounds: its data then needs no lock."""
+        done: Future[None] = Future()
+        with self._changed:
+            if self._thread is None or not self._thread.is_alive():
+                raise RuntimeError("the proxy is not running")
+            self._calls.append((action, done))
+            self._wake.send(b"!")
+        done.result(_CALL_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while self._running:
+                self._round()
+        finally:
+            for relay in self._relays:
+                relay.close()
+            self._relays.clear()
+            with self._changed:
+                self._run_calls()
+                self._selector.close()
+                for each in (self._listener, self._wake, self._woken):
+                    each.close()
+                self._changed.notify_all()
+
+    def _round(self) -> None:
+        due = min((relay.next_due() for relay in self._relays), default=float("inf"))
+        timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
+        for key, events in self._selector.select(timeout):
+            if isinstance(key.data, Side):
+                self._serve(key.data, events)
+            else:
+                key.data()
+        now = time.monotonic()
+        for relay in self._relays:
+            relay.pump(now)
+        self._run_calls()
+        now = time.monotonic()
+        for relay in self._relays:
+            relay.pump(now)
+        self._relays = [relay for relay in self._relays if not relay.finished]
+        with self._changed:
+            self._changed.notify_all()
+
+    def _serve(self, side: Side, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            side.flush()
+        if not (events & selectors.EVENT_READ and side.open):
+            return
+        frames = side.receive()
+        side.relay.arrived(side, frames, time.monotonic())
+        if side is side.relay.client:
+            self._requests.extend(frame for frame in frames if frame)
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            action, done = self._calls.popleft()
+            try:
+                action()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # it has left already
+        if self._refusing:
+            client.close()
+            return
+        try:
+            server = socket.create_connection(self._server, timeout=_CALL_SECONDS)
+        except OSError:
+            client.close()  # all that a proxy can say of a server that isn't there
+            return
+        self._relays.append(Relay(client, server, self._selector, self._conditions))
+
+    def _drain(self) -> None:
+        self._woken.recv(1 << 12)

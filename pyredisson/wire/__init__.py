@@ -1,0 +1,1 @@
+"""The data plane: connections, handshake, replies and subscriptions, for threads and for asyncio."""

@@ -1,0 +1,311 @@
+"""Blocking connections for the thread world: one round trip a call, a reply deadline, no reply for anybody else."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from pyredisson.runtime import Cut, Reply
+from pyredisson.wire.handshake import Greeting, Peer
+from pyredisson.wire.node import Node
+from pyredisson.wire.replies import reader
+
+BUFFER = 16384
+
+
+class Connection:
+    """One socket. After any failure it is closed; it never answers a call with the reply to another."""
+
+    __slots__ = ("_buffer", "_fed", "_gets", "_node", "_receive", "_send", "_socket", "_timeout", "closed", "peer")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._timeout = node.timeout
+        self._buffer = bytearray(BUFFER)
+        self._socket: socket.socket | None = None
+        self.peer: Peer | None = None
+        self.closed = True
+
+    def open(self) -> None:
+        """Connects and shakes hands; drops the node's suspects. Raises `Cut` or what the server objects to."""
+        node = self._node
+        suspects = list(node.suspects)
+        try:
+            self._connect()
+            greeting = Greeting(node.config, _credentials(node), suspects)
+            welcome = greeting.read(self._exchange(greeting.payload, len(greeting)))
+        except BaseException as error:
+            self.close()
+            # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
+            if isinstance(error, OSError):
+                raise Cut(_reported(error, node, "connecting to"), sent=False) from error
+            if type(error) is ConnectionError:
+                raise Cut(error, sent=False) from error
+            raise
+        self.peer = welcome.peer
+        node.welcomed(welcome, suspects)
+
+    def call(self, payload: bytes) -> Reply:
+        """One command, one reply; an error reply is raised."""
+        try:
+            sent = self._send(payload)
+            if sent != len(payload):
+                self._send_rest(payload, sent)
+            size = self._receive(self._buffer)
+            self._fed(self._buffer, 0, size)
+            reply = self._gets()
+            if reply is False:
+                if not size:
+                    raise ConnectionError(f"{self._node.address} closed the connection")
+                reply = self._rest()
+        except (OSError, RedisError) as error:
+            raise self._cut(error) from error
+        except BaseException:
+            self.abandon()
+            raise
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
+
+    def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+        """Several commands in one write; error replies stand in the list."""
+        try:
+            return self._exchange(b"".join(payloads), len(payloads))
+        except (OSError, RedisError) as error:
+            raise self._cut(error) from error
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Closes the connection with a call in flight: its next reply would be the answer to that one."""
+        self.close()
+        self._node.suspect(self.peer)
+
+    def send(self, payload: bytes) -> None:
+        """Sends without waiting for anything; for subscriptions."""
+        if self._socket is None:
+            raise ConnectionError("the connection is closed")
+        self._socket.sendall(payload)
+
+    def receive(self, seconds: float | None) -> Reply:
+        """The next thing that the server says; False when it says nothing for so long."""
+        reply = self._gets()
+        while reply is False:
+            connection = self._socket
+            if connection is None:
+                raise ConnectionError("the connection is closed")
+            pending = getattr(connection, "pending", None)
+            if not (pending is not None and pending()):
+                poll = select.poll()
+                poll.register(connection, select.POLLIN)
+                if not poll.poll(None if seconds is None else seconds * 1000):
+                    return False
+            size = self._receive(self._buffer)
+            if not size:
+                raise ConnectionError(f"{self._node.address} closed the connection")
+            self._fed(self._buffer, 0, size)
+            reply = self._gets()
+        return reply
+
+    def shut(self) -> None:
+        """Wakes a thread that waits in `receive`; it finds the connection closed."""
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # Not connected any more: who reads has noticed.
+                return
+
+    def close(self) -> None:
+        """Closes the socket, without a word to the server."""
+        self.closed = True
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            # TLS would say good-bye in `close`; a child after fork must not do so for its parent.
+            os.close(connection.detach())
+
+    def _connect(self) -> None:
+        node = self._node
+        config = node.config
+        if config.path is not None:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket = connection
+            connection.settimeout(node.connect_timeout)
+            connection.connect(config.path)
+        else:
+            connection = socket.create_connection((config.host, config.port), node.connect_timeout)
+            self._socket = connection
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if config.socket_keepalive:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if config.ssl_context is not None:
+            connection = config.ssl_context.wrap_socket(
+                connection, server_hostname=config.server_hostname or config.host
+            )
+            self._socket = connection
+            connection.settimeout(self._timeout)
+        else:
+            # The kernel keeps the deadline: a socket with Python's own would poll before every call.
+            connection.settimeout(None)
+            limit = struct.pack("ll", int(self._timeout), int(self._timeout % 1 * 1e6))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        parser = reader()
+        self._fed = parser.feed
+        self._gets = parser.gets
+        self._send = connection.send
+        self._receive = connection.recv_into
+        self.closed = False
+
+    def _exchange(self, payload: bytes, count: int) -> list[Reply]:
+        self._send_rest(payload, 0)
+        replies = []
+        for _ in range(count):
+            reply = self._gets()
+            replies.append(self._rest() if reply is False else reply)
+        return replies
+
+    def _send_rest(self, payload: bytes, sent: int) -> None:
+        with memoryview(payload) as view:
+            while sent < len(payload):
+                sent += self._send(view[sent:])
+
+    def _rest(self) -> Reply:
+        """The reply, of which some may have come: the deadline is one for all of it."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            size = self._receive(self._buffer)
+            if not size:
+                raise ConnectionError(f"{self._node.address} closed the connection")
+            self._fed(self._buffer, 0, size)
+            reply = self._gets()
+            if reply is not False:
+                return reply
+            if time.monotonic() > deadline:
+                raise BlockingIOError
+
+    def _cut(self, error: OSError | RedisError) -> Cut:
+        self.abandon()
+        if isinstance(error, OSError):
+            return Cut(_reported(error, self._node, "waiting for"), sent=True)
+        return Cut(error, sent=True)
+
+
+class Pool:
+    """The connections of one client to one node; a thread has one for the time of a call."""
+
+    def __init__(self, node: Node, size: int) -> None:
+        self.node = node
+        self._size = size
+        self._idle: list[Connection] = []
+        self._open = 0
+        self._waiting = 0
+        self._returned = threading.Condition()
+
+    def call(self, payload: bytes) -> Reply:
+        """One command over an idle connection, or a new one."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._another()
+        try:
+            return connection.call(payload)
+        finally:
+            if connection.closed:
+                self._drop()
+            else:
+                self._idle.append(connection)
+                if self._waiting:
+                    self._tell()
+
+    def call_fresh(self, use: Callable[[Connection], Any]) -> Any:
+        """Over a new connection: what was cut before can't run after what is sent here."""
+        self.clear()
+        return self._use(self._another(fresh=True), use)
+
+    def call_any(self, use: Callable[[Connection], Any]) -> Any:
+        """Over any connection."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._another()
+        return self._use(connection, use)
+
+    def clear(self) -> None:
+        """Closes what is idle: where one connection failed the others are likely to."""
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+            self._drop()
+
+    def _use(self, connection: Connection, use: Callable[[Connection], Any]) -> Any:
+        try:
+            return use(connection)
+        finally:
+            if connection.closed:
+                self._drop()
+            else:
+                self._idle.append(connection)
+                self._tell()
+
+    def _another(self, *, fresh: bool = False) -> Connection:
+        deadline = time.monotonic() + self.node.timeout
+        with self._returned:
+            self._waiting += 1
+            try:
+                while self._open >= self._size:
+                    if self._idle:
+                        connection = self._idle.pop()
+                        if not fresh:
+                            return connection
+                        connection.close()
+                        self._open -= 1
+                        break
+                    if not self._returned.wait(deadline - time.monotonic()):
+                        raise Cut(TimeoutError("no connection became free in time"), sent=False)
+            finally:
+                self._waiting -= 1
+            self._open += 1
+        connection = Connection(self.node)
+        try:
+            connection.open()
+        except BaseException:
+            self._drop()
+            raise
+        return connection
+
+    def _drop(self) -> None:
+        with self._returned:
+            self._open -= 1
+            self._returned.notify()
+
+    def _tell(self) -> None:
+        with self._returned:
+            self._returned.notify()
+
+
+def _credentials(node: Node) -> Sequence[str]:
+    config = node.config
+    if config.credential_provider is not None:
+        return [str(part) for part in config.credential_provider.get_credentials()]
+    if config.password is None:
+        return ()
+    return (config.username, config.password) if config.username else (config.password,)
+
+
+def _reported(error: OSError, node: Node, doing: str) -> RedisError:
+    """The exception that redis-py's users expect, saying where and why."""
+    if isinstance(error, (BlockingIOError, socket.timeout)):
+        return TimeoutError(f"timeout {doing} {node.address}")
+    return ConnectionError(f"error {doing} {node.address}: {error}")

@@ -1,0 +1,42 @@
+"""What all connections to one server share: how to reach it, and which of its connections are suspect."""
+
+from __future__ import annotations
+
+from pyredisson.config import Config, seconds
+from pyredisson.scripts import FLAGGED, ScriptSet
+from pyredisson.wire.handshake import Peer, Welcome
+
+MOST_SUSPECTS = 1000
+
+
+class Node:
+    """One server, as a client's pools, subscriptions and watchdog see it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.timeout = seconds(config.timeout, "timeout")
+        self.connect_timeout = seconds(config.connect_timeout, "connect_timeout")
+        self.ping_interval = seconds(config.ping_interval, "ping_interval")
+        self.scripts: ScriptSet = FLAGGED
+        """As the server took them that answered last."""
+        self.suspects: list[Peer] = []
+        """Connections that were given up with a command in flight. Whoever connects next has the server
+        drop them before anything else is sent, so that no such command can run late."""
+
+    def suspect(self, peer: Peer | None) -> None:
+        """Names a connection that may still carry a command."""
+        if peer is not None:
+            self.suspects.append(peer)
+            del self.suspects[:-MOST_SUSPECTS]
+
+    def welcomed(self, welcome: Welcome, cleared: list[Peer]) -> None:
+        """A handshake succeeded, and the server has dropped the suspects named in it."""
+        self.scripts = welcome.scripts
+        for peer in cleared:
+            if peer in self.suspects:
+                self.suspects.remove(peer)
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return self.config.path or f"{self.config.host}:{self.config.port}"

@@ -1,0 +1,41 @@
+"""Redis's error replies as the exceptions that redis-py's users know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hiredis
+from redis import exceptions
+
+_BY_CODE: dict[str, type[exceptions.RedisError]] = {
+    "CLUSTERDOWN": exceptions.ClusterDownError,
+    "CROSSSLOT": exceptions.ClusterCrossSlotError,
+    "LOADING": exceptions.BusyLoadingError,
+    "MASTERDOWN": exceptions.MasterDownError,
+    "NOAUTH": exceptions.AuthenticationError,
+    "NOPERM": exceptions.NoPermissionError,
+    "NOSCRIPT": exceptions.NoScriptError,
+    "OOM": exceptions.OutOfMemoryError,
+    "READONLY": exceptions.ReadOnlyError,
+    "TRYAGAIN": exceptions.TryAgainError,
+    "WRONGPASS": exceptions.AuthenticationError,
+}
+_BY_TEXT: dict[str, type[exceptions.RedisError]] = {
+    "ERR max number of clients reached": exceptions.ConnectionError,
+    "ERR invalid password": exceptions.AuthenticationError,
+    "ERR AUTH <password> called without any password configured for the default user."
+    " Are you sure your configuration is correct?": exceptions.AuthenticationError,
+}
+
+
+def as_error(text: str) -> exceptions.RedisError:
+    """The exception for an error reply; its message is the whole reply."""
+    code = text.partition(" ")[0]
+    kind = _BY_CODE.get(code) or _BY_TEXT.get(text) or exceptions.ResponseError
+    return kind(text)
+
+
+def reader() -> Any:
+    """A reply parser whose error replies are `RedisError` objects; `False` means "not complete yet"."""
+    # hiredis declares the callback's result as Exception.
+    return hiredis.Reader(replyError=as_error, protocolError=exceptions.InvalidResponse)

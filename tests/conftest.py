@@ -1,0 +1,83 @@
+"""What every test may ask for: servers, a proxy that breaks connections, and the checks made around each test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from pyredisson.testing import Proxy, Server, ServerError
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One server for all tests of this process; its data is empty at the start of each. Not to be stopped or paused."""
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tls_server() -> Iterator[Server]:
+    """One server with TLS beside `server`, for all tests of this process; not flushed."""
+    running = Server(tls=True)
+    try:
+        running.start()
+    except ServerError as error:
+        if "built without TLS" not in str(error):
+            raise
+        pytest.skip(f"{running.executable} was built without TLS")
+    with_tls = running
+    try:
+        yield with_tls
+    finally:
+        with_tls.stop()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server of this test's own, to pause, kill and restart."""
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    """A proxy of this test's own before `server`."""
+    with Proxy(server.host, server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Redis]:
+    """A plain client of `server`, for looking behind the curtain."""
+    with server.redis() as client:
+        yield client
+
+
+@pytest.fixture
+def no_scripts(admin: Redis) -> None:
+    """The server knows no script yet, as after a restart."""
+    admin.script_flush()
+
+
+@pytest.fixture(autouse=True)
+def empty_server(request: pytest.FixtureRequest) -> None:
+    """Scripts stay: loading them again for every test would hide what the usual path does."""
+    if "server" in request.fixturenames:
+        server: Server = request.getfixturevalue("server")
+        with server.redis() as client:
+            client.flushall()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """A forgotten non-daemon thread would keep a user's process from ever ending."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+    for thread in left:
+        thread.join(2.0)
+    names = [thread.name for thread in left if thread.is_alive()]
+    assert not names, f"threads left behind: {names}"
