@@ -2,6 +2,7 @@
 # cython: freethreading_compatible=False
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_Check
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
@@ -11,6 +12,6 @@ from libc.stdint cimport int64_t, uint16_t, uint64_t
 from libc.string cimport memchr, memcpy
 
 include "slots.pyx"
-include "names.pyx"
 include "frames.pyx"
+include "names.pyx"
 include "wheel.pyx"

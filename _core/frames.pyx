@@ -51,7 +51,8 @@ cdef inline Py_ssize_t body_size(object arg, bint text_too) except -1:
     if text_too and PyUnicode_Check(arg):
         look(arg, &text)
         return text.size
-    raise TypeError(f"an argument is {'bytes, str or int' if text_too else 'bytes or int'}, not {type(arg).__name__}")
+    wanted = "bytes, str or int" if text_too else "bytes or int"
+    raise TypeError(f"an argument is {wanted}, not {type(arg).__name__}")
 
 
 cdef inline Py_ssize_t frames_size(tuple args, bint text_too) except -1:
@@ -94,8 +95,9 @@ def frames(*args):
 def pack(bytes head not None, bytes keys not None, *args):
     """`head`, `keys` and then each argument as a RESP bulk string.
 
-    For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA, digest, number of keys)
-    and `keys` once and pays only for the arguments. TypeError: an argument is neither bytes nor int.
+    For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA,
+    digest, number of keys) and `keys` once and pays only for the arguments. TypeError: an argument
+    is neither bytes nor int (a bool is no int here).
     """
     cdef Py_ssize_t first = PyBytes_GET_SIZE(head), second = PyBytes_GET_SIZE(keys)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, first + second + frames_size(args, False))

@@ -24,9 +24,17 @@ def latch_channel(bytes name not None):
     return b"redisson_countdownlatch__channel__{" + name + b"}"
 
 
-def owner_name(str client_id not None, owner):
+def owner_name(str client_id not None, uint64_t owner):
     """`client_id:owner`, the hash field under which the server counts an owner's holds."""
-    return f"{client_id}:{owner:d}".encode()
+    cdef Text text
+    cdef int count = digits(owner)
+    look(client_id, &text)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, text.size + 1 + count)
+    cdef char *at = PyBytes_AS_STRING(out)
+    memcpy(at, text.at, text.size)
+    at[text.size] = c":"
+    put_number(at + text.size + 1, owner, count)
+    return out
 
 
 def parts_on_cluster(bytes name not None):

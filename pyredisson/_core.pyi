@@ -1,11 +1,14 @@
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
+from typing import final
+
 def crc16(data: bytes) -> int:
     """The CRC16 (XMODEM) with which Redis hashes a key."""
 
 def slot(name: str | bytes) -> int:
     """The cluster slot, 0 to 16383, of a key: of its hash tag where it has one."""
 
+@final
 class SlotMap:
     """Which node serves which slot; a node is any object, None where no node is known."""
 
@@ -53,6 +56,7 @@ class Timer:
     def due(self) -> int:
         """The tick at which it is due; -1 when it is in no wheel."""
 
+@final
 class Wheel:
     """A hierarchical timing wheel: what is due at which tick.
 

@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from redis.exceptions import NoScriptError, RedisError
 
@@ -31,7 +31,11 @@ FAREWELL_BATCH = 1000
 class Engine:
     """A client without a face. `connect` makes the face's world: its runtime and its subscriber."""
 
-    def __init__(self, config: Config, connect: Callable[[Engine, Hub], tuple[Runtime, Subscriber]]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        connect: Callable[[Engine, Hub], tuple[Runtime, Subscriber]],
+    ) -> None:
         self.config = config
         self.shared = Shared(config, _start_watchdog, self._notify)
         self._connect = connect
@@ -49,24 +53,53 @@ class Engine:
         self._watchdog_runtime = ThreadRuntime(self.node, self.shared.repair, size=2)
         self.shared.begin(runtime, self._watchdog_runtime, hub)
 
-    def close(self) -> None:
-        """Ends waiting and renewing, and gives back what is held, in about `FAREWELL` seconds at most."""
+    def end(self) -> list[bytes]:
+        """Ends waiting and renewing; returns the commands that give back what is held, for `say_farewell`."""
         shared = self.shared
         if shared.closed:
-            return
+            return []
         left = shared.watchdog.unrepaired()
         for hold in shared.close():
             hold.count = 0
             left.append(hold.lock.release_command(hold))
         self._errands.put(None)
         run(self._watchdog_runtime.close())
-        if left:
-            _say_farewell(self.config, left)
+        return left
+
+    def say_farewell(self, payloads: list[bytes]) -> None:
+        """Sends what must still be sent, once, over a connection of its own, in about `FAREWELL` seconds."""
+        config = dataclasses.replace(
+            self.config, timeout=FAREWELL / 2, connect_timeout=FAREWELL / 2
+        )
+        node = Node(config)
+        connection = Connection(node)
+        try:
+            connection.open()
+            for first in range(0, len(payloads), FAREWELL_BATCH):
+                batch = payloads[first : first + FAREWELL_BATCH]
+                replies = connection.call_all(batch)
+                unknown = [
+                    as_eval(payload, flags=node.scripts is FLAGGED)
+                    for payload, reply in zip(batch, replies, strict=True)
+                    if isinstance(reply, NoScriptError)
+                ]
+                if unknown:
+                    connection.call_all(unknown)
+        except (Cut, RedisError) as error:
+            logger.warning(
+                "%d locks were not given back and end with their leases: %s",
+                len(payloads),
+                error,
+            )
+        finally:
+            connection.close()
 
     def _notify(self, callback: Callback) -> None:
         """Calls a user's function on a thread that nobody waits for."""
         if self._messenger is None:
-            self._messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
+            self._messenger = threading.Thread(
+                target=self._deliver, name="pyredisson-on-lost", daemon=True
+            )
             self._messenger.start()
         self._errands.put(callback)
 
@@ -86,42 +119,15 @@ def _start_watchdog(watchdog: Watchdog) -> None:
     start(watchdog.renew(), "pyredisson-watchdog")
 
 
-def _say_farewell(config: Config, payloads: list[bytes]) -> None:
-    """Sends what must still be sent, once, over a connection of its own with short deadlines."""
-    hasty = dataclasses.replace(config, timeout=FAREWELL / 2, connect_timeout=FAREWELL / 2)
-    node = Node(hasty)
-    connection = Connection(node)
-    try:
-        connection.open()
-        for first in range(0, len(payloads), FAREWELL_BATCH):
-            batch = payloads[first : first + FAREWELL_BATCH]
-            replies = connection.call_all(batch)
-            flags = node.scripts is FLAGGED
-            unknown = [
-                as_eval(payload, flags=flags)
-                for payload, reply in zip(batch, replies, strict=True)
-                if isinstance(reply, NoScriptError)
-            ]
-            if unknown:
-                connection.call_all(unknown)
-    except (Cut, RedisError) as error:
-        logger.warning("%d locks could not be given back and end with their leases: %s", len(payloads), error)
-    finally:
-        connection.close()
-
-
-def _engines_now() -> Iterable[Engine]:
-    return list(_engines)
-
-
 def _at_exit() -> None:
-    for engine in _engines_now():
-        engine.close()
+    for engine in list(_engines):
+        if left := engine.end():
+            engine.say_farewell(left)
 
 
 def _after_fork() -> None:
     # The child owns nothing: what its parent holds it can neither renew nor give back.
-    for engine in _engines_now():
+    for engine in list(_engines):
         engine.begin()
 
 

@@ -52,7 +52,9 @@ class ScriptSet:
 PLAIN = ScriptSet(flags=False)
 FLAGGED = ScriptSet(flags=True)
 
-_NAME_OF = {script.sha: script.name for scripts in (PLAIN, FLAGGED) for script in scripts.all}
+_NAME_OF = {
+    script.sha: script.name for scripts in (PLAIN, FLAGGED) for script in scripts.all
+}
 _TEXT_OF = {
     flags: {script.name: script.text for script in scripts.all}
     for flags, scripts in ((False, PLAIN), (True, FLAGGED))

@@ -32,7 +32,12 @@ async def call(
         return await runtime.send(payload)
     except (Cut, RedisError) as problem:
         return await repeat(
-            runtime, payload, problem, attempts=attempts, deadline=deadline, idempotent=idempotent
+            runtime,
+            payload,
+            problem,
+            attempts=attempts,
+            deadline=deadline,
+            idempotent=idempotent,
         )
 
 
@@ -76,7 +81,9 @@ async def repeat(
             fresh = isinstance(problem, Cut) or _code(problem) in ELSEWHERE
             if not first_doubt:
                 # A server that is silent once more won't be asked for ever by someone who named no deadline.
-                silent = isinstance(problem, Cut) and isinstance(problem.error, TimeoutError)
+                silent = isinstance(problem, Cut) and isinstance(
+                    problem.error, TimeoutError
+                )
                 if passing >= attempts or (silent and deadline is None):
                     raise _reported(problem)
                 delay = _delay(passing, runtime.jitter())
@@ -94,7 +101,7 @@ async def repeat(
 
 
 def _delay(tries: int, jitter: float) -> float:
-    half = min(FIRST_DELAY * 2**tries, LONGEST_DELAY) / 2
+    half: float = min(FIRST_DELAY * 2**tries, LONGEST_DELAY) / 2
     return half + half * jitter
 
 

@@ -55,7 +55,18 @@ class Hold(Timer):
     As a timer it stands in the watchdog's wheel: for its renewal, or for the end of its lease.
     """
 
-    __slots__ = ("count", "ends", "key", "leases", "listeners", "lock", "owner", "reason", "state", "under")
+    __slots__ = (
+        "count",
+        "ends",
+        "key",
+        "leases",
+        "listeners",
+        "lock",
+        "owner",
+        "reason",
+        "state",
+        "under",
+    )
 
     def __init__(
         self,
@@ -85,7 +96,11 @@ class Hold(Timer):
     @property
     def renewed(self) -> bool:
         """Whether any of the nested holds asked for the watchdog."""
-        return None in self.leases if isinstance(self.leases, list) else self.leases is None
+        return (
+            None in self.leases
+            if isinstance(self.leases, list)
+            else self.leases is None
+        )
 
     def nest(self, lease: int | None) -> None:
         """Counts one more hold."""
@@ -120,7 +135,9 @@ class Hold(Timer):
     def unlisten(self, listener: Listener) -> None:
         """Takes a listener back."""
         with _listening:
-            self.listeners = [other for other in self.listeners or () if other != listener] or None
+            self.listeners = [
+                other for other in self.listeners or () if other != listener
+            ] or None
 
 
 HoldKey = tuple[bytes, int]
@@ -168,7 +185,12 @@ class Holds:
             return
         hold.reason = reason
         hold.end(LOST)
-        logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
+        logger.warning(
+            "lock %r was lost by owner %s: %s",
+            shown(hold.lock.key),
+            shown(hold.owner),
+            reason,
+        )
         self._lost.append(hold.key)
         if len(self._lost) > MOST_LOST:
             oldest = self._lost.popleft()

@@ -10,7 +10,16 @@ from redis.exceptions import RedisError
 from pyredisson._core import command, frames, pack, prefixed
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import calls
-from pyredisson.logic.holds import GIVEN_BACK, HELD, LOST, Hold, HoldKey, Owner, buried, shown
+from pyredisson.logic.holds import (
+    GIVEN_BACK,
+    HELD,
+    LOST,
+    Hold,
+    HoldKey,
+    Owner,
+    buried,
+    shown,
+)
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply
 
@@ -33,7 +42,9 @@ class LockLogic:
         self._channel = prefixed(CHANNEL, key)
         self._release_keys = self._key + frames(self._channel)
 
-    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+    async def acquire(
+        self, owner: Owner, lease: int | None, deadline: float | None
+    ) -> bool:
         """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.
 
         The lease is in milliseconds; None: kept until released, renewed by the watchdog.
@@ -66,7 +77,9 @@ class LockLogic:
         finally:
             hub.leave(self._channel, freed)
 
-    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+    async def _try(
+        self, owner: Owner, lease: int | None, deadline: float | None
+    ) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
         shared = self.shared
         shared.check_open()
@@ -116,7 +129,9 @@ class LockLogic:
                 owner.rename()
             raise
         if hold is not None:
-            shared.holds.lose(hold, "another acquire found that the server doesn't know it any more")
+            shared.holds.lose(
+                hold, "another acquire found that the server doesn't know it any more"
+            )
             if busy == FREE:
                 return await self._try(owner, lease, deadline)
         # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
@@ -124,7 +139,12 @@ class LockLogic:
 
     def _undo(self, head: bytes, name: bytes, key: HoldKey, count: int) -> None:
         hold = self.shared.holds.table.get(key)
-        if hold is not None and hold.owner == name and hold.state is HELD and hold.count == count:
+        if (
+            hold is not None
+            and hold.owner == name
+            and hold.state is HELD
+            and hold.count == count
+        ):
             # The interrupt came after the acquire was counted.
             hold.unnest()
             if not hold.count:
@@ -171,18 +191,28 @@ class LockLogic:
         if reply is None and proven:
             shared.holds.lose(hold, "its key expired or was taken away on the server")
         if hold.state is LOST:
-            raise LockLostError(f"{self.named(owner)} was lost: {hold.reason}")
+            raise LockLostError(self.loss_of(owner, hold))
 
     def release_command(self, hold: Hold) -> bytes:
         """The idempotent command that leaves the hold's owner with `hold.count` holds."""
-        return pack(self.shared.runtime.scripts.lock_release, self._release_keys, hold.owner, hold.count)
+        return pack(
+            self.shared.runtime.scripts.lock_release,
+            self._release_keys,
+            hold.owner,
+            hold.count,
+        )
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""
-        ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.key]
+        ours = [
+            hold
+            for hold in list(self.shared.holds.table.values())
+            if hold.key[0] == self.key
+        ]
         # Not sent again: a second run may hit the next holder.
         removed = await self._call(
-            self.shared.runtime.scripts.lock_force_release + self._release_keys, idempotent=False
+            self.shared.runtime.scripts.lock_force_release + self._release_keys,
+            idempotent=False,
         )
         if removed == 1:
             for hold in ours:
@@ -221,7 +251,9 @@ class LockLogic:
 
     async def _stranger(self, owner: Owner) -> LockNotHeldError:
         fields: list[Any] = await self._call(command(b"HKEYS", self.key))
-        holder = "nobody holds it" if not fields else f"it is held by {shown(fields[0])}"
+        holder = (
+            "nobody holds it" if not fields else f"it is held by {shown(fields[0])}"
+        )
         return LockNotHeldError(f"{self.named(owner)} is not held: {holder}")
 
     async def _call(self, payload: bytes, *, idempotent: bool = True) -> Reply:
@@ -230,6 +262,10 @@ class LockLogic:
         return await calls.call(
             shared.runtime, payload, attempts=shared.attempts, idempotent=idempotent
         )
+
+    def loss_of(self, owner: Owner, hold: Hold) -> str:
+        """What to say of a lost hold."""
+        return f"{self.named(owner)} was lost: {hold.reason}"
 
     def named(self, owner: Owner) -> str:
         """The lock and the owner, for messages."""

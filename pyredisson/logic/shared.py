@@ -16,7 +16,7 @@ from pyredisson.runtime import Runtime
 FIRST_OWN_ID = 2**32
 """Owners' ids below this one are for the user to give (`owner=`)."""
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 
 class Shared:
@@ -28,7 +28,10 @@ class Shared:
     hub: Hub
 
     def __init__(
-        self, config: Config, start: Callable[[Watchdog], None], notify: Callable[[Callback], None]
+        self,
+        config: Config,
+        start: Callable[[Watchdog], None],
+        notify: Callable[[Callback], None],
     ) -> None:
         """`start` sets the watchdog going; `notify` calls a callback where it holds up nobody.
 
@@ -87,7 +90,9 @@ class Shared:
         self.closed = True
         self.hub.wake_all()
         self.watchdog.close()
-        left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
+        left = [
+            hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)
+        ]
         self.holds.table.clear()
         return left
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import cast
 
 from redis.exceptions import RedisError
 
@@ -97,7 +98,7 @@ class Watchdog:
             self._earlier.clear()
             now = self._ms()
             for holds in wheel.advance(now).values():
-                for hold in holds:
+                for hold in cast(list[Hold], holds):
                     self._look(hold)
             next_due = wheel.next_due()
             # An empty wheel is looked at once a round: a hold with a longer lease needs to wake nobody.
@@ -108,7 +109,9 @@ class Watchdog:
             next_due = wheel.next_due()
             if next_due is not None and next_due < looks_at:
                 looks_at = self._looks_at = next_due
-            await runtime.wait(self._earlier, max(0.0, looks_at / 1000 - runtime.clock()))
+            await runtime.wait(
+                self._earlier, max(0.0, looks_at / 1000 - runtime.clock())
+            )
 
     def _look(self, hold: Hold) -> None:
         if hold.state is not HELD or not self._holds.proven(hold):
@@ -141,9 +144,13 @@ class Watchdog:
         batches = [due[i : i + BATCH] for i in range(0, len(due), BATCH)]
         sent_at = self._runtime.clock()
         try:
-            replies = await self._runtime.send_all([self._command(batch) for batch in batches])
+            replies = await self._runtime.send_all(
+                [self._command(batch) for batch in batches]
+            )
         except (Cut, RedisError) as problem:
-            logger.warning("renewing %d locks failed and is tried again: %s", len(due), problem)
+            logger.warning(
+                "renewing %d locks failed and is tried again: %s", len(due), problem
+            )
             self._due.extend(due)
             return True
         failed = False
@@ -154,9 +161,13 @@ class Watchdog:
     async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> bool:
         if isinstance(reply, RedisError):
             try:
-                reply = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
+                reply = await calls.repeat(
+                    self._runtime, self._command(batch), reply, attempts=0
+                )
             except RedisError as error:
-                logger.warning("renewing %d locks failed and is tried again: %s", len(batch), error)
+                logger.warning(
+                    "renewing %d locks failed and is tried again: %s", len(batch), error
+                )
                 self._due.extend(batch)
                 return True
         ends = sent_at + self._lease
@@ -167,7 +178,9 @@ class Watchdog:
                 continue
             if renewed != 1:
                 self._wheel.discard(hold)
-                self._holds.lose(hold, "its key expired or was taken away on the server")
+                self._holds.lose(
+                    hold, "its key expired or was taken away on the server"
+                )
             else:
                 if hold.ends < ends:
                     hold.ends = ends
@@ -195,7 +208,10 @@ class Watchdog:
                 if self._runtime.clock() < until:
                     self._repairs.append((payload, until))
                 else:
-                    logger.warning("gave up repeating a release; the lock's lease has ended: %s", error)
+                    logger.warning(
+                        "gave up repeating a release; the lock's lease has ended: %s",
+                        error,
+                    )
         return bool(self._repairs)
 
     async def _repair_one(self, payload: bytes) -> None:
@@ -206,4 +222,3 @@ class Watchdog:
 
     def _ms(self) -> int:
         return int(self._runtime.clock() * 1000)
-

@@ -35,7 +35,9 @@ class Hold(Fault):
     `delivered` is set once the server has answered the request, or once the reply was sent on to the client.
     """
 
-    def __init__(self, action: Action, match: bytes, release: Callable[[Hold], None]) -> None:
+    def __init__(
+        self, action: Action, match: bytes, release: Callable[[Hold], None]
+    ) -> None:
         super().__init__(action, match)
         self.delivered = threading.Event()
         self._release = release
@@ -57,7 +59,9 @@ class Hold(Fault):
             raise RuntimeError(f"nothing containing {self.match!r} has been held yet")
         self._release(self)
         if not self.delivered.wait(timeout):
-            raise TimeoutError(f"what was held for {self.match!r} was not answered within {timeout:g} s")
+            raise TimeoutError(
+                f"what was held for {self.match!r} was not answered within {timeout:g} s"
+            )
 
 
 class Conditions:

@@ -126,4 +126,7 @@ def arguments(frame: bytes) -> tuple[bytes, ...]:
     reader = hiredis.Reader()
     reader.feed(frame)
     elements = reader.gets()
-    return tuple(item if isinstance(item, bytes) else str(item).encode() for item in elements or ())
+    return tuple(
+        item if isinstance(item, bytes) else str(item).encode()
+        for item in elements or ()
+    )

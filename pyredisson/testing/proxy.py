@@ -81,7 +81,9 @@ class Proxy:
         happened = what if callable(what) else lambda: self.seen(what) > 0
         with self._changed:
             if not self._changed.wait_for(happened, timeout):
-                raise TimeoutError(f"not within {timeout:g} s: {what!r}; seen: {self.commands}")
+                raise TimeoutError(
+                    f"not within {timeout:g} s: {what!r}; seen: {self.commands}"
+                )
 
     def drop_reply(self, match: bytes = b"", times: int = 1) -> Fault:
         """Let the server execute the request, and lose its reply; the connection stays open."""
@@ -105,7 +107,7 @@ class Proxy:
 
     def cut(self, reset: bool = False) -> None:
         """Close all connections there are now, with FIN or with RST (`reset`)."""
-        self._call(lambda: [relay.cut(reset) for relay in self._relays])
+        self._on_all(lambda relay: relay.cut(reset))
 
     def refuse(self, refusing: bool) -> None:
         """Accept new connections and close them at once, or serve them again."""
@@ -124,7 +126,7 @@ class Proxy:
 
     def blackhole(self) -> None:
         """Throw away everything that the connections of this moment carry, both ways, their closing too."""
-        self._call(lambda: [relay.blackhole() for relay in self._relays])
+        self._on_all(Relay.blackhole)
 
     def latency(self, seconds: float) -> None:
         """Delay everything that arrives from now on by `seconds`, each way."""
@@ -144,32 +146,42 @@ class Proxy:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain)
         self._running = True
-        self._thread = threading.Thread(target=self._run, name=f"proxy:{self.port}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"proxy:{self.port}", daemon=True
+        )
         self._thread.start()
         return self
 
     def close(self) -> None:
         """Close everything; what is held or stalled is lost. Harmless when done twice."""
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None or not self._running:
             return
-        self._running = False
-        self._settle()
+        self._call(self._stop)
         self._thread.join()
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _stop(self) -> None:
+        self._running = False
 
     def _add(self, fault: _F) -> _F:
         self._call(lambda: self._conditions.faults.append(fault))
         return fault
 
     def _deliver(self, hold: Hold) -> None:
-        self._call(lambda: any([relay.deliver(hold) for relay in self._relays]))
+        self._on_all(lambda relay: relay.deliver(hold))
+
+    def _on_all(self, action: Callable[[Relay], object]) -> None:
+        self._call(lambda: [action(relay) for relay in self._relays])
 
     def _settle(self) -> None:
         """Return when the loop has begun a new round, and so sees what the caller has just changed."""
@@ -179,7 +191,7 @@ class Proxy:
         """Have the loop run `action` between two rounds: its data then needs no lock."""
         done: Future[None] = Future()
         with self._changed:
-            if self._thread is None or not self._thread.is_alive():
+            if not self._running:
                 raise RuntimeError("the proxy is not running")
             self._calls.append((action, done))
             self._wake.send(b"!")
@@ -190,6 +202,7 @@ class Proxy:
             while self._running:
                 self._round()
         finally:
+            self._running = False
             for relay in self._relays:
                 relay.close()
             self._relays.clear()
@@ -234,7 +247,7 @@ class Proxy:
             action, done = self._calls.popleft()
             try:
                 action()
-            except Exception as error:
+            except ConnectionError as error:
                 done.set_exception(error)
             else:
                 done.set_result(None)

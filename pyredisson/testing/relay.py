@@ -19,7 +19,9 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on with no time: closing sends RST
 class Side:
     """One of the two sockets, the frames that came from it, and the bytes that wait to be sent to it."""
 
-    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, relay: Relay) -> None:
+    def __init__(
+        self, sock: socket.socket, selector: selectors.BaseSelector, relay: Relay
+    ) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.waiting: deque[tuple[float, bytes]] = deque()
@@ -109,7 +111,9 @@ class Relay:
     @property
     def finished(self) -> bool:
         # With a request still held, its `deliver` has to find out that the server is gone.
-        return not self.client.open and not self.server.open and self._held_request is None
+        return (
+            not self.client.open and not self.server.open and self._held_request is None
+        )
 
     def arrived(self, side: Side, frames: list[bytes], now: float) -> None:
         side.waiting.extend((now + self._conditions.latency, frame) for frame in frames)
@@ -140,8 +144,8 @@ class Relay:
         self.client.close()
         self.server.close()
 
-    def deliver(self, hold: Hold) -> bool:
-        """Send on what `hold` keeps back; whether it was kept back here."""
+    def deliver(self, hold: Hold) -> None:
+        """Send on what `hold` keeps back, if that is on this connection."""
         if self._held_request is not None and self._held_request[0] is hold:
             frame = self._held_request[1]
             self._held_request = None
@@ -150,21 +154,26 @@ class Relay:
                     "the server closed the connection before the held request was delivered"
                 )
             self._forward(frame, hold)
-            return True
-        if self._held_reply is not None and self._held_reply[0] is hold:
+        elif self._held_reply is not None and self._held_reply[0] is hold:
             self.client.send(self._held_reply[1])
             self._held_reply = None
             hold.delivered.set()
-            return True
-        return False
 
     def _next_request(self) -> float:
-        if self._conditions.stalled or self._held_request is not None or not self.client.waiting:
+        if (
+            self._conditions.stalled
+            or self._held_request is not None
+            or not self.client.waiting
+        ):
             return float("inf")
         return self.client.waiting[0][0]
 
     def _next_reply(self) -> float:
-        if self._conditions.stalled or self._held_reply is not None or not self.server.waiting:
+        if (
+            self._conditions.stalled
+            or self._held_reply is not None
+            or not self.server.waiting
+        ):
             return float("inf")
         return self.server.waiting[0][0]
 
@@ -176,9 +185,9 @@ class Relay:
             return
         fault = self._conditions.choose(frame)
         if fault is not None and fault.action is Action.CUT_REQUEST:
+            fault.happened.set()  # first: who sees the connection end may ask why
             self.close()
             self.client.waiting.clear()
-            fault.happened.set()
         elif isinstance(fault, Hold) and fault.action is Action.HOLD_REQUEST:
             self._held_request = fault, frame
             fault.held.set()
@@ -206,7 +215,7 @@ class Relay:
             self._held_reply = fault, frame
             fault.held.set()
         else:
+            fault.happened.set()
             if fault.action is Action.CUT_REPLY:
                 self.close()
                 self.server.waiting.clear()
-            fault.happened.set()

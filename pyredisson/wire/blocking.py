@@ -24,7 +24,18 @@ BUFFER = 16384
 class Connection:
     """One socket. After any failure it is closed; it never answers a call with the reply to another."""
 
-    __slots__ = ("_buffer", "_fed", "_gets", "_node", "_receive", "_send", "_socket", "_timeout", "closed", "peer")
+    __slots__ = (
+        "_buffer",
+        "_fed",
+        "_gets",
+        "_node",
+        "_receive",
+        "_send",
+        "_socket",
+        "_timeout",
+        "closed",
+        "peer",
+    )
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -40,13 +51,13 @@ class Connection:
         suspects = list(node.suspects)
         try:
             self._connect()
-            greeting = Greeting(node.config, _credentials(node), suspects)
+            greeting = Greeting(node.config, credentials(node), suspects)
             welcome = greeting.read(self._exchange(greeting.payload, len(greeting)))
         except BaseException as error:
             self.close()
             # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
             if isinstance(error, OSError):
-                raise Cut(_reported(error, node, "connecting to"), sent=False) from error
+                raise Cut(reported(error, node, "connecting to"), sent=False) from error
             if type(error) is ConnectionError:
                 raise Cut(error, sent=False) from error
             raise
@@ -142,7 +153,9 @@ class Connection:
             connection.settimeout(node.connect_timeout)
             connection.connect(config.path)
         else:
-            connection = socket.create_connection((config.host, config.port), node.connect_timeout)
+            connection = socket.create_connection(
+                (config.host, config.port), node.connect_timeout
+            )
             self._socket = connection
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if config.socket_keepalive:
@@ -196,7 +209,7 @@ class Connection:
     def _cut(self, error: OSError | RedisError) -> Cut:
         self.abandon()
         if isinstance(error, OSError):
-            return Cut(_reported(error, self._node, "waiting for"), sent=True)
+            return Cut(reported(error, self._node, "waiting for"), sent=True)
         return Cut(error, sent=True)
 
 
@@ -273,7 +286,10 @@ class Pool:
                         self._open -= 1
                         break
                     if not self._returned.wait(deadline - time.monotonic()):
-                        raise Cut(TimeoutError("no connection became free in time"), sent=False)
+                        raise Cut(
+                            TimeoutError("no connection became free in time"),
+                            sent=False,
+                        )
             finally:
                 self._waiting -= 1
             self._open += 1
@@ -295,7 +311,7 @@ class Pool:
             self._returned.notify()
 
 
-def _credentials(node: Node) -> Sequence[str]:
+def credentials(node: Node) -> Sequence[str]:
     config = node.config
     if config.credential_provider is not None:
         return [str(part) for part in config.credential_provider.get_credentials()]
@@ -304,7 +320,7 @@ def _credentials(node: Node) -> Sequence[str]:
     return (config.username, config.password) if config.username else (config.password,)
 
 
-def _reported(error: OSError, node: Node, doing: str) -> RedisError:
+def reported(error: OSError, node: Node, doing: str) -> RedisError:
     """The exception that redis-py's users expect, saying where and why."""
     if isinstance(error, (BlockingIOError, socket.timeout)):
         return TimeoutError(f"timeout {doing} {node.address}")

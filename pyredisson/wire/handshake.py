@@ -43,7 +43,9 @@ class Welcome:
 class Greeting:
     """The commands of one handshake, sent in one write, and what their replies mean."""
 
-    def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[Peer] = ()) -> None:
+    def __init__(
+        self, config: Config, credentials: Sequence[str], suspects: Sequence[Peer] = ()
+    ) -> None:
         steps: list[tuple[str, bytes]] = []
         if credentials:
             steps.append(("auth", command(b"AUTH", *credentials)))
@@ -52,7 +54,9 @@ class Greeting:
             steps.append(("select", command(b"SELECT", config.database)))
         if config.client_name:
             steps.append(("name", command(b"CLIENT", b"SETNAME", config.client_name)))
-        steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
+        steps.append(
+            ("info", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson"))
+        )
         steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-VER", _version())))
         steps.append(("peer", command(b"CLIENT", b"INFO")))
         steps.extend(("kill", suspect.kill()) for suspect in suspects)
@@ -67,8 +71,14 @@ class Greeting:
         scripts, peer = PLAIN, None
         for name, reply in zip(self._names, replies, strict=False):
             if isinstance(reply, RedisError):
-                unknown = isinstance(reply, ResponseError) and name in ("hello", "info", "peer")
-                if not unknown and not (name == "kill" and isinstance(reply, NoPermissionError)):
+                unknown = isinstance(reply, ResponseError) and name in (
+                    "hello",
+                    "info",
+                    "peer",
+                )
+                if not unknown and not (
+                    name == "kill" and isinstance(reply, NoPermissionError)
+                ):
                     raise reply
             elif name == "hello":
                 told = dict(zip(reply[::2], reply[1::2], strict=True))

@@ -142,6 +142,11 @@ class TestFields:
             ("replicas_sync_timeout", 0),  # WAIT would wait for ever
             ("lock_watchdog_timeout", 0),
             ("lock_watchdog_timeout", 2**52),
+            ("fair_lock_wait_timeout", 2**52),
+            ("timeout", 2**31),  # settimeout() would wrap round and time out at once
+            ("connect_timeout", 2**31),
+            ("replicas_sync_timeout", 2**31),
+            ("ping_interval", 2**31),
             ("retry_attempts", -1),
             ("retry_attempts", 1.0),
             ("retry_attempts", True),
@@ -265,10 +270,12 @@ class TestAddresses:
         doubting = Config.of(tls_server.tls_url).ssl_context
         assert trusting is not None
         assert doubting is not None
-        with socket.create_connection(address, 5) as plain:
-            with trusting.wrap_socket(plain, server_hostname=tls_server.host) as wrapped:
-                wrapped.sendall(b"PING\r\n")
-                assert wrapped.recv(7) == b"+PONG\r\n"
+        with (
+            socket.create_connection(address, 5) as plain,
+            trusting.wrap_socket(plain, server_hostname=tls_server.host) as wrapped,
+        ):
+            wrapped.sendall(b"PING\r\n")
+            assert wrapped.recv(7) == b"+PONG\r\n"
         with socket.create_connection(address, 5) as plain, pytest.raises(ssl.SSLCertVerificationError):
             doubting.wrap_socket(plain, server_hostname=tls_server.host)
 
@@ -307,6 +314,9 @@ class TestAddresses:
             f"redis://:{SECRET}@h?socket_timeout=soon",
             f"redis://:{SECRET}@h?frobnicate=1",
             f"redis://:{SECRET}@h:99999",
+            f"redis://:{SECRET}@h:0",
+            f"redis://:1?{SECRET}@h",
+            f"redis://:1?{SECRET}=x@h",
             f"unix://:{SECRET}@run/redis.sock",
             f"unix://:{SECRET}@",
             f"redis+cluster://:{SECRET}@h:1,h:2",
@@ -573,6 +583,7 @@ class TestYaml:
             (single("nameMapper: !<com.example.Mapper> {}"), "nameMapper.*name_mapper="),
             (single("credentialsResolver: !<com.example.R> {}"), "credentialsResolver.*credential_provider="),
             (single("commandMapper: !<com.example.C> {}"), "commandMapper"),
+            (single("nameMapper: !<x.DefaultNameMapper> {}", "nameMapper: !<x.Mapper> {}"), "nameMapper"),
             ("singleServerConfig:\n  database: 1\n", "address is missing"),
             ("singleServerConfig:\n  address: [redis://a, redis://b]\n", "one address"),
             ("singleServerConfig:\n  address: h:6379\n", "URL"),

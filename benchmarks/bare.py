@@ -1,0 +1,132 @@
+"""What can't be beaten: the lock's two scripts over a socket and hiredis, blocking and on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from pyredisson.scripts import FLAGGED, PLAIN
+from pyredisson.testing import Server
+
+LEASE = b"30000"
+BUFFER = 65536
+
+Command = tuple[bytes, ...]
+
+
+class Commands:
+    """The two commands of a lock + unlock pair, as tuples for hiredis to pack."""
+
+    def __init__(self, server: Server, name: str, owner: str = "bare:1") -> None:
+        """Loads the scripts, in the form that our client uses on this server."""
+        with server.redis() as admin:
+            scripts = {script.name: script for script in scripts_of(server).all}
+            for script in scripts.values():
+                admin.script_load(script.text)
+        key = name.encode()
+        self.channel = b"redisson_lock__channel:{%s}" % key
+        self.acquire: Command = (b"EVALSHA", scripts["lock_acquire"].sha, b"1", key, owner.encode(), b"1", LEASE)
+        self.release: Command = (
+            (b"EVALSHA", scripts["lock_release"].sha, b"2", key, self.channel, owner.encode(), b"0")
+        )
+
+
+def scripts_of(server: Server) -> Any:
+    """The scripts as this server takes them."""
+    return FLAGGED if server.version >= (7, 0, 0) else PLAIN
+
+
+class BareSocket:
+    """One blocking connection, one command at a time."""
+
+    def __init__(self, server: Server) -> None:
+        self.socket = socket.create_connection((server.host, server.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reader = hiredis.Reader()
+
+    def call(self, command: Command) -> Any:
+        """Sends a command and returns its reply."""
+        self.socket.sendall(hiredis.pack_command(command))
+        return self.receive()
+
+    def receive(self) -> Any:
+        """The next reply or message."""
+        reader = self.reader
+        while (reply := reader.gets()) is False:
+            reader.feed(self.socket.recv(BUFFER))
+        return reply
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def bare_pair(server: Server, name: str) -> tuple[Callable[[], None], BareSocket]:
+    """A function that locks and unlocks over a socket of its own, with nothing that isn't needed for it."""
+    connection = BareSocket(server)
+    commands = Commands(server, name)
+    acquire, release = commands.acquire, commands.release
+    send, receive = connection.socket.sendall, connection.socket.recv
+    feed, gets = connection.reader.feed, connection.reader.gets
+    pack = hiredis.pack_command
+
+    def pair() -> None:
+        send(pack(acquire))
+        feed(receive(BUFFER))
+        taken = gets()
+        send(pack(release))
+        feed(receive(BUFFER))
+        if taken is not None or gets() != 1:
+            raise AssertionError("the bare loop didn't lock and unlock")
+
+    return pair, connection
+
+
+class BareProtocol(asyncio.Protocol):
+    """One asyncio connection; a future a command, and a write for each."""
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader()
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            self._waiting.popleft().set_result(reply)
+
+    def call(self, command: Command) -> asyncio.Future[Any]:
+        """Sends a command; the future is its reply."""
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        self.transport.write(hiredis.pack_command(command))
+        return future
+
+
+class PipeliningProtocol(BareProtocol):
+    """The same, but the commands of one tick of the loop leave in one write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unsent: list[bytes] = []
+
+    def call(self, command: Command) -> asyncio.Future[Any]:
+        """Sends a command at the end of this tick; the future is its reply."""
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(hiredis.pack_command(command))
+        return future
+
+    def _flush(self) -> None:
+        self.transport.write(b"".join(self._unsent))
+        self._unsent.clear()

