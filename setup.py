@@ -8,7 +8,8 @@ setup(
     package_dir={"pyredisson.lua": "lua"},
     package_data={"pyredisson": ["py.typed", "*.pyi"], "pyredisson.lua": ["*.lua"]},
     ext_modules=cythonize(
-        [Extension("pyredisson._core", ["_core/core.pyx"])],
+        # Without -g0 the debug symbols that some interpreters ask for make the core ten times as large.
+        [Extension("pyredisson._core", ["_core/core.pyx"], extra_compile_args=["-O3", "-g0"])],
         build_dir="build",
     ),
 )

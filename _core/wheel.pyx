@@ -189,8 +189,9 @@ cdef class Wheel:
         node.wheel = <void *> self
         node.after = NULL
         node.before = self.last[node.place]
-        # Of a million timers each lies on a page of its own, and a list tells where the next one is only when
-        # this one has arrived: without the hint each step waits for memory, and coming due costs three times as much.
+        # Of a million timers each lies on a page of its own, and a list tells where the next one is only
+        # when this one has arrived: without the hint each step waits for memory, and coming due costs
+        # three times as much.
         node.ahead = NULL
         back = node.before
         while back != NULL and steps > 0:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import uuid
 from collections import deque
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import hiredis
 
-from pyredisson.scripts import FLAGGED, PLAIN
 from pyredisson.testing import Server
 
 LEASE = b"30000"
@@ -22,23 +23,19 @@ Command = tuple[bytes, ...]
 class Commands:
     """The two commands of a lock + unlock pair, as tuples for hiredis to pack."""
 
-    def __init__(self, server: Server, name: str, owner: str = "bare:1") -> None:
+    def __init__(self, server: Server, name: str) -> None:
         """Loads the scripts, in the form that our client uses on this server."""
         with server.redis() as admin:
-            scripts = {script.name: script for script in scripts_of(server).all}
-            for script in scripts.values():
-                admin.script_load(script.text)
+            acquire_sha, release_sha = (
+                str(admin.script_load(_text(script, server))).encode()
+                for script in ("lock_acquire", "lock_release")
+            )
+        # As long as our client's: a shorter one would be less work for the server.
+        owner = f"{uuid.uuid4()}:{2**32}"
         key = name.encode()
         self.channel = b"redisson_lock__channel:{%s}" % key
-        self.acquire: Command = (b"EVALSHA", scripts["lock_acquire"].sha, b"1", key, owner.encode(), b"1", LEASE)
-        self.release: Command = (
-            (b"EVALSHA", scripts["lock_release"].sha, b"2", key, self.channel, owner.encode(), b"0")
-        )
-
-
-def scripts_of(server: Server) -> Any:
-    """The scripts as this server takes them."""
-    return FLAGGED if server.version >= (7, 0, 0) else PLAIN
+        self.acquire: Command = (b"EVALSHA", acquire_sha, b"1", key, owner.encode(), b"1", LEASE)
+        self.release: Command = (b"EVALSHA", release_sha, b"2", key, self.channel, owner.encode(), b"0")
 
 
 class BareSocket:
@@ -130,3 +127,9 @@ class PipeliningProtocol(BareProtocol):
     def _flush(self) -> None:
         self.transport.write(b"".join(self._unsent))
         self._unsent.clear()
+
+
+def _text(script: str, server: Server) -> str:
+    text = files("pyredisson.lua").joinpath(f"{script}.lua").read_text("utf-8")
+    # Servers before 7.0 don't compile the line with the flags.
+    return text if server.version >= (7, 0, 0) else text.partition("\n")[2]

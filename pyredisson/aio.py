@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import RedisError
 
 from pyredisson.runtime import Cut, Reply, Signal
-from pyredisson.scripts import ScriptSet
 from pyredisson.threads import clock
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Line
@@ -57,32 +56,21 @@ class AioRuntime:
     clock = staticmethod(clock)
 
     def __init__(self, node: Node, repair: Callable[[bytes], None]) -> None:
-        self._node = node
+        self.scripts = node.scripts
         self._line = Line(node)
         self._repair = repair
-
-    @property
-    def scripts(self) -> ScriptSet:
-        """As the server at hand takes them."""
-        return self._node.scripts
 
     async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
         # `fresh` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
         # used again, and the next one has the server drop it first.
         pipeline = self._line.pipeline
-        if (
-            pipeline is None
-            or not pipeline.usable
-            or pipeline.loop is not asyncio.get_running_loop()
-        ):
+        if pipeline is None or not pipeline.usable or pipeline.loop is not asyncio.get_running_loop():
             pipeline = await self._line.connected()
         return await pipeline.submit(payload)
 
     async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
         pipeline = await self._line.connected()
-        replies = await asyncio.gather(
-            *map(pipeline.submit, payloads), return_exceptions=True
-        )
+        replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
         for reply in replies:
             if isinstance(reply, Cut):
                 raise reply

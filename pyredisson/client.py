@@ -89,9 +89,7 @@ class Client:
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
         self._mine = _Mine()
-        runtime = ThreadRuntime(
-            engine.node, engine.shared.repair, engine.config.connection_pool_size
-        )
+        runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
         self._listener = Listener(engine.node, hub)
         return runtime, self._listener
 
@@ -121,9 +119,7 @@ class Lock:
         self.name = name
         """As it was given."""
         self._owner_id = owner_id_of(owner)
-        self._logic = LockLogic(
-            client._shared, key_of(name, client._engine.config.name_mapper)
-        )
+        self._logic = LockLogic(client._shared, key_of(name, client._engine.config.name_mapper))
 
     def lock(self, lease_time: Duration | None = None) -> None:
         """Waits as long as it takes.
@@ -135,9 +131,7 @@ class Lock:
         """
         run(self._logic.acquire(self._owner(), lease_of(lease_time), None))
 
-    def try_lock(
-        self, wait_time: Duration = 0, lease_time: Duration | None = None
-    ) -> bool:
+    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> bool:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return run(self._logic.acquire(self._owner(), lease_of(lease_time), deadline))
@@ -181,11 +175,7 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
-        return run(
-            self._logic.acquire(
-                self._owner(), None, timeout_of(blocking, timeout, clock)
-            )
-        )
+        return run(self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock)))
 
     def release(self) -> None:
         """`threading.Lock.release`: as `unlock`."""
@@ -195,9 +185,7 @@ class Lock:
         """`threading.Lock.locked`: as `is_locked`."""
         return self.is_locked()
 
-    def hold(
-        self, wait_time: Duration | None = None, lease_time: Duration | None = None
-    ) -> Holding:
+    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding:
         """`with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit)."""
         return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
 
@@ -257,9 +245,7 @@ class Holding:
         owner = lock._owner()
         deadline = None if self._wait is None else clock() + self._wait
         if not run(lock._logic.acquire(owner, self._lease, deadline)):
-            raise LockTimeoutError(
-                f"{lock._logic.named(owner)} was not had in {self._wait:g} s"
-            )
+            raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
         return lock
 
     def __exit__(
@@ -282,11 +268,7 @@ class Lost:
 
     def is_set(self) -> bool:
         """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
-        return (
-            self._hold is not None
-            and not self._holds.proven(self._hold)
-            and self._hold.state is LOST
-        )
+        return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,
@@ -302,11 +284,7 @@ class Lost:
 
         hold.listen(ended)
         try:
-            over.wait(
-                threading.TIMEOUT_MAX
-                if deadline is None
-                else max(0.0, deadline - clock())
-            )
+            over.wait(threading.TIMEOUT_MAX if deadline is None else max(0.0, deadline - clock()))
         finally:
             hold.unlisten(ended)
         return self.is_set()

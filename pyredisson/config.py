@@ -35,9 +35,7 @@ Duration = float | timedelta
 MAX_LEASE_MS = 2**52
 
 
-def seconds(
-    value: Duration, name: str, *, minimum: float = 0.0, allow_inf: bool = False
-) -> float:
+def seconds(value: Duration, name: str, *, minimum: float = 0.0, allow_inf: bool = False) -> float:
     """The duration `value` in seconds, as a float.
 
     `name` is the argument's name, for the message. TypeError when it is neither a number nor a timedelta
@@ -51,9 +49,7 @@ def seconds(
         except OverflowError:  # an int beyond the floats
             result = math.inf if value > 0 else -math.inf
     else:
-        raise TypeError(
-            f"{name} must be seconds (int or float) or a timedelta, not {type(value).__name__}"
-        )
+        raise TypeError(f"{name} must be seconds (int or float) or a timedelta, not {type(value).__name__}")
     if math.isnan(result):
         raise ValueError(f"{name} must be a number of seconds, not NaN")
     if result < minimum:
@@ -75,9 +71,7 @@ def lease_ms(value: Duration, name: str = "lease_time") -> int:
     if ms < 1:
         raise ValueError(f"{name} must be at least 1 ms (0.001 s)")
     if ms > MAX_LEASE_MS:
-        raise ValueError(
-            f"{name} is longer than the server can hold ({MAX_LEASE_MS // 1000} s)"
-        )
+        raise ValueError(f"{name} is longer than the server can hold ({MAX_LEASE_MS // 1000} s)")
     return math.floor(ms + 0.5)
 
 
@@ -115,9 +109,7 @@ class Config:
     database: int = 0
     username: str | None = None
     password: str | None = dataclasses.field(default=None, repr=False)
-    credential_provider: CredentialProvider | None = dataclasses.field(
-        default=None, repr=False
-    )
+    credential_provider: CredentialProvider | None = dataclasses.field(default=None, repr=False)
     """redis-py's; asked at every connect, instead of `username` and `password`."""
     client_name: str | None = None
     """What CLIENT LIST shows."""
@@ -145,20 +137,14 @@ class Config:
         for name, (lowest, highest) in _INTEGERS.items():
             value = getattr(self, name)
             if type(value) is not int or not lowest <= value <= highest:
-                raise ConfigError(
-                    f"{name} must be an integer from {lowest} to {highest}, not {value!r}"
-                )
+                raise ConfigError(f"{name} must be an integer from {lowest} to {highest}, not {value!r}")
         for name in _FLAGS:
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} must be True or False")
         for name in _TEXTS:
             value = getattr(self, name)
-            if value is not None and not isinstance(
-                value, str
-            ):  # the value may be a password: never shown
-                raise ConfigError(
-                    f"{name} must be text or None, not {type(value).__name__}"
-                )
+            if value is not None and not isinstance(value, str):  # the value may be a password: never shown
+                raise ConfigError(f"{name} must be text or None, not {type(value).__name__}")
         if not isinstance(self.host, str) or not self.host:
             raise ConfigError("host must be a name or an address")
         if self.path == "":
@@ -167,18 +153,12 @@ class Config:
             raise ConfigError('sharded_pubsub must be "auto", True or False')
         if self.name_mapper is not None and not callable(self.name_mapper):
             raise ConfigError("name_mapper must be a function from str to str, or None")
-        if self.credential_provider is not None and (
-            self.username is not None or self.password is not None
-        ):
-            raise ConfigError(
-                "credential_provider stands instead of username and password; give one of them"
-            )
+        if self.credential_provider is not None and (self.username is not None or self.password is not None):
+            raise ConfigError("credential_provider stands instead of username and password; give one of them")
         if self.ssl and self.path is not None:
             raise ConfigError("TLS (ssl) isn't spoken over a unix socket (path)")
         if self.ssl_context is not None and not self.ssl:
-            raise ConfigError(
-                "ssl_context needs ssl=True or rediss://"
-            )  # else it would talk in the clear
+            raise ConfigError("ssl_context needs ssl=True or rediss://")  # else it would talk in the clear
         if self.ssl and self.ssl_context is None:
             object.__setattr__(self, "ssl_context", tls.create_default_context())
 
@@ -194,9 +174,7 @@ class Config:
         return cls(**{**_settings(address), **fields})
 
     @classmethod
-    def from_yaml(
-        cls, source: str | os.PathLike[str] | IO[str], **fields: Any
-    ) -> Config:
+    def from_yaml(cls, source: str | os.PathLike[str] | IO[str], **fields: Any) -> Config:
         """Redisson's own file, single server: a path, an open text file, or text with a newline in it.
 
         `${NAME}` and `${NAME:-default}` are taken from the environment; durations are milliseconds there.
@@ -216,9 +194,7 @@ class Config:
 
 
 _LONGEST_LEASE = MAX_LEASE_MS / 1000
-_LONGEST_SOCKET_WAIT = (
-    2**31 - 1
-) / 1000  # above, settimeout() wraps round and times out early
+_LONGEST_SOCKET_WAIT = (2**31 - 1) / 1000  # above, settimeout() wraps round and times out early
 _DURATIONS = {
     "lock_watchdog_timeout": (0.001, _LONGEST_LEASE),
     "fair_lock_wait_timeout": (0.001, _LONGEST_LEASE),
@@ -253,9 +229,7 @@ def _settings(address: object) -> dict[str, Any]:
     )
 
 
-_NOT_YET = (
-    "only a single server (redis://, rediss://, unix://) is available in this version"
-)
+_NOT_YET = "only a single server (redis://, rediss://, unix://) is available in this version"
 _LATER = (
     redis.RedisCluster,
     redis.asyncio.RedisCluster,
@@ -265,9 +239,7 @@ _LATER = (
 
 
 def _from_url(url: str) -> dict[str, Any]:
-    url = re.sub(
-        r"^valkey(s?)://", r"redis\1://", url
-    )  # as Redisson spells the same two
+    url = re.sub(r"^valkey(s?)://", r"redis\1://", url)  # as Redisson spells the same two
     if url.startswith(("redis+cluster://", "redis+sentinel://")):
         raise ConfigError(f"{url.partition(':')[0]}: {_NOT_YET}")
     # No detail, and no cause: of `redis://:pa#ss@host` they would quote the port `pa`.
@@ -279,13 +251,9 @@ def _from_url(url: str) -> dict[str, Any]:
         options: dict[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
         parts = urlsplit(url)
         if parts.scheme == "unix":
-            readable = (
-                bool(parts.path) and not parts.hostname
-            )  # unix://run/x would be /x on the host run
+            readable = bool(parts.path) and not parts.hostname  # unix://run/x would be /x on the host run
         else:  # redis-py takes any other path for database 0, and port 0 for 6379
-            readable = (
-                re.fullmatch(r"/?\d*/?", parts.path) is not None and parts.port != 0
-            )
+            readable = re.fullmatch(r"/?\d*/?", parts.path) is not None and parts.port != 0
     except ValueError:
         raise unreadable from None
     if (
@@ -295,13 +263,7 @@ def _from_url(url: str) -> dict[str, Any]:
     ):
         raise unreadable
     options.pop("connection_class", None)
-    unknown = (
-        options.keys()
-        - _TAKEN.keys()
-        - _TLS_OPTIONS
-        - _OCSP_OPTIONS
-        - _IRRELEVANT_OPTIONS
-    )
+    unknown = options.keys() - _TAKEN.keys() - _TLS_OPTIONS - _OCSP_OPTIONS - _IRRELEVANT_OPTIONS
     if (
         unknown and "@" in parts.query
     ):  # of `redis://:1?pass=word@host` the option would be a part of the password
@@ -318,9 +280,7 @@ def _from_client(client: Any) -> dict[str, Any]:
     if not issubclass(kind, _CONNECTIONS) or issubclass(kind, _SENTINEL_CONNECTIONS):
         raise ConfigError(f"a client whose connections are {kind.__name__}: {_NOT_YET}")
     if options.get("redis_connect_func") is not None:
-        raise ConfigError(
-            "a client with a redis_connect_func can't be taken over: its handshake is unknown"
-        )
+        raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
     if pool.max_connections < 2**31:  # an older redis-py's way to say: no limit
         options["max_connections"] = pool.max_connections
     return _from_options(options, ssl=issubclass(kind, _TLS_CONNECTIONS))
@@ -329,9 +289,7 @@ def _from_client(client: Any) -> dict[str, Any]:
 def _from_options(options: Mapping[str, Any], *, ssl: bool) -> dict[str, Any]:
     """Config fields from redis-py's connection options; None, no limit there, leaves our default."""
     settings: dict[str, Any] = {
-        field: options[name]
-        for name, field in _TAKEN.items()
-        if options.get(name) is not None
+        field: options[name] for name, field in _TAKEN.items() if options.get(name) is not None
     }
     if ssl:
         settings |= {"ssl": True, "ssl_context": _ssl_context(options)}
@@ -400,36 +358,26 @@ _CONNECTIONS = (
 )
 
 
-def _ssl_context(
-    options: Mapping[str, Any], *, truststore: str | None = None
-) -> tls.SSLContext:
+def _ssl_context(options: Mapping[str, Any], *, truststore: str | None = None) -> tls.SSLContext:
     """What redis-py would make of its ssl_* options; a truststore replaces the system's authorities."""
     if any(options.get(name) not in (None, False) for name in _OCSP_OPTIONS):
-        raise ConfigError(
-            "OCSP validation (ssl_validate_ocsp and its kin) isn't supported"
-        )
+        raise ConfigError("OCSP validation (ssl_validate_ocsp and its kin) isn't supported")
     verify = options.get("ssl_cert_reqs", "required")
     try:
         if not isinstance(verify, int):
             verify = tls.VerifyMode[f"CERT_{verify or 'none'}".upper()]
         context = tls.create_default_context(cafile=truststore)
-        context.check_hostname = (
-            verify != tls.CERT_NONE and options.get("ssl_check_hostname") is not False
-        )
+        context.check_hostname = verify != tls.CERT_NONE and options.get("ssl_check_hostname") is not False
         context.verify_mode = tls.VerifyMode(verify)
         for flag in options.get("ssl_include_verify_flags") or ():
             context.verify_flags |= flag
         for flag in options.get("ssl_exclude_verify_flags") or ():
             context.verify_flags &= ~flag
         if certificate := options.get("ssl_certfile"):
-            context.load_cert_chain(
-                certificate, options.get("ssl_keyfile"), options.get("ssl_password")
-            )
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), options.get("ssl_password"))
         elif options.get("ssl_keyfile"):
             raise ValueError("ssl_keyfile needs ssl_certfile")
-        authorities = [
-            options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")
-        ]
+        authorities = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")]
         if any(authorities):
             context.load_verify_locations(*authorities)
         if options.get("ssl_min_version") is not None:
@@ -444,50 +392,33 @@ def _ssl_context(
 def _from_yaml(text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     import yaml  # here: most programs never read a file, and every import of pyredisson would pay for it
 
-    text = _PLACEHOLDER.sub(
-        lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), text
-    )
+    text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), text)
     try:
         # Composed, not loaded: Java's !<class> tags are harmless, a password `0123` or `yes` stays as it is.
         document = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(
-            f"not valid YAML{where}"
-        ) from None  # the reason may quote a password
+        raise ConfigError(f"not valid YAML{where}") from None  # the reason may quote a password
     root = _mapping(document, "the file")
     for key in root:
         if key.endswith("ServersConfig"):
-            raise ConfigError(
-                f"{key} isn't available in this version, only singleServerConfig is"
-            )
+            raise ConfigError(f"{key} isn't available in this version, only singleServerConfig is")
     if "singleServerConfig" not in root:
         raise ConfigError("singleServerConfig is missing")
     server = _mapping(root.pop("singleServerConfig"), "singleServerConfig")
     shared = _SHARED_KEYS.keys() | _TLS_KEYS | _JAVA_CLASSES.keys() | _IGNORED_SHARED
     _refuse_unknown(root, shared | _ROOT_KEYS.keys() | _IGNORED_ROOT)
-    _refuse_unknown(
-        server, shared | _SERVER_KEYS.keys() | _IGNORED_SERVER | {"address"}
-    )
+    _refuse_unknown(server, shared | _SERVER_KEYS.keys() | _IGNORED_SERVER | {"address"})
 
-    nodes = {
-        key: node
-        for part in (root, server)
-        for key, node in part.items()
-        if node.tag != _NULL
-    }
+    nodes = {key: node for part in (root, server) for key, node in part.items() if node.tag != _NULL}
     ignored = sorted(nodes.keys() & (_IGNORED_ROOT | _IGNORED_SHARED | _IGNORED_SERVER))
     if ignored:
-        log.info(
-            "Redisson settings that have no meaning in Python: %s", ", ".join(ignored)
-        )
+        log.info("Redisson settings that have no meaning in Python: %s", ", ".join(ignored))
     for key, (default, instead) in _JAVA_CLASSES.items():
         # Each place counts: one mapper overlooked, and Java and Python lock different keys.
         tags = {part[key].tag for part in (root, server) if key in part} - {_NULL}
-        if instead not in fields and any(
-            tag.rpartition(".")[2] != default for tag in tags
-        ):
+        if instead not in fields and any(tag.rpartition(".")[2] != default for tag in tags):
             advice = f"; give {instead}= beside the file" if instead else ""
             raise ConfigError(f"{key}: a Java class can't be taken over{advice}")
 
@@ -496,9 +427,7 @@ def _from_yaml(text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         if key in nodes:
             settings[field] = read(nodes[key], key)
     if str(settings.get("password")).startswith("{aes}"):
-        raise ConfigError(
-            "password: encrypted by Redisson PRO, which can't be undone here"
-        )
+        raise ConfigError("password: encrypted by Redisson PRO, which can't be undone here")
     if settings.get("ssl"):
         settings["ssl_context"] = _redisson_ssl_context(nodes)
     return settings
@@ -518,9 +447,7 @@ def _redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
     verification = "STRICT"
     endpoint = nodes.get("sslEnableEndpointIdentification")
     if endpoint is not None and not _flag(endpoint, "sslEnableEndpointIdentification"):
-        verification = (
-            "NONE"  # as Redisson reads it: the certificate isn't checked either
-        )
+        verification = "NONE"  # as Redisson reads it: the certificate isn't checked either
     if "sslVerificationMode" in nodes:
         verification = _text(nodes["sslVerificationMode"], "sslVerificationMode")
     if verification not in ("NONE", "CA_ONLY", "STRICT"):
@@ -530,26 +457,16 @@ def _redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
     if "sslKeystore" in nodes:
         options["ssl_certfile"] = _pem(nodes["sslKeystore"], "sslKeystore")
         if "sslKeystorePassword" in nodes:
-            options["ssl_password"] = _text(
-                nodes["sslKeystorePassword"], "sslKeystorePassword"
-            )
+            options["ssl_password"] = _text(nodes["sslKeystorePassword"], "sslKeystorePassword")
     if "sslProtocols" in nodes:
         protocols = _texts(nodes["sslProtocols"], "sslProtocols")
         try:
-            options["ssl_min_version"] = min(
-                tls.TLSVersion[name.replace(".", "_")] for name in protocols
-            )
+            options["ssl_min_version"] = min(tls.TLSVersion[name.replace(".", "_")] for name in protocols)
         except (KeyError, ValueError):
-            raise ConfigError(
-                "sslProtocols must list some of TLSv1.3, TLSv1.2, TLSv1.1, TLSv1"
-            ) from None
+            raise ConfigError("sslProtocols must list some of TLSv1.3, TLSv1.2, TLSv1.1, TLSv1") from None
     if "sslCiphers" in nodes:
         options["ssl_ciphers"] = ":".join(_texts(nodes["sslCiphers"], "sslCiphers"))
-    truststore = (
-        _pem(nodes["sslTruststore"], "sslTruststore")
-        if "sslTruststore" in nodes
-        else None
-    )
+    truststore = _pem(nodes["sslTruststore"], "sslTruststore") if "sslTruststore" in nodes else None
     return _ssl_context(options, truststore=truststore)
 
 
@@ -562,18 +479,12 @@ def _pem(node: yaml.Node, key: str) -> str:
     except OSError as error:
         raise ConfigError(f"{key}: {error}") from error
     if not is_pem:
-        raise ConfigError(
-            f"{key}: Java's key stores can't be read here; convert {path} to PEM"
-        )
+        raise ConfigError(f"{key}: Java's key stores can't be read here; convert {path} to PEM")
     return path
 
 
 def _mapping(node: yaml.Node | None, where: str) -> dict[str, yaml.Node]:
-    if (
-        node is None
-        or _kind(node) != "mapping"
-        or any(_kind(key) != "scalar" for key, _ in node.value)
-    ):
+    if node is None or _kind(node) != "mapping" or any(_kind(key) != "scalar" for key, _ in node.value):
         raise ConfigError(f"{where} must hold settings, each a name and a value")
     return {key.value: value for key, value in node.value}
 
@@ -586,10 +497,7 @@ def _refuse_unknown(settings: Mapping[str, yaml.Node], known: Collection[str]) -
     for key in settings:
         if key not in known:
             close = difflib.get_close_matches(key, sorted(known), 1)
-            raise ConfigError(
-                f"unknown setting {key}"
-                + (f"; did you mean {close[0]}?" if close else "")
-            )
+            raise ConfigError(f"unknown setting {key}" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 def _text(node: yaml.Node, key: str) -> str:
@@ -601,18 +509,12 @@ def _text(node: yaml.Node, key: str) -> str:
 
 
 def _texts(node: yaml.Node, key: str) -> list[str]:
-    return (
-        [_text(item, key) for item in node.value]
-        if _kind(node) == "sequence"
-        else [_text(node, key)]
-    )
+    return [_text(item, key) for item in node.value] if _kind(node) == "sequence" else [_text(node, key)]
 
 
 def _integer(node: yaml.Node, key: str) -> int:
     text = _text(node, key)
-    if not re.fullmatch(
-        r"[+-]?[0-9]{1,19}", text
-    ):  # 19: Java's long; int() itself refuses far longer ones
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):  # 19: Java's long; int() itself refuses far longer ones
         raise ConfigError(f"{key} must be a whole number")
     return int(text)
 

@@ -18,7 +18,7 @@ from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.shared import Callback, Shared
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.runtime import Cut, Runtime
-from pyredisson.scripts import FLAGGED, as_eval
+from pyredisson.scripts import as_eval
 from pyredisson.threads import ThreadRuntime, clock, run, start
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
@@ -68,9 +68,7 @@ class Engine:
 
     def say_farewell(self, payloads: list[bytes]) -> None:
         """Sends what must still be sent, once, over a connection of its own, in about `FAREWELL` seconds."""
-        config = dataclasses.replace(
-            self.config, timeout=FAREWELL / 2, connect_timeout=FAREWELL / 2
-        )
+        config = dataclasses.replace(self.config, timeout=FAREWELL / 2, connect_timeout=FAREWELL / 2)
         node = Node(config)
         connection = Connection(node)
         try:
@@ -79,7 +77,7 @@ class Engine:
                 batch = payloads[first : first + FAREWELL_BATCH]
                 replies = connection.call_all(batch)
                 unknown = [
-                    as_eval(payload, flags=node.scripts is FLAGGED)
+                    as_eval(payload, flags=node.scripts.flags)
                     for payload, reply in zip(batch, replies, strict=True)
                     if isinstance(reply, NoScriptError)
                 ]
@@ -97,9 +95,7 @@ class Engine:
     def _notify(self, callback: Callback) -> None:
         """Calls a user's function on a thread that nobody waits for."""
         if self._messenger is None:
-            self._messenger = threading.Thread(
-                target=self._deliver, name="pyredisson-on-lost", daemon=True
-            )
+            self._messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
             self._messenger.start()
         self._errands.put(callback)
 

@@ -66,6 +66,4 @@ def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
 
 def attach(error: BaseException, failure: BaseException) -> None:
     """Tells of `failure` in a note to the exception that is on its way already."""
-    error.add_note(
-        f"and while giving back the lock: {type(failure).__name__}: {failure}"
-    )
+    error.add_note(f"and while giving back the lock: {type(failure).__name__}: {failure}")

@@ -36,9 +36,8 @@ class Signal(Protocol):
 class Runtime(Protocol):
     """One world. In the thread world these coroutines block and never suspend."""
 
-    @property
-    def scripts(self) -> ScriptSet:
-        """The scripts as the server at hand takes them."""
+    scripts: ScriptSet
+    """The scripts as the server at hand takes them."""
 
     def clock(self) -> float:
         """Seconds, monotonic; counts the time in which the machine was suspended, where the system can."""

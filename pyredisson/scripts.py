@@ -36,29 +36,35 @@ class Script:
 
 
 class ScriptSet:
-    """Every script's head (and, where the number of keys varies, the script), for one kind of server."""
+    """What the logic needs of every script: its head or, where the number of keys varies, its digest.
 
-    def __init__(self, *, flags: bool) -> None:
-        acquire = Script("lock_acquire", flags=flags)
-        release = Script("lock_release", flags=flags)
-        force_release = Script("lock_force_release", flags=flags)
-        self.lock_renew = Script("lock_renew", flags=flags)
-        self.lock_acquire = acquire.head(1, 3)
-        self.lock_release = release.head(2, 2)
-        self.lock_force_release = force_release.head(2, 0)
-        self.all = (acquire, release, force_release, self.lock_renew)
+    One object for the life of a client; `use` sets it to the kind of server at hand.
+    """
+
+    __slots__ = (
+        "flags",
+        "lock_acquire",
+        "lock_force_release",
+        "lock_release",
+        "lock_renew",
+    )
+
+    def __init__(self) -> None:
+        self.use(flags=True)
+
+    def use(self, *, flags: bool) -> None:
+        """From now on, scripts as servers take them that know flags, or don't."""
+        script = _SCRIPTS[flags]
+        self.flags = flags
+        self.lock_acquire = script["lock_acquire"].head(1, 3)
+        self.lock_release = script["lock_release"].head(2, 2)
+        self.lock_force_release = script["lock_force_release"].head(2, 0)
+        self.lock_renew = script["lock_renew"].sha
 
 
-PLAIN = ScriptSet(flags=False)
-FLAGGED = ScriptSet(flags=True)
-
-_NAME_OF = {
-    script.sha: script.name for scripts in (PLAIN, FLAGGED) for script in scripts.all
-}
-_TEXT_OF = {
-    flags: {script.name: script.text for script in scripts.all}
-    for flags, scripts in ((False, PLAIN), (True, FLAGGED))
-}
+_NAMES = ("lock_acquire", "lock_release", "lock_force_release", "lock_renew")
+_SCRIPTS = {flags: {name: Script(name, flags=flags) for name in _NAMES} for flags in (False, True)}
+_NAME_OF = {script.sha: name for scripts in _SCRIPTS.values() for name, script in scripts.items()}
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
 
 
@@ -67,5 +73,10 @@ def as_eval(payload: bytes, *, flags: bool) -> bytes:
     count, found, rest = payload.partition(_EVALSHA)
     if not found:
         raise ValueError("not an EVALSHA command")
-    text = _TEXT_OF[flags][_NAME_OF[rest[:40]]]
+    text = _SCRIPTS[flags][_NAME_OF[rest[:40]]].text
     return b"%s$4\r\nEVAL\r\n$%d\r\n%s%s" % (count, len(text), text, rest[40:])
+
+
+def script(name: str, *, flags: bool) -> Script:
+    """One script, for tests and benchmarks."""
+    return _SCRIPTS[flags][name]

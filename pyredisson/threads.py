@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pyredisson.runtime import Reply, Signal
-from pyredisson.scripts import ScriptSet
 from pyredisson.wire.blocking import Connection, Pool
 from pyredisson.wire.node import Node
 
@@ -71,15 +70,10 @@ class ThreadRuntime:
     clock = staticmethod(clock)
 
     def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
-        self._node = node
+        self.scripts = node.scripts
         self._pool = Pool(node, size)
         self.post = post
         self._closed = False
-
-    @property
-    def scripts(self) -> ScriptSet:
-        """As the server at hand takes them."""
-        return self._node.scripts
 
     async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
         if fresh:

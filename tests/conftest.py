@@ -1,4 +1,4 @@
-"""What every test may ask for: servers, a proxy that breaks connections, and the checks made around each test."""
+"""What every test may ask for: servers and a proxy that breaks connections; and the checks around each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyredisson.testing import Proxy, Server, ServerError
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One server for all tests of this process; its data is empty at the start of each. Not to be stopped or paused."""
+    """One server for all tests of this process, empty at the start of each. Not to be stopped or paused."""
     with Server() as running:
         yield running
 

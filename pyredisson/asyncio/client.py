@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -94,21 +93,21 @@ class Client:
         return f"<pyredisson.asyncio.Client {self.id} at {self._engine.node.address}>"
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
-        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], Owner] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._scopes: weakref.WeakKeyDictionary[asyncio.Task[Any], list[Scope]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._owners: dict[asyncio.Task[Any], Owner] = {}
+        self._scopes: dict[asyncio.Task[Any], list[Scope]] = {}
         self._runtime = AioRuntime(engine.node, engine.shared.repair)
         self._listener = AioListener(engine.node, hub)
         return self._runtime, self._listener
 
-    def _owner(self, task: asyncio.Task[Any]) -> Owner:
-        owner = self._owners.get(task)
-        if owner is None:
-            owner = self._owners[task] = self._shared.new_owner()
+    def _adopt(self, task: asyncio.Task[Any]) -> Owner:
+        """A task becomes an owner, for as long as it runs."""
+        owner = self._owners[task] = self._shared.new_owner()
+        task.add_done_callback(self._task_ended)
         return owner
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._owners.pop(task, None)
+        self._scopes.pop(task, None)
 
 
 class Lock:
@@ -126,9 +125,7 @@ class Lock:
         self.name = name
         """As it was given."""
         self._owner_id = owner_id_of(owner)
-        self._logic = LockLogic(
-            client._shared, key_of(name, client._engine.config.name_mapper)
-        )
+        self._logic = LockLogic(client._shared, key_of(name, client._engine.config.name_mapper))
 
     def lock(self, lease_time: Duration | None = None) -> Awaitable[object]:
         """Waits as long as it takes.
@@ -140,9 +137,7 @@ class Lock:
         """
         return self._logic.acquire(self._owner(), lease_of(lease_time), None)
 
-    def try_lock(
-        self, wait_time: Duration = 0, lease_time: Duration | None = None
-    ) -> Awaitable[bool]:
+    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Awaitable[bool]:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return self._logic.acquire(self._owner(), lease_of(lease_time), deadline)
@@ -186,9 +181,7 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> Awaitable[bool]:
         """`threading.Lock.acquire`, awaited: on the same state as `lock` and `try_lock`."""
-        return self._logic.acquire(
-            self._owner(), None, timeout_of(blocking, timeout, clock)
-        )
+        return self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock))
 
     def release(self) -> Awaitable[None]:
         """`threading.Lock.release`, awaited: as `unlock`."""
@@ -210,9 +203,7 @@ class Lock:
         When the hold is lost its body is cancelled at that moment, and the block raises `LockLostError`;
         `cancel_on_lost=False` lets the body run on.
         """
-        return Scope(
-            self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost
-        )
+        return Scope(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
 
     @property
     def lost(self) -> Lost:
@@ -264,7 +255,7 @@ class Lock:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a lock's owner is a task, and no task is running here")
-        return self._client._owner(task)
+        return self._client._owners.get(task) or self._client._adopt(task)
 
     def _scopes(self) -> list[Scope]:
         task = asyncio.current_task()
@@ -288,9 +279,7 @@ class Scope:
         "lock",
     )
 
-    def __init__(
-        self, lock: Lock, wait: float | None, lease: int | None, cancel_on_lost: bool
-    ) -> None:
+    def __init__(self, lock: Lock, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
         self.lock = lock
         self._wait = wait
         self._lease = lease
@@ -305,9 +294,7 @@ class Scope:
         self._owner = self.lock._owner()
         deadline = None if self._wait is None else clock() + self._wait
         if not await logic.acquire(self._owner, self._lease, deadline):
-            raise LockTimeoutError(
-                f"{logic.named(self._owner)} was not had in {self._wait:g} s"
-            )
+            raise LockTimeoutError(f"{logic.named(self._owner)} was not had in {self._wait:g} s")
         if self._cancel_on_lost:
             self._task = asyncio.current_task()
             self._cancelling = 0 if self._task is None else self._task.cancelling()
@@ -334,9 +321,7 @@ class Scope:
         except asyncio.CancelledError:
             if ours and self._hold is not None:
                 # The body ended before it could be cancelled.
-                raise LockLostError(
-                    self.lock._logic.loss_of(self._owner, self._hold)
-                ) from None
+                raise LockLostError(self.lock._logic.loss_of(self._owner, self._hold)) from None
             raise
         except Exception as failure:
             if error is None or (ours and isinstance(error, asyncio.CancelledError)):
@@ -368,11 +353,7 @@ class Lost:
 
     def is_set(self) -> bool:
         """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
-        return (
-            self._hold is not None
-            and not self._holds.proven(self._hold)
-            and self._hold.state is LOST
-        )
+        return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
 
     async def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,

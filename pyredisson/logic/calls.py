@@ -7,7 +7,7 @@ from collections.abc import Callable
 from redis.exceptions import NoScriptError, RedisError, TimeoutError
 
 from pyredisson.runtime import Cut, Reply, Runtime
-from pyredisson.scripts import FLAGGED, as_eval
+from pyredisson.scripts import as_eval
 
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 2.0
@@ -67,7 +67,7 @@ async def repeat(
         delay = 0.0
         fresh = False
         if isinstance(problem, NoScriptError):
-            payload = as_eval(payload, flags=runtime.scripts is FLAGGED)
+            payload = as_eval(payload, flags=runtime.scripts.flags)
         else:
             first_doubt = isinstance(problem, Cut) and problem.sent and not in_doubt
             if first_doubt:
@@ -81,9 +81,7 @@ async def repeat(
             fresh = isinstance(problem, Cut) or _code(problem) in ELSEWHERE
             if not first_doubt:
                 # A server that is silent once more won't be asked for ever by someone who named no deadline.
-                silent = isinstance(problem, Cut) and isinstance(
-                    problem.error, TimeoutError
-                )
+                silent = isinstance(problem, Cut) and isinstance(problem.error, TimeoutError)
                 if passing >= attempts or (silent and deadline is None):
                     raise _reported(problem)
                 delay = _delay(passing, runtime.jitter())

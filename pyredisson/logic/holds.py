@@ -96,11 +96,7 @@ class Hold(Timer):
     @property
     def renewed(self) -> bool:
         """Whether any of the nested holds asked for the watchdog."""
-        return (
-            None in self.leases
-            if isinstance(self.leases, list)
-            else self.leases is None
-        )
+        return None in self.leases if isinstance(self.leases, list) else self.leases is None
 
     def nest(self, lease: int | None) -> None:
         """Counts one more hold."""
@@ -135,9 +131,7 @@ class Hold(Timer):
     def unlisten(self, listener: Listener) -> None:
         """Takes a listener back."""
         with _listening:
-            self.listeners = [
-                other for other in self.listeners or () if other != listener
-            ] or None
+            self.listeners = [other for other in self.listeners or () if other != listener] or None
 
 
 HoldKey = tuple[bytes, int]

@@ -119,9 +119,7 @@ class Hub:
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to; called with the lock held."""
-        return [
-            name for name, channel in self._channels.items() if channel.error is None
-        ]
+        return [name for name, channel in self._channels.items() if channel.error is None]
 
     def sweep(self) -> None:
         """Unsubscribes from what nobody has waited for since `LINGER` seconds."""

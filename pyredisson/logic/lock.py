@@ -42,9 +42,7 @@ class LockLogic:
         self._channel = prefixed(CHANNEL, key)
         self._release_keys = self._key + frames(self._channel)
 
-    async def acquire(
-        self, owner: Owner, lease: int | None, deadline: float | None
-    ) -> bool:
+    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.
 
         The lease is in milliseconds; None: kept until released, renewed by the watchdog.
@@ -77,12 +75,11 @@ class LockLogic:
         finally:
             hub.leave(self._channel, freed)
 
-    async def _try(
-        self, owner: Owner, lease: int | None, deadline: float | None
-    ) -> float | None:
+    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
         shared = self.shared
-        shared.check_open()
+        if shared.closed:
+            shared.check_open()
         key = (self.key, owner.id)
         hold = shared.holds.table.get(key)
         now = shared.clock()
@@ -120,7 +117,7 @@ class LockLogic:
                     hold.nest(lease)
                     if hold.ends < ends:
                         hold.ends = ends
-                shared.watch(hold, now)
+                shared.watchdog.watch(hold, now)
                 return None
         except BaseException as error:
             if owner.name is not sure or not isinstance(error, RedisError):
@@ -129,9 +126,7 @@ class LockLogic:
                 owner.rename()
             raise
         if hold is not None:
-            shared.holds.lose(
-                hold, "another acquire found that the server doesn't know it any more"
-            )
+            shared.holds.lose(hold, "another acquire found that the server doesn't know it any more")
             if busy == FREE:
                 return await self._try(owner, lease, deadline)
         # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
@@ -139,12 +134,7 @@ class LockLogic:
 
     def _undo(self, head: bytes, name: bytes, key: HoldKey, count: int) -> None:
         hold = self.shared.holds.table.get(key)
-        if (
-            hold is not None
-            and hold.owner == name
-            and hold.state is HELD
-            and hold.count == count
-        ):
+        if hold is not None and hold.owner == name and hold.state is HELD and hold.count == count:
             # The interrupt came after the acquire was counted.
             hold.unnest()
             if not hold.count:
@@ -204,11 +194,7 @@ class LockLogic:
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""
-        ours = [
-            hold
-            for hold in list(self.shared.holds.table.values())
-            if hold.key[0] == self.key
-        ]
+        ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.key]
         # Not sent again: a second run may hit the next holder.
         removed = await self._call(
             self.shared.runtime.scripts.lock_force_release + self._release_keys,
@@ -251,17 +237,13 @@ class LockLogic:
 
     async def _stranger(self, owner: Owner) -> LockNotHeldError:
         fields: list[Any] = await self._call(command(b"HKEYS", self.key))
-        holder = (
-            "nobody holds it" if not fields else f"it is held by {shown(fields[0])}"
-        )
+        holder = "nobody holds it" if not fields else f"it is held by {shown(fields[0])}"
         return LockNotHeldError(f"{self.named(owner)} is not held: {holder}")
 
     async def _call(self, payload: bytes, *, idempotent: bool = True) -> Reply:
         shared = self.shared
         shared.check_open()
-        return await calls.call(
-            shared.runtime, payload, attempts=shared.attempts, idempotent=idempotent
-        )
+        return await calls.call(shared.runtime, payload, attempts=shared.attempts, idempotent=idempotent)
 
     def loss_of(self, owner: Owner, hold: Hold) -> str:
         """What to say of a lost hold."""

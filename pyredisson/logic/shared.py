@@ -51,7 +51,7 @@ class Shared:
         self.clock = runtime.clock
         self.id = str(uuid.uuid4())
         self.holds = Holds(runtime.clock, self._lost)
-        self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease)
+        self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease, self._start)
         self.hub = hub
         self._ids = itertools.count(FIRST_OWN_ID)
         self._given: dict[int, Owner] = {}
@@ -64,16 +64,8 @@ class Shared:
         """The owner of an id that the user chose."""
         return self._given.setdefault(owner_id, Owner(self.id, owner_id))
 
-    def watch(self, hold: Hold, now: float) -> None:
-        """Puts a hold under the watchdog's eyes, which open with the first one."""
-        watchdog = self.watchdog
-        if not watchdog.started:
-            self._wake_watchdog()
-        watchdog.watch(hold, now)
-
     def repair(self, payload: bytes) -> None:
         """Has the watchdog repeat an idempotent command until it has run."""
-        self._wake_watchdog()
         self.watchdog.repair(payload)
 
     def on_lost(self, name: bytes, callback: Callback) -> None:
@@ -90,15 +82,9 @@ class Shared:
         self.closed = True
         self.hub.wake_all()
         self.watchdog.close()
-        left = [
-            hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)
-        ]
+        left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
         self.holds.table.clear()
         return left
-
-    def _wake_watchdog(self) -> None:
-        if self.watchdog.claim_start():
-            self._start(self.watchdog)
 
     def _lost(self, hold: Hold) -> None:
         for callback in self._callbacks.get(hold.lock.key, ()):

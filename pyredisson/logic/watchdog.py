@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from redis.exceptions import RedisError
@@ -32,33 +33,41 @@ class Watchdog:
     than the next time that `keep_time` looks anyway.
     """
 
-    def __init__(self, holds: Holds, runtime: Runtime, lease_ms: int) -> None:
+    def __init__(
+        self,
+        holds: Holds,
+        runtime: Runtime,
+        lease_ms: int,
+        start: Callable[[Watchdog], None],
+    ) -> None:
+        """`start` sets `keep_time` and `renew` going, with the first hold."""
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
         self._lease = lease_ms / 1000
         self._round = max(1, lease_ms // ROUNDS_A_LEASE)
         self._grain = max(1, self._round // GRAINS_A_ROUND)
+        self._grains_a_second = 1000 / self._grain
         self._wheel = Wheel(self._ms())
-        self._looks_at: float = 0
+        self._looks_at = math.inf
         self._earlier = runtime.signal()
         self._due: deque[Hold] = deque()
         self._work = runtime.signal()
         self._repairs: deque[tuple[bytes, float]] = deque()
+        self._start = start
         self._starting = threading.Lock()
         self._started = False
         self.closed = False
 
     def watch(self, hold: Hold, now: float) -> None:
         """Keeps an eye on a hold: renews it, or tells when its lease ends. `now` is when the acquire was sent."""
-        ms = int(now * 1000)
-        if hold.renewed:
-            due = (ms + self._round) // self._grain * self._grain
+        if hold.leases is None or hold.renewed:
+            due = int(now * self._grains_a_second) * self._grain + self._round
         else:
             due = int(hold.ends * 1000) + 1
         self._wheel.add(hold, due)
         if due < self._looks_at:
-            self._earlier.set()
+            self._look_earlier()
 
     def forget(self, hold: Hold) -> None:
         """The hold is given back."""
@@ -67,19 +76,8 @@ class Watchdog:
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run, for as long as a lease may last."""
         self._repairs.append((payload, self._runtime.clock() + self._lease))
+        self._look_earlier()
         self._work.set()
-
-    @property
-    def started(self) -> bool:
-        """Whether the loops have been asked for."""
-        return self._started
-
-    def claim_start(self) -> bool:
-        """True for the one caller who has to start the loops."""
-        with self._starting:
-            first = not self._started
-            self._started = True
-            return first
 
     def unrepaired(self) -> list[bytes]:
         """The commands that have not run yet."""
@@ -109,9 +107,7 @@ class Watchdog:
             next_due = wheel.next_due()
             if next_due is not None and next_due < looks_at:
                 looks_at = self._looks_at = next_due
-            await runtime.wait(
-                self._earlier, max(0.0, looks_at / 1000 - runtime.clock())
-            )
+            await runtime.wait(self._earlier, max(0.0, looks_at / 1000 - runtime.clock()))
 
     def _look(self, hold: Hold) -> None:
         if hold.state is not HELD or not self._holds.proven(hold):
@@ -144,13 +140,9 @@ class Watchdog:
         batches = [due[i : i + BATCH] for i in range(0, len(due), BATCH)]
         sent_at = self._runtime.clock()
         try:
-            replies = await self._runtime.send_all(
-                [self._command(batch) for batch in batches]
-            )
+            replies = await self._runtime.send_all([self._command(batch) for batch in batches])
         except (Cut, RedisError) as problem:
-            logger.warning(
-                "renewing %d locks failed and is tried again: %s", len(due), problem
-            )
+            logger.warning("renewing %d locks failed and is tried again: %s", len(due), problem)
             self._due.extend(due)
             return True
         failed = False
@@ -161,38 +153,32 @@ class Watchdog:
     async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> bool:
         if isinstance(reply, RedisError):
             try:
-                reply = await calls.repeat(
-                    self._runtime, self._command(batch), reply, attempts=0
-                )
+                reply = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
             except RedisError as error:
-                logger.warning(
-                    "renewing %d locks failed and is tried again: %s", len(batch), error
-                )
+                logger.warning("renewing %d locks failed and is tried again: %s", len(batch), error)
                 self._due.extend(batch)
                 return True
         ends = sent_at + self._lease
-        due = (int(sent_at * 1000) + self._round) // self._grain * self._grain
+        due = int(sent_at * self._grains_a_second) * self._grain + self._round
         for hold, renewed in zip(batch, reply, strict=True):
             if hold.state is not HELD:
                 # Given back or over meanwhile: the reply is no news about it.
                 continue
             if renewed != 1:
                 self._wheel.discard(hold)
-                self._holds.lose(
-                    hold, "its key expired or was taken away on the server"
-                )
+                self._holds.lose(hold, "its key expired or was taken away on the server")
             else:
                 if hold.ends < ends:
                     hold.ends = ends
                 self._wheel.add(hold, due)
         if due < self._looks_at:
-            self._earlier.set()
+            self._look_earlier()
         return False
 
     def _command(self, batch: Sequence[Hold]) -> bytes:
         return command(
             b"EVALSHA",
-            self._runtime.scripts.lock_renew.sha,
+            self._runtime.scripts.lock_renew,
             len(batch),
             *[hold.lock.key for hold in batch],
             self._lease_ms,
@@ -219,6 +205,16 @@ class Watchdog:
             await self._runtime.send(payload, fresh=True)
         except (Cut, RedisError) as problem:
             await calls.repeat(self._runtime, payload, problem, attempts=0)
+
+    def _look_earlier(self) -> None:
+        if self._started:
+            self._earlier.set()
+            return
+        with self._starting:
+            first = not self._started
+            self._started = True
+        if first:
+            self._start(self)
 
     def _ms(self) -> int:
         return int(self._runtime.clock() * 1000)

@@ -18,7 +18,7 @@ class Action(Enum):
 
 
 class Fault:
-    """Strikes the next `times` requests that contain `match`; `happened` is set when it has struck for the first time."""
+    """Strikes the next `times` requests that contain `match`; `happened` is set by the first of them."""
 
     def __init__(self, action: Action, match: bytes, times: int = 1) -> None:
         if times < 1:
@@ -35,9 +35,7 @@ class Hold(Fault):
     `delivered` is set once the server has answered the request, or once the reply was sent on to the client.
     """
 
-    def __init__(
-        self, action: Action, match: bytes, release: Callable[[Hold], None]
-    ) -> None:
+    def __init__(self, action: Action, match: bytes, release: Callable[[Hold], None]) -> None:
         super().__init__(action, match)
         self.delivered = threading.Event()
         self._release = release
@@ -59,9 +57,7 @@ class Hold(Fault):
             raise RuntimeError(f"nothing containing {self.match!r} has been held yet")
         self._release(self)
         if not self.delivered.wait(timeout):
-            raise TimeoutError(
-                f"what was held for {self.match!r} was not answered within {timeout:g} s"
-            )
+            raise TimeoutError(f"what was held for {self.match!r} was not answered within {timeout:g} s")
 
 
 class Conditions:

@@ -1,4 +1,4 @@
-"""Cuts a RESP byte stream into whole requests, replies and pushes, and tells which reply answers which request."""
+"""Cuts a RESP byte stream into whole frames, and tells which reply answers which request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MESSAGES = (b"message", b"pmessage", b"smessage")
 
 
 class Frames:
-    """Collects bytes and gives back whole frames; it scans lengths only, so that a frame's bytes stay untouched."""
+    """Collects bytes and gives back whole frames; scans lengths only, so a frame's bytes stay untouched."""
 
     __slots__ = ("_at", "_buffer", "_open")
 
@@ -72,7 +72,7 @@ class Request:
         words = arguments(frame)
         self.name = words[0].lower() if words else b""
         self.fault = fault
-        # A subscription is confirmed once per channel; how often an UNSUBSCRIBE of everything is, the ledger knows.
+        # A subscription is confirmed once per channel; how many an UNSUBSCRIBE of everything has, the ledger knows.
         several = self.name in _SUBSCRIBING + _UNSUBSCRIBING
         self.expected = len(words) - 1 if several else 1
 
@@ -126,7 +126,4 @@ def arguments(frame: bytes) -> tuple[bytes, ...]:
     reader = hiredis.Reader()
     reader.feed(frame)
     elements = reader.gets()
-    return tuple(
-        item if isinstance(item, bytes) else str(item).encode()
-        for item in elements or ()
-    )
+    return tuple(item if isinstance(item, bytes) else str(item).encode() for item in elements or ())

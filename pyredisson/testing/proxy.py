@@ -23,12 +23,13 @@ _F = TypeVar("_F", bound=Fault)
 
 
 class Proxy:
-    """Stands on a port of 127.0.0.1 before the server at `host` and `port`; a context manager, or `start` and `close`.
+    """Stands on a port of 127.0.0.1 before the server at `host` and `port`.
 
-    It reads RESP (both versions, pipelines, pushes), so that a fault strikes whole requests and replies. `match` is
-    looked for in a request's raw bytes, ``b""`` is in all of them. A request meets the oldest fault that matches, and
-    no other. Every method has taken effect when it returns. TLS can't be looked into: such a connection is cut.
-    ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies and are not supported.
+    A context manager; or call `start` and `close`. It reads RESP (both versions, pipelines, pushes), so that a
+    fault strikes whole requests and replies. `match` is looked for in a request's raw bytes; ``b""`` is in all of
+    them. A request meets the oldest fault that matches, and no other. Every method has taken effect when it
+    returns. TLS does not get through. ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies and are not
+    supported.
 
     When a client leaves while a request of its own is held, the connection to the server stays open until the
     request is delivered or the proxy is closed: the network's late copy.
@@ -81,9 +82,7 @@ class Proxy:
         happened = what if callable(what) else lambda: self.seen(what) > 0
         with self._changed:
             if not self._changed.wait_for(happened, timeout):
-                raise TimeoutError(
-                    f"not within {timeout:g} s: {what!r}; seen: {self.commands}"
-                )
+                raise TimeoutError(f"not within {timeout:g} s: {what!r}; seen: {self.commands}")
 
     def drop_reply(self, match: bytes = b"", times: int = 1) -> Fault:
         """Let the server execute the request, and lose its reply; the connection stays open."""
@@ -98,11 +97,11 @@ class Proxy:
         return self._add(Fault(Action.CUT_REQUEST, match, times))
 
     def hold_request(self, match: bytes = b"") -> Hold:
-        """Keep the request, and everything behind it on its connection, from the server until it is delivered."""
+        """Keep the request, and everything behind it on its connection, from the server until delivered."""
         return self._add(Hold(Action.HOLD_REQUEST, match, self._deliver))
 
     def hold_reply(self, match: bytes = b"") -> Hold:
-        """Keep the reply, and everything behind it on its connection, from the client until it is delivered."""
+        """Keep the reply, and everything behind it on its connection, from the client until delivered."""
         return self._add(Hold(Action.HOLD_REPLY, match, self._deliver))
 
     def cut(self, reset: bool = False) -> None:
@@ -146,9 +145,7 @@ class Proxy:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain)
         self._running = True
-        self._thread = threading.Thread(
-            target=self._run, name=f"proxy:{self.port}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"proxy:{self.port}", daemon=True)
         self._thread.start()
         return self
 

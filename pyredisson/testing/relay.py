@@ -19,9 +19,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on with no time: closing sends RST
 class Side:
     """One of the two sockets, the frames that came from it, and the bytes that wait to be sent to it."""
 
-    def __init__(
-        self, sock: socket.socket, selector: selectors.BaseSelector, relay: Relay
-    ) -> None:
+    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, relay: Relay) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.waiting: deque[tuple[float, bytes]] = deque()
@@ -35,7 +33,7 @@ class Side:
         selector.register(sock, selectors.EVENT_READ, self)
 
     def receive(self) -> list[bytes]:
-        """Read what is there; an end of the connection, or what isn't RESP, gives the end marker and closes."""
+        """Read what is there; the connection's end, or what isn't RESP, gives the end marker and closes."""
         try:
             data = self._sock.recv(1 << 16)
             frames = self._frames.feed(data) if data else [_END]
@@ -111,9 +109,7 @@ class Relay:
     @property
     def finished(self) -> bool:
         # With a request still held, its `deliver` has to find out that the server is gone.
-        return (
-            not self.client.open and not self.server.open and self._held_request is None
-        )
+        return not self.client.open and not self.server.open and self._held_request is None
 
     def arrived(self, side: Side, frames: list[bytes], now: float) -> None:
         side.waiting.extend((now + self._conditions.latency, frame) for frame in frames)
@@ -160,20 +156,12 @@ class Relay:
             hold.delivered.set()
 
     def _next_request(self) -> float:
-        if (
-            self._conditions.stalled
-            or self._held_request is not None
-            or not self.client.waiting
-        ):
+        if self._conditions.stalled or self._held_request is not None or not self.client.waiting:
             return float("inf")
         return self.client.waiting[0][0]
 
     def _next_reply(self) -> float:
-        if (
-            self._conditions.stalled
-            or self._held_reply is not None
-            or not self.server.waiting
-        ):
+        if self._conditions.stalled or self._held_reply is not None or not self.server.waiting:
             return float("inf")
         return self.server.waiting[0][0]
 

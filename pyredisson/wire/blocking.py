@@ -153,9 +153,7 @@ class Connection:
             connection.settimeout(node.connect_timeout)
             connection.connect(config.path)
         else:
-            connection = socket.create_connection(
-                (config.host, config.port), node.connect_timeout
-            )
+            connection = socket.create_connection((config.host, config.port), node.connect_timeout)
             self._socket = connection
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if config.socket_keepalive:

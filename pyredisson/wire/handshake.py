@@ -13,7 +13,6 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from pyredisson._core import command
 from pyredisson.config import Config
-from pyredisson.scripts import FLAGGED, PLAIN, ScriptSet
 
 SCRIPT_FLAGS_SINCE = 7
 """The major version from which on servers know the `#!lua` line."""
@@ -35,7 +34,8 @@ class Peer:
 class Welcome:
     """What the handshake told."""
 
-    scripts: ScriptSet
+    flags: bool
+    """Whether the server knows the `#!lua` line."""
     peer: Peer | None
     """None where the user may not run CLIENT INFO: then a late copy of a cut command can't be prevented."""
 
@@ -43,9 +43,7 @@ class Welcome:
 class Greeting:
     """The commands of one handshake, sent in one write, and what their replies mean."""
 
-    def __init__(
-        self, config: Config, credentials: Sequence[str], suspects: Sequence[Peer] = ()
-    ) -> None:
+    def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[Peer] = ()) -> None:
         steps: list[tuple[str, bytes]] = []
         if credentials:
             steps.append(("auth", command(b"AUTH", *credentials)))
@@ -54,9 +52,7 @@ class Greeting:
             steps.append(("select", command(b"SELECT", config.database)))
         if config.client_name:
             steps.append(("name", command(b"CLIENT", b"SETNAME", config.client_name)))
-        steps.append(
-            ("info", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson"))
-        )
+        steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
         steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-VER", _version())))
         steps.append(("peer", command(b"CLIENT", b"INFO")))
         steps.extend(("kill", suspect.kill()) for suspect in suspects)
@@ -68,7 +64,7 @@ class Greeting:
 
     def read(self, replies: Sequence[Any]) -> Welcome:
         """Raises what the server objects to; servers that don't know a courtesy are served without it."""
-        scripts, peer = PLAIN, None
+        flags, peer = False, None
         for name, reply in zip(self._names, replies, strict=False):
             if isinstance(reply, RedisError):
                 unknown = isinstance(reply, ResponseError) and name in (
@@ -76,18 +72,16 @@ class Greeting:
                     "info",
                     "peer",
                 )
-                if not unknown and not (
-                    name == "kill" and isinstance(reply, NoPermissionError)
-                ):
+                if not unknown and not (name == "kill" and isinstance(reply, NoPermissionError)):
                     raise reply
             elif name == "hello":
                 told = dict(zip(reply[::2], reply[1::2], strict=True))
                 major = int(told.get(b"version", b"0").partition(b".")[0])
-                scripts = FLAGGED if major >= SCRIPT_FLAGS_SINCE else PLAIN
+                flags = major >= SCRIPT_FLAGS_SINCE
             elif name == "peer":
                 found = re.search(rb"(?:^| )id=(\d+) addr=(\S+)", reply)
                 peer = Peer(found[1], found[2]) if found else None
-        return Welcome(scripts, peer)
+        return Welcome(flags, peer)
 
 
 @functools.cache

@@ -31,9 +31,7 @@ class Listener:
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
         if self._thread is None and not self._stop.is_set():
-            self._thread = threading.Thread(
-                target=self._run, name="pyredisson-listener", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
             self._thread.start()
         if self._connection is not None:
             self._say(self._subscription.ask(channels))
@@ -89,9 +87,7 @@ class Listener:
         asked = False
         next_sweep = time.monotonic() + LINGER
         while not self._stop.is_set():
-            reply = connection.receive(
-                node.timeout if asked else node.ping_interval or LINGER
-            )
+            reply = connection.receive(node.timeout if asked else node.ping_interval or LINGER)
             if time.monotonic() >= next_sweep:
                 hub.sweep()
                 next_sweep = time.monotonic() + LINGER

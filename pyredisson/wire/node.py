@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyredisson.config import Config, seconds
-from pyredisson.scripts import FLAGGED, ScriptSet
+from pyredisson.scripts import ScriptSet
 from pyredisson.wire.handshake import Peer, Welcome
 
 MOST_SUSPECTS = 1000
@@ -17,7 +17,7 @@ class Node:
         self.timeout = seconds(config.timeout, "timeout")
         self.connect_timeout = seconds(config.connect_timeout, "connect_timeout")
         self.ping_interval = seconds(config.ping_interval, "ping_interval")
-        self.scripts: ScriptSet = FLAGGED
+        self.scripts = ScriptSet()
         """As the server took them that answered last."""
         self.suspects: list[Peer] = []
         """Connections that were given up with a command in flight. Whoever connects next has the server
@@ -31,7 +31,8 @@ class Node:
 
     def welcomed(self, welcome: Welcome, cleared: list[Peer]) -> None:
         """A handshake succeeded, and the server has dropped the suspects named in it."""
-        self.scripts = welcome.scripts
+        if self.scripts.flags != welcome.flags:
+            self.scripts.use(flags=welcome.flags)
         for peer in cleared:
             if peer in self.suspects:
                 self.suspects.remove(peer)

@@ -120,11 +120,7 @@ class Pipeline(asyncio.BufferedProtocol):
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        what = (
-            f"{self._node.address} closed the connection"
-            if error is None
-            else str(error)
-        )
+        what = f"{self._node.address} closed the connection" if error is None else str(error)
         self._fail(ConnectionError(what))
 
     def _fail(self, error: RedisError) -> None:
@@ -158,9 +154,7 @@ class Pipeline(asyncio.BufferedProtocol):
         if self._looks > LOOKS_A_DEADLINE:
             self._fail(TimeoutError(f"timeout waiting for {self._node.address}"))
             return
-        self._timer = self.loop.call_later(
-            self._node.timeout / LOOKS_A_DEADLINE, self._look
-        )
+        self._timer = self.loop.call_later(self._node.timeout / LOOKS_A_DEADLINE, self._look)
 
 
 class Line:
@@ -220,9 +214,7 @@ async def connect(node: Node) -> Pipeline:
                     config.host,
                     config.port,
                     ssl=config.ssl_context,
-                    server_hostname=(config.server_hostname or config.host)
-                    if config.ssl_context
-                    else None,
+                    server_hostname=(config.server_hostname or config.host) if config.ssl_context else None,
                 )
                 if config.socket_keepalive:
                     connection = transport.get_extra_info("socket")

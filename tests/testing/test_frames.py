@@ -1,4 +1,4 @@
-"""RESP frames are cut where they end, whatever the pieces in which they come, and replies find their requests."""
+"""RESP frames are cut where they end, in whatever pieces they come, and replies find their requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ FRAMES = [
 
 
 def pack(*words: bytes) -> bytes:
-    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its stub knows tuples of one word only
+    # hiredis's stub knows tuples of one word only
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
     return packed
 
 

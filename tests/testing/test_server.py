@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
 from pyredisson.testing import Server, ServerError, find_executable
-from pyredisson.testing import server as module
+from pyredisson.testing.process import free_ports
 
 
 def embedded() -> str:
@@ -178,9 +178,9 @@ def test_an_early_exit_shows_the_log_and_leaves_nothing_behind() -> None:
 
 
 def test_a_taken_port_is_replaced(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = module._free_ports(False)
+    free = free_ports(False)
     offers = iter([(own_server.port, 0), free])
-    monkeypatch.setattr(module, "_free_ports", lambda cluster: next(offers))
+    monkeypatch.setattr("pyredisson.testing.server.free_ports", lambda cluster: next(offers))
     with Server() as other:
         assert other.port == free[0]
 
@@ -263,9 +263,9 @@ def test_a_forked_child_leaves_its_parents_server_alone() -> None:
             sys.exit(8)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         with server.redis() as client:
-            print(status, client.ping(), flush=True)
+            print(status, client.ping(), os.path.exists(server.path), flush=True)
     """
     with run_script(body) as script:
         output, _ = script.communicate("go\n", timeout=10)
         assert script.returncode == 0
-        assert output.splitlines()[1] == "7 True"
+        assert output.splitlines()[1] == "7 True True"

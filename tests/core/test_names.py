@@ -1,0 +1,134 @@
+"""Companion keys and channels, spelled as a running Redisson was seen to spell them."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyredisson._core import latch_channel, owner_name, parts_on_cluster, prefixed, slot, suffixed
+
+names = st.one_of(
+    st.binary(max_size=30),
+    st.lists(st.sampled_from([b"{", b"}", b"a", b"bc", b":"]), max_size=10).map(b"".join),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "channel", "timeouts", "latch"),
+    [
+        (
+            b"foo",
+            b"redisson_lock__channel:{foo}",
+            b"{foo}:timeout",
+            b"redisson_countdownlatch__channel__{foo}",
+        ),
+        (
+            b"{t}foo",
+            b"redisson_lock__channel:{t}foo",
+            b"{t}foo:timeout",
+            b"redisson_countdownlatch__channel__{{t}foo}",
+        ),
+        (
+            b"a b",
+            b"redisson_lock__channel:{a b}",
+            b"{a b}:timeout",
+            b"redisson_countdownlatch__channel__{a b}",
+        ),
+        (
+            b"a{b",
+            b"redisson_lock__channel:a{b",
+            b"a{b:timeout",
+            b"redisson_countdownlatch__channel__{a{b}",
+        ),
+        (
+            b"{}x",
+            b"redisson_lock__channel:{}x",
+            b"{}x:timeout",
+            b"redisson_countdownlatch__channel__{{}x}",
+        ),
+        (
+            b"x}y{z}",
+            b"redisson_lock__channel:x}y{z}",
+            b"x}y{z}:timeout",
+            b"redisson_countdownlatch__channel__{x}y{z}}",
+        ),
+        (
+            b"a}b",
+            b"redisson_lock__channel:{a}b}",
+            b"{a}b}:timeout",
+            b"redisson_countdownlatch__channel__{a}b}",
+        ),
+        (
+            "grün".encode(),
+            "redisson_lock__channel:{grün}".encode(),
+            "{grün}:timeout".encode(),
+            "redisson_countdownlatch__channel__{grün}".encode(),
+        ),
+        (
+            b"",
+            b"redisson_lock__channel:{}",
+            b"{}:timeout",
+            b"redisson_countdownlatch__channel__{}",
+        ),
+    ],
+)
+def test_spelling(name: bytes, channel: bytes, timeouts: bytes, latch: bytes) -> None:
+    assert prefixed(b"redisson_lock__channel", name) == channel
+    assert suffixed(name, b"timeout") == timeouts
+    assert latch_channel(name) == latch
+
+
+@given(name=names, word=st.binary(min_size=1, max_size=10))
+def test_braces_are_added_only_to_a_name_without_one(name: bytes, word: bytes) -> None:
+    tagged = name if b"{" in name else b"{" + name + b"}"
+    assert prefixed(word, name) == word + b":" + tagged
+    assert suffixed(name, word) == tagged + b":" + word
+    assert latch_channel(name) == b"redisson_countdownlatch__channel__{" + name + b"}"
+
+
+@pytest.mark.parametrize("owner", [0, 1, 9, 10, 2**32, 2**63 - 1, 2**64 - 1])
+def test_owner_name(owner: int) -> None:
+    client_id = str(uuid.uuid4())
+    assert owner_name(client_id, owner) == f"{client_id}:{owner}".encode()
+
+
+def test_owner_name_takes_any_text_as_id() -> None:
+    assert owner_name("grün", 7) == "grün:7".encode()
+
+
+@pytest.mark.parametrize("owner", [-1, 2**64])
+def test_owner_name_refuses_what_is_no_id(owner: int) -> None:
+    with pytest.raises(OverflowError):
+        owner_name("id", owner)
+
+
+@pytest.mark.parametrize("name", [b"foo", b"{t}foo", b"foo{t}", b"{a{b}", b"{a}b}", b"x}y{z}"])
+def test_names_that_stay_together(name: bytes) -> None:
+    assert not parts_on_cluster(name)
+
+
+@pytest.mark.parametrize("name", [b"a{b", b"{", b"{}x", b"{}{t}", b"a}b", b"}", b"}{", b"x}y{z"])
+def test_names_that_part(name: bytes) -> None:
+    assert parts_on_cluster(name)
+
+
+@given(name=names.filter(bool), words=st.lists(st.from_regex(rb"[a-z_]{1,12}", fullmatch=True), min_size=8))
+def test_a_name_parts_when_its_keys_do(name: bytes, words: list[bytes]) -> None:
+    companions = [prefixed(word, name) for word in words] + [suffixed(name, word) for word in words]
+    together = {slot(companion) for companion in companions} == {slot(name)}
+    assert parts_on_cluster(name) == (not together)
+
+
+@pytest.mark.parametrize("name", ["foo", None, 1])
+def test_names_are_bytes(name: object) -> None:
+    with pytest.raises(TypeError):
+        prefixed(b"word", name)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        suffixed(name, b"word")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        latch_channel(name)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        parts_on_cluster(name)  # type: ignore[arg-type]
