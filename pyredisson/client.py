@@ -70,6 +70,7 @@ class Client:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
         left = self._engine.end()
         self._listener.close()
+        run(self._runtime.close())
         if left:
             self._engine.say_farewell(left)
 
@@ -89,9 +90,9 @@ class Client:
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
         self._mine = _Mine()
-        runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
+        self._runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
         self._listener = Listener(engine.node, hub)
-        return runtime, self._listener
+        return self._runtime, self._listener
 
     def _adopt(self) -> Owner:
         """The calling thread becomes an owner."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson.config import Config
+from pyredisson.logic import holds
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.shared import Callback, Shared
@@ -123,6 +124,7 @@ def _at_exit() -> None:
 
 def _after_fork() -> None:
     # The child owns nothing: what its parent holds it can neither renew nor give back.
+    holds.after_fork()
     for engine in list(_engines):
         engine.begin()
 

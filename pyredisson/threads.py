@@ -102,7 +102,7 @@ class ThreadRuntime:
         return random.random()
 
     async def close(self) -> None:
-        self._pool.clear()
+        self._pool.close()
 
 
 def start(operation: Coroutine[Any, Any, None], name: str) -> threading.Thread:

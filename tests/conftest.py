@@ -1,4 +1,4 @@
-"""What every test may ask for: servers and a proxy that breaks connections; and the checks around each test."""
+"""What every test may ask for: servers, a proxy that breaks connections; and the checks around each test."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ def tls_server() -> Iterator[Server]:
         if "built without TLS" not in str(error):
             raise
         pytest.skip(f"{running.executable} was built without TLS")
-    with_tls = running
-    try:
-        yield with_tls
-    finally:
-        with_tls.stop()
+    yield running
+    running.stop()
 
 
 @pytest.fixture

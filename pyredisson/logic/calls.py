@@ -29,7 +29,8 @@ async def call(
 ) -> Reply:
     """Sends a command by the policy of `repeat`."""
     try:
-        return await runtime.send(payload)
+        # A connection that was closed while it lay idle would cost a command that can't be repeated.
+        return await runtime.send(payload, fresh=not idempotent)
     except (Cut, RedisError) as problem:
         return await repeat(
             runtime,

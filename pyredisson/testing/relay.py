@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import struct
@@ -82,10 +83,8 @@ class Side:
         self._sock.close()
 
     def _shut(self, how: int) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the peer was first
             self._sock.shutdown(how)
-        except OSError:
-            pass  # the peer was first
 
 
 class Relay:

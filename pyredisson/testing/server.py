@@ -138,11 +138,7 @@ class Server:
 
     def redis(self, **options: Any) -> Redis:
         """Return a new redis-py client for this server; `options` go to `redis.Redis` and win."""
-        defaults: dict[str, Any] = {
-            "host": self.host,
-            "port": self.port,
-            "password": self.password,
-        }
+        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": self.password}
         return Redis(**(defaults | options))
 
     @property
@@ -191,10 +187,7 @@ class Server:
         return self.start()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
@@ -216,7 +209,7 @@ class Server:
         # On the command line everybody could read the password.
         file.touch(mode=0o600)
         file.write_text(self._configuration(directory))
-        with open(directory / "log", "wb") as log:
+        with (directory / "log").open("wb") as log:
             process = subprocess.Popen(
                 [self.executable, str(file)],
                 stdin=subprocess.DEVNULL,

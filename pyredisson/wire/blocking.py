@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from pyredisson.errors import ClosedError
 from pyredisson.runtime import Cut, Reply
 from pyredisson.wire.handshake import Greeting, Peer
 from pyredisson.wire.node import Node
@@ -220,6 +221,8 @@ class Pool:
         self._idle: list[Connection] = []
         self._open = 0
         self._waiting = 0
+        """How many threads wait for a connection; never 0 any more once the pool is closed."""
+        self._closed = False
         self._returned = threading.Condition()
 
     def call(self, payload: bytes) -> Reply:
@@ -236,7 +239,7 @@ class Pool:
             else:
                 self._idle.append(connection)
                 if self._waiting:
-                    self._tell()
+                    self._returned_one()
 
     def call_fresh(self, use: Callable[[Connection], Any]) -> Any:
         """Over a new connection: what was cut before can't run after what is sent here."""
@@ -250,6 +253,14 @@ class Pool:
         except IndexError:
             connection = self._another()
         return self._use(connection, use)
+
+    def close(self) -> None:
+        """Closes every connection, those in use when they come back."""
+        with self._returned:
+            self._closed = True
+            self._waiting += 1
+            self._returned.notify_all()
+        self.clear()
 
     def clear(self) -> None:
         """Closes what is idle: where one connection failed the others are likely to."""
@@ -268,14 +279,18 @@ class Pool:
                 self._drop()
             else:
                 self._idle.append(connection)
-                self._tell()
+                self._returned_one()
 
     def _another(self, *, fresh: bool = False) -> Connection:
         deadline = time.monotonic() + self.node.timeout
         with self._returned:
             self._waiting += 1
             try:
-                while self._open >= self._size:
+                while True:
+                    if self._closed:
+                        raise ClosedError("the client is closed")
+                    if self._open < self._size:
+                        break
                     if self._idle:
                         connection = self._idle.pop()
                         if not fresh:
@@ -304,9 +319,11 @@ class Pool:
             self._open -= 1
             self._returned.notify()
 
-    def _tell(self) -> None:
+    def _returned_one(self) -> None:
         with self._returned:
             self._returned.notify()
+        if self._closed:
+            self.clear()
 
 
 def credentials(node: Node) -> Sequence[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from pyredisson.errors import ClosedError
 from pyredisson.logic.calls import ELSEWHERE
 from pyredisson.runtime import Cut, Reply
 from pyredisson.wire.blocking import credentials, reported
@@ -164,9 +165,12 @@ class Line:
         self._node = node
         self.pipeline: Pipeline | None = None
         self._connecting: asyncio.Task[Pipeline] | None = None
+        self._closed = False
 
     async def connected(self) -> Pipeline:
         """A usable pipeline of the running loop; however many ask, one connection is made."""
+        if self._closed:
+            raise ClosedError("the client is closed")
         loop = asyncio.get_running_loop()
         if self.pipeline is not None and self.pipeline.loop is not loop:
             if not self.pipeline.loop.is_closed():
@@ -189,6 +193,7 @@ class Line:
 
     async def close(self) -> None:
         """Ends the connection and waits until it is gone."""
+        self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         pipeline, self.pipeline = self.pipeline, None

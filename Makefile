@@ -1,0 +1,72 @@
+# Everything from a fresh clone: make demo, make test, make lint, make bench, make wheel.
+#   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
+#   TESTS   what pytest is to run                        JOBS  how many tests at a time
+
+PYTHON ?= python3
+VENV ?= .venv
+TESTS ?= tests
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+CORE := $(wildcard _core/*.pyx) setup.py pyproject.toml
+CHECKED := $(wildcard pyredisson tests benchmarks demo setup.py)
+
+.PHONY: help venv demo test lint format bench wheel clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# \{0,2\}//p' Makefile | head -3
+
+venv: $(STAMP)
+
+# A venv from the interpreter; where Debian left that out, from virtualenv, through pip or as it is installed.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pyredisson needs Python 3.11 or later: make PYTHON=python3.12" >&2; exit 1; }
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+		$(PYTHON) -m venv --clear $(VENV); \
+	elif $(PYTHON) -c 'import virtualenv' 2>/dev/null; then \
+		$(PYTHON) -m virtualenv --quiet --clear $(VENV); \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+		$(PYTHON) -m pip install --quiet --target $(VENV)-virtualenv virtualenv \
+			&& PYTHONPATH=$(VENV)-virtualenv $(PYTHON) -m virtualenv --quiet --clear $(VENV); \
+	else \
+		echo "$(PYTHON) can't make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; \
+	fi
+
+# Compiled in place, so the environment and the working tree are one.
+$(STAMP): $(BIN)/python $(CORE)
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' \
+		|| { echo "Python.h is missing, the core can't be compiled; on Debian: apt-get install python3-dev" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'cython>=3.1' wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python demo/demo.py
+
+test: $(STAMP)
+	@sh .ci/server
+	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) $(TESTS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(filter-out setup.py,$(CHECKED))
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint _core/*.pyx
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --no-isolation --outdir dist
+
+clean:
+	rm -rf .venv* build dist *.egg-info pyredisson/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

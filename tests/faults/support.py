@@ -1,0 +1,193 @@
+"""What the fault tests share: one story told in both worlds, child processes, and looks behind the curtain."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from redis import Redis
+
+import pyredisson
+import pyredisson.asyncio
+
+ACQUIRE = b"$1\r\n1\r\n"
+PATIENCE = 10.0
+"""Seconds after which something that must happen is taken not to happen; on a good day none of it is used."""
+
+
+class World:
+    """Threads or asyncio: a test awaits what the client gives, and in the thread world that has blocked already."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.threads = name == "threads"
+        self._clients: list[Any] = []
+        self._stories: list[Story] = []
+
+    def connect(self, address: object, **fields: Any) -> Any:
+        """A client of this world, closed at the end of the test."""
+        connect: Callable[..., Any] = pyredisson.connect if self.threads else pyredisson.asyncio.connect
+        client = connect(address, **fields)
+        self._clients.append(client)
+        return client
+
+    async def do(self, result: Any) -> Any:
+        """The outcome of a call, whether it has to be awaited or not."""
+        return await result if inspect.isawaitable(result) else result
+
+    async def elsewhere(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Runs what blocks and isn't the client's: on the event loop it would hold up the client too."""
+        return function(*args) if self.threads else await asyncio.to_thread(function, *args)
+
+    async def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+        """Waits for something that sends no event."""
+        await self.elsewhere(eventually, condition, seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        if self.threads:
+            time.sleep(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    def start(self, story: Callable[[], Coroutine[Any, Any, Any]]) -> Story:
+        """Runs a story beside the test's own, as another owner: a thread or a task."""
+        begun = Story(self, story)
+        self._stories.append(begun)
+        return begun
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await self.do(client.close())
+        for story in self._stories:
+            await story.ended()
+
+
+class Story:
+    """What runs beside the test."""
+
+    def __init__(self, world: World, story: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._future: Future[Any] = Future()
+        if world.threads:
+            threading.Thread(target=self._run, args=(story(),), daemon=True).start()
+        else:
+            self._task = asyncio.get_running_loop().create_task(story())
+
+    @property
+    def done(self) -> bool:
+        return self._future.done() if self._task is None else self._task.done()
+
+    async def result(self, seconds: float = PATIENCE) -> Any:
+        """Its outcome; TimeoutError when it takes longer."""
+        if self._task is None:
+            return self._future.result(seconds)
+        return await asyncio.wait_for(asyncio.shield(self._task), seconds)
+
+    async def ended(self) -> None:
+        """Waits for its end, whichever it was."""
+        if self._task is None:
+            self._future.exception(PATIENCE)
+        else:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=PATIENCE)
+
+    def _run(self, story: Coroutine[Any, Any, Any]) -> None:
+        try:
+            story.send(None)
+        except StopIteration as end:
+            self._future.set_result(end.value)
+        except BaseException as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_exception(AssertionError("a story suspended in the thread world"))
+
+
+class Child:
+    """A Python process that runs `program`; it says lines, and hears lines."""
+
+    def __init__(self, program: str, *args: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-c", program, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def hear(self, seconds: float = 2 * PATIENCE) -> str:
+        """The next line that it says; empty at its end."""
+        return self._lines.get(timeout=seconds)
+
+    def say(self, line: str = "") -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.write(line + "\n")
+        stdin.flush()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float = 2 * PATIENCE) -> int:
+        """Its exit status."""
+        return self._process.wait(seconds)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _read(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        for line in stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put("")
+
+
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Returns once the condition holds; fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
+        time.sleep(0.005)
+
+
+def scripts_run(admin: Redis) -> int:
+    """How many script calls the server has counted."""
+    stats: dict[str, Any] = admin.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+def listeners(admin: Redis, name: str) -> int:
+    """How many connections listen for that lock's release."""
+    counts: list[tuple[bytes, int]] = admin.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")
+    return counts[0][1]
+
+
+def in_child(body: Callable[[], None]) -> int:
+    """Runs `body` in a forked copy of this process and returns its exit status; an exception makes it 99."""
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            body()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -1,0 +1,340 @@
+"""The network of a schedule: connections that are slow and break, and the runtime and subscription over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from pyredisson.logic.hub import LINGER, Hub
+from pyredisson.runtime import Cut, Reply, Signal
+from pyredisson.scripts import ScriptSet
+from pyredisson.wire.replies import as_error
+
+from .server import Server
+from .weather import REPLY_TIMEOUT, Weather
+from .world import Cancelled, Flag, Park, Process, World
+
+
+class Network:
+    """The server and every way to it."""
+
+    def __init__(self, world: World, weather: Weather, patches: dict[str, bytes] | None) -> None:
+        self.world = world
+        self.weather = weather
+        self.ears: list[Ear] = []
+        self.server = Server(world.clock, self._publish, patches)
+        self.on_executed: Callable[[bytes], None] | None = None
+        """Called with every command before it is executed."""
+
+    def execute(self, payload: bytes) -> Reply:
+        """At the server."""
+        passing = self.weather.passing(self.world.now)
+        if passing is not None:
+            return as_error(passing)
+        if self.on_executed is not None:
+            self.on_executed(payload)
+        reply = self.server.execute(payload)
+        self.world.log("server: %r -> %r", payload[-90:], reply)
+        return reply
+
+    def _publish(self, channel: bytes, payload: bytes) -> int:
+        heard = 0
+        for ear in self.ears:
+            if channel in ear.channels and not ear.deaf:
+                heard += 1
+                ear.tell(ear.subscription.hub.message, channel, payload)
+        return heard
+
+
+class Node:
+    """A client's view of the server: which of its connections may still carry a command."""
+
+    def __init__(self, process: Process, network: Network, scripts: ScriptSet) -> None:
+        self.process = process
+        self.network = network
+        self.scripts = scripts
+        self.suspects: list[Line] = []
+        self.cuts = 0
+
+
+class Line:
+    """One connection: what is sent over it arrives in order, or not at all."""
+
+    __slots__ = ("_answered", "_arrived", "_node", "_parks", "closed", "killed", "made_after")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._arrived = 0.0
+        self._answered = 0.0
+        self._parks: dict[Park, None] = {}
+        self.closed = False
+        self.killed = False
+        """By the server: nothing that is still on its way is executed."""
+        self.made_after = node.cuts
+
+    def request(self, payloads: Sequence[bytes], park: Park) -> None:
+        """Sends commands; the park is resolved with their replies, or with `Cut`."""
+        world, weather = self._node.network.world, self._node.network.weather
+        arrives = max(self._arrived, world.now + weather.delay())
+        fate = weather.fate(world.now)
+        self._parks[park] = None
+        if fate is None:
+            world.at(arrives, self._arrive, payloads, park)
+        else:
+            world.log("%s: a request is %s", self._node.process.name, fate)
+            silent = weather.delay() if world.random.random() < 0.5 else REPLY_TIMEOUT
+            if fate == "late":
+                arrives += world.random.random() * 2 * REPLY_TIMEOUT
+            if fate != "lost":
+                world.at(arrives, self._arrive, payloads, None)
+            world.at(world.now + silent if fate == "late" else arrives + silent, self._break, silent)
+        self._arrived = arrives
+
+    def abandon(self) -> None:
+        """Closes it with a command in flight."""
+        if not self.closed:
+            self.closed = True
+            self._node.cuts += 1
+            self._node.suspects.append(self)
+
+    def _arrive(self, payloads: Sequence[bytes], park: Park | None) -> None:
+        if self.killed:
+            return
+        network = self._node.network
+        replies = [network.execute(payload) for payload in payloads]
+        if park is not None and not self.closed:
+            self._answered = max(self._answered, network.world.now + network.weather.delay())
+            network.world.at(self._answered, self._answer, park, replies)
+
+    def _answer(self, park: Park, replies: list[Reply]) -> None:
+        if not self.closed:
+            self._parks.pop(park, None)
+            park.resolve(replies)
+
+    def _break(self, silent: float) -> None:
+        if self.closed:
+            return
+        self.abandon()
+        kind = TimeoutError if silent == REPLY_TIMEOUT else ConnectionError
+        for park in self._parks:
+            park.resolve(error=Cut(kind("the line is cut"), sent=True))
+
+
+class Wire:
+    """The connections of one runtime: one at a time for each call, or one that all calls share."""
+
+    def __init__(self, node: Node, *, pipelined: bool) -> None:
+        self._node = node
+        self._pipelined = pipelined
+        self._idle: list[Line] = []
+
+    @property
+    def shared(self) -> Line | None:
+        """The connection that is open, where all calls share one."""
+        return self._idle[0] if self._pipelined and self._idle and not self._idle[0].closed else None
+
+    async def exchange(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+        """Commands in one write, and their replies."""
+        line = await (self._share(fresh=fresh) if self._pipelined else self._take(fresh=fresh))
+        park = Park()
+        line.request(payloads, park)
+        try:
+            replies: list[Reply] = await park
+        except Cancelled:
+            if not self._pipelined:
+                line.abandon()
+            raise
+        if not self._pipelined:
+            self._idle.append(line)
+        return replies
+
+    async def _take(self, *, fresh: bool) -> Line:
+        if fresh:
+            self._idle.clear()
+        return self._idle.pop() if self._idle else await self._open()
+
+    async def _share(self, *, fresh: bool) -> Line:
+        while True:
+            line = self.shared
+            if line is not None and not (fresh and line.made_after != self._node.cuts):
+                return line
+            made = await self._open()
+            if self.shared is line:
+                self._idle[:] = [made]
+
+    async def _open(self) -> Line:
+        node = self._node
+        world, weather = node.network.world, node.network.weather
+        line = Line(node)
+        suspects = list(node.suspects)
+        park = Park()
+        if weather.unreachable(world.now):
+            world.after(weather.delay(), park.resolve, None, Cut(ConnectionError("refused"), sent=False))
+        else:
+            world.after(weather.delay(), self._welcome, suspects, park)
+        await park
+        for suspect in suspects:
+            if suspect in node.suspects:
+                node.suspects.remove(suspect)
+        return line
+
+    def _welcome(self, suspects: list[Line], park: Park) -> None:
+        for suspect in suspects:
+            suspect.killed = True
+        self._node.network.world.after(self._node.network.weather.delay(), park.resolve)
+
+
+class SimRuntime:
+    """A `Runtime` over this network."""
+
+    def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
+        self._node = node
+        self._world = node.network.world
+        self._wire = Wire(node, pipelined=pipelined)
+        self._repair = repair
+        self.scripts = node.scripts
+        self.clock = self._world.clock
+
+    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+        (reply,) = await self._wire.exchange((payload,), fresh=fresh)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
+
+    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+        return await self._wire.exchange(payloads)
+
+    def post(self, payload: bytes) -> None:
+        process = self._node.process
+        if not process.alive:
+            return
+        if self._wire.shared is None:
+            self._repair(payload)
+        else:
+            process.spawn(self._post(payload))
+
+    async def _post(self, payload: bytes) -> None:
+        try:
+            await self.send(payload)
+        except (Cut, RedisError):
+            self._repair(payload)
+
+    async def wait(self, signal: Signal, seconds: float) -> None:
+        assert isinstance(signal, Flag)
+        if signal.is_set():
+            return
+        signal.park = park = Park()
+        self._world.after(seconds, park.resolve)
+        try:
+            await park
+        finally:
+            signal.park = None
+
+    async def sleep(self, seconds: float) -> None:
+        park = Park()
+        self._world.after(seconds, park.resolve)
+        await park
+
+    def signal(self) -> Flag:
+        return Flag(self._world)
+
+    def jitter(self) -> float:
+        return self._world.random.random()
+
+    async def close(self) -> None:
+        raise AssertionError("no part of the logic closes a runtime")
+
+
+class Subscription:
+    """A client's subscriber: it connects when it is first needed, and again whenever it was cut."""
+
+    def __init__(self, process: Process, network: Network, hub: Hub) -> None:
+        self._process = process
+        self._network = network
+        self.hub = hub
+        self.ear: Ear | None = None
+        self._connecting = False
+
+    def subscribe(self, channels: Iterable[bytes]) -> None:
+        if self.ear is not None:
+            for channel in channels:
+                self.ear.ask(channel, wanted=True)
+        elif not self._connecting:
+            self._connecting = True
+            self._connect()
+
+    def unsubscribe(self, channels: Iterable[bytes]) -> None:
+        if self.ear is not None:
+            for channel in channels:
+                self.ear.ask(channel, wanted=False)
+
+    def cut(self) -> None:
+        """The server speaks into the void from now on; the client notices after a while."""
+        ear = self.ear
+        if ear is not None and not ear.deaf:
+            world = self._network.world
+            world.log("%s: hears nothing any more", self._process.name)
+            ear.deaf = True
+            self._network.ears.remove(ear)
+            world.after(world.random.random() * 3, self._process.deliver, self._noticed)
+
+    def _noticed(self) -> None:
+        self.ear = None
+        self._connecting = True
+        self._network.world.log("%s: the subscription is over", self._process.name)
+        self.hub.disconnected()
+        self._network.world.after(0.05 + self._network.world.random.random() / 20, self._connect)
+
+    def _connect(self) -> None:
+        delay = self._network.weather.delay
+        self._network.world.after(delay() + delay(), self._process.deliver, self._connected)
+
+    def _connected(self) -> None:
+        self._connecting = False
+        self.ear = ear = Ear(self, self._network, self._process)
+        with self.hub.mutex:
+            self.subscribe(self.hub.names())
+        self._network.world.after(LINGER, self._process.deliver, self._sweep, ear)
+
+    def _sweep(self, ear: Ear) -> None:
+        if self.ear is ear:
+            self.hub.sweep()
+            self._network.world.after(LINGER, self._process.deliver, self._sweep, ear)
+
+
+class Ear:
+    """One subscription connection, as the server sees it."""
+
+    def __init__(self, subscription: Subscription, network: Network, process: Process) -> None:
+        self.subscription = subscription
+        self.channels: dict[bytes, None] = {}
+        self.deaf = False
+        self._network = network
+        self._process = process
+        self._asked = 0.0
+        self._told = 0.0
+        network.ears.append(self)
+
+    def ask(self, channel: bytes, *, wanted: bool) -> None:
+        """Sends SUBSCRIBE or UNSUBSCRIBE."""
+        self._asked = max(self._asked, self._network.world.now + self._network.weather.delay())
+        self._network.world.at(self._asked, self._asked_for, channel, wanted)
+
+    def tell(self, action: Callable[..., None], *args: bytes) -> None:
+        """Sends the client something that it takes in by `action`."""
+        self._told = max(self._told, self._network.world.now + self._network.weather.delay())
+        self._network.world.at(self._told, self._process.deliver, self._hear, action, args)
+
+    def _hear(self, action: Callable[..., None], args: tuple[bytes, ...]) -> None:
+        if self.subscription.ear is self:
+            action(*args)
+
+    def _asked_for(self, channel: bytes, wanted: bool) -> None:
+        if self.deaf:
+            return
+        if wanted:
+            self.channels[channel] = None
+            self.tell(self.subscription.hub.subscribed, channel)
+        else:
+            self.channels.pop(channel, None)
