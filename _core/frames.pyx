@@ -92,19 +92,18 @@ def frames(*args):
     return out
 
 
-def pack(bytes head not None, bytes keys not None, *args):
-    """`head`, `keys` and then each argument as a RESP bulk string.
+def pack(bytes head not None, *args):
+    """`head` and then each argument as a RESP bulk string.
 
     For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA,
-    digest, number of keys) and `keys` once and pays only for the arguments. TypeError: an argument
+    digest, number of keys) once and pays only for the keys and arguments. TypeError: an argument
     is neither bytes nor int (a bool is no int here).
     """
-    cdef Py_ssize_t first = PyBytes_GET_SIZE(head), second = PyBytes_GET_SIZE(keys)
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, first + second + frames_size(args, False))
+    cdef Py_ssize_t first = PyBytes_GET_SIZE(head)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, first + frames_size(args, False))
     cdef char *at = PyBytes_AS_STRING(out)
     memcpy(at, PyBytes_AS_STRING(head), first)
-    memcpy(at + first, PyBytes_AS_STRING(keys), second)
-    put_frames(at + first + second, args)
+    put_frames(at + first, args)
     return out
 
 

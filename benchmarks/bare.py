@@ -41,8 +41,8 @@ class Commands:
 class BareSocket:
     """One blocking connection, one command at a time."""
 
-    def __init__(self, server: Server) -> None:
-        self.socket = socket.create_connection((server.host, server.port))
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection((Server.host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = hiredis.Reader()
 
@@ -64,7 +64,7 @@ class BareSocket:
 
 def bare_pair(server: Server, name: str) -> tuple[Callable[[], None], BareSocket]:
     """A function that locks and unlocks over a socket of its own, with nothing that isn't needed for it."""
-    connection = BareSocket(server)
+    connection = BareSocket(server.port)
     commands = Commands(server, name)
     acquire, release = commands.acquire, commands.release
     send, receive = connection.socket.sendall, connection.socket.recv

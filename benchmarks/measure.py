@@ -36,6 +36,10 @@ class Samples:
         """The median of the rounds' quotients: what slows a whole round down leaves them alone."""
         return median(round_[over] / round_[under] for round_ in self._rounds)
 
+    def difference(self, more: str, less: str) -> float:
+        """The median of the rounds' differences."""
+        return median(round_[more] - round_[less] for round_ in self._rounds)
+
 
 def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Samples:
     """Lets the contenders take turns, every other round in reverse order."""

@@ -11,6 +11,8 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pyredisson
 import pyredisson.asyncio
@@ -66,7 +68,7 @@ def long_job(url: str) -> None:
         pyredisson.connect(url, lock_watchdog_timeout=SHORT_LEASE) as client,
         client.get_lock(LOCK),
     ):
-        say("held", id=client.id)
+        say("held")
         wait_for_go()
         time.sleep(JOB)
         say("releasing")
@@ -75,7 +77,6 @@ def long_job(url: str) -> None:
 def next_one(url: str) -> None:
     """Waits for the lock, however long it takes."""
     with pyredisson.connect(url) as client:
-        say("ready", id=client.id)
         with client.get_lock(LOCK):
             say("held")
             wait_for_go()
@@ -104,9 +105,7 @@ def watching_thread(url: str) -> None:
 
 async def watching_task(url: str) -> None:
     """A holder in the asyncio world, whose body is cancelled at its loss."""
-    async with pyredisson.asyncio.connect(
-        url, lock_watchdog_timeout=SHORT_LEASE
-    ) as client:
+    async with pyredisson.asyncio.connect(url, lock_watchdog_timeout=SHORT_LEASE) as client:
         lock = client.get_lock(f"{LOCK}:asyncio")
         called = asyncio.Event()
 
@@ -141,14 +140,17 @@ def wait_for_go() -> None:
         sys.exit("the demo is over")
 
 
-ROLES = {
+ROLES: dict[str, Callable[[str], Coroutine[Any, Any, None] | None]] = {
     "taking_turns": taking_turns,
     "nested": nested,
     "long_job": long_job,
     "next_one": next_one,
     "watching_thread": watching_thread,
-    "watching_task": lambda url: asyncio.run(watching_task(url)),
+    "watching_task": watching_task,
 }
 
 if __name__ == "__main__":
-    ROLES[sys.argv[1]](sys.argv[2])
+    role, url = sys.argv[1:]
+    ended = ROLES[role](url)
+    if ended is not None:
+        asyncio.run(ended)

@@ -36,11 +36,11 @@ def parts_on_cluster(name: bytes) -> bool:
 def frames(*args: bytes | str | int) -> bytes:
     """Each argument as a RESP bulk string. An int is sent as its decimal digits and fits 64 bits."""
 
-def pack(head: bytes, keys: bytes, *args: bytes | int) -> bytes:
-    """`head`, `keys` and then each argument as a RESP bulk string.
+def pack(head: bytes, *args: bytes | int) -> bytes:
+    """`head` and then each argument as a RESP bulk string.
 
     For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA,
-    digest, number of keys) and `keys` once and pays only for the arguments. TypeError: an argument
+    digest, number of keys) once and pays only for the keys and arguments. TypeError: an argument
     is neither bytes nor int (a bool is no int here).
     """
 

@@ -113,14 +113,18 @@ class Lock:
     `lost` tells, and fencing tokens protect what must never see a late writer.
     """
 
-    __slots__ = ("_client", "_logic", "_owner_id", "name")
+    __slots__ = ("_client", "_logic", "_name", "_owner_id")
 
     def __init__(self, client: Client, name: Name, owner: int | None = None) -> None:
         self._client = client
-        self.name = name
-        """As it was given."""
+        self._name = name if isinstance(name, bytes) or client._engine.config.name_mapper else None
         self._owner_id = owner_id_of(owner)
         self._logic = LockLogic(client._shared, key_of(name, client._engine.config.name_mapper))
+
+    @property
+    def name(self) -> Name:
+        """As it was given."""
+        return self._logic.key.decode() if self._name is None else self._name
 
     def lock(self, lease_time: Duration | None = None) -> None:
         """Waits as long as it takes.

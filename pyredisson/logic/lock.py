@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import command, frames, pack, prefixed
+from pyredisson._core import command, pack, prefixed
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import calls
 from pyredisson.logic.holds import (
@@ -33,14 +33,12 @@ FREE = -2
 class LockLogic:
     """What a lock does; owners and durations come in checked."""
 
-    __slots__ = ("_channel", "_key", "_release_keys", "key", "shared")
+    __slots__ = ("_channel", "key", "shared")
 
     def __init__(self, shared: Shared, key: bytes) -> None:
         self.shared = shared
         self.key = key
-        self._key = frames(key)
         self._channel = prefixed(CHANNEL, key)
-        self._release_keys = self._key + frames(self._channel)
 
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.
@@ -95,7 +93,7 @@ class LockLogic:
             count, name = hold.count + 1, hold.owner
         runtime = shared.runtime
         sure = owner.name
-        payload = pack(runtime.scripts.lock_acquire, self._key, name, count, ms)
+        payload = pack(runtime.scripts.lock_acquire, self.key, name, count, ms)
         try:
             try:
                 busy = await runtime.send(payload)
@@ -139,7 +137,7 @@ class LockLogic:
             hold.unnest()
             if not hold.count:
                 self._forget(hold)
-        self.shared.runtime.post(pack(head, self._release_keys, name, count - 1))
+        self.shared.runtime.post(pack(head, self.key, self._channel, name, count - 1))
 
     def _forget(self, hold: Hold) -> None:
         self.shared.holds.remove(hold)
@@ -187,7 +185,8 @@ class LockLogic:
         """The idempotent command that leaves the hold's owner with `hold.count` holds."""
         return pack(
             self.shared.runtime.scripts.lock_release,
-            self._release_keys,
+            self.key,
+            self._channel,
             hold.owner,
             hold.count,
         )
@@ -197,8 +196,7 @@ class LockLogic:
         ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.key]
         # Not sent again: a second run may hit the next holder.
         removed = await self._call(
-            self.shared.runtime.scripts.lock_force_release + self._release_keys,
-            idempotent=False,
+            pack(self.shared.runtime.scripts.lock_force_release, self.key, self._channel), idempotent=False
         )
         if removed == 1:
             for hold in ours:

@@ -60,7 +60,7 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
 
 
 def _absolute(found: str) -> str:
-    # The server gets a working directory of its own. Links stay: Debian's program acts by the name it is called.
+    # The server's working directory is another. Links stay: Debian's program acts by the name it is called.
     return str(Path(found).absolute())
 
 

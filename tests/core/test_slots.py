@@ -89,7 +89,7 @@ def cluster_node() -> Iterator[Redis]:
 def test_slot_is_the_servers(cluster_node: Redis, batch: list[bytes]) -> None:
     with cluster_node.pipeline(transaction=False) as asked:
         for name in batch:
-            asked.execute_command("CLUSTER KEYSLOT", name)
+            asked.execute_command("CLUSTER KEYSLOT", name)  # type: ignore[no-untyped-call]
         assert asked.execute() == [slot(name) for name in batch]
 
 

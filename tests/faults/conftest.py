@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import pytest_asyncio
 
-from .support import Child, World
+from pyredisson.testing import Server
+
+from .support import SCRIPTS, Child, World
+
+
+@pytest.fixture(autouse=True)
+def known_scripts(server: Server) -> None:
+    """A fault strikes the request that runs the script, and not one that is answered with NOSCRIPT."""
+    with server.redis() as client:
+        for each in SCRIPTS.values():
+            client.script_load(each.text)
 
 
 @pytest_asyncio.fixture(params=["threads", "asyncio"])

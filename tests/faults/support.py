@@ -19,8 +19,16 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson.scripts import script
+from pyredisson.testing import Server
 
-ACQUIRE = b"$1\r\n1\r\n"
+FLAGS = Server().version >= (7, 0, 0)
+SCRIPTS = {
+    name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")
+}
+ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
+"""What to look for in a request."""
+
 PATIENCE = 10.0
 """Seconds after which something that must happen is taken not to happen; on a good day none of it is used."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,8 +32,13 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist of the checkout, and the wheel that is built from that sdist."""
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    # From a copy: another worker may build at the same time, and the checkout stays as it is.
+    out, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("copy") / "checkout"
+    left_out = shutil.ignore_patterns(
+        ".venv*", ".git", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info"
+    )
+    shutil.copytree(ROOT, copy, ignore=left_out)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy, cwd=out)
     return out
 
 
@@ -89,7 +95,8 @@ from pyredisson.logic import lock
 print(pyredisson.__file__)
 print(_core.__file__)
 print(_core.slot("foo"))
-print(*sorted(path.name for path in importlib.resources.files("pyredisson.lua").iterdir() if path.name[-4:] == ".lua"))
+names = [path.name for path in importlib.resources.files("pyredisson.lua").iterdir()]
+print(*[name for name in names if name.endswith(".lua")])
 client = pyredisson.connect()
 client.get_lock("foo")
 client.close()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from pyredisson.config import Config
 from pyredisson.errors import LockLostError
-from pyredisson.logic.holds import LOST, Hold
+from pyredisson.logic.holds import LOST
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Callback, Shared
 from pyredisson.logic.watchdog import Watchdog
-from pyredisson.scripts import FLAGGED, PLAIN
+from pyredisson.scripts import ScriptSet
 
-from .judge import Judge
 from .wire import Network, Node, SimRuntime, Subscription
 from .world import Cancelled, Process, Task, World
+
+if TYPE_CHECKING:
+    from .judge import Judge
 
 DEEPEST = 3
 
@@ -40,14 +43,18 @@ class Client(Process):
         super().__init__(world, name)
         weather = network.weather
         self.shared = Shared(config, self._start_watchdog, _ignore)
-        self.node = Node(self, network, FLAGGED if world.random.random() < 0.5 else PLAIN)
+        scripts = ScriptSet()
+        scripts.use(flags=world.random.random() < 0.5)
+        self.node = Node(self, network, scripts)
         hub = logic.hub(world.clock)
         self.subscription = Subscription(self, network, hub)
         hub.attach(self.subscription)
         runtime = SimRuntime(self.node, self.shared.repair, pipelined=weather.pipelined)
         renewer = SimRuntime(self.node, self.shared.repair, pipelined=False)
         self.shared.begin(runtime, renewer, hub)
-        self.shared.watchdog = logic.watchdog(self.shared.holds, renewer, self.shared.lease)
+        self.shared.watchdog = logic.watchdog(
+            self.shared.holds, renewer, self.shared.lease, self._start_watchdog
+        )
         self.shared.id = name
 
     def _start_watchdog(self, watchdog: Watchdog) -> None:
@@ -80,6 +87,10 @@ class Owner:
         self._lease = client.shared.lease / 1000
         self._clean = True
         """Whether the server's count must be ours: no undo is on its way."""
+        self.busy = False
+        """In the middle of an acquire or a release."""
+        self.gone = False
+        """Left without giving back a lock that frees itself."""
 
     @property
     def over(self) -> bool:
@@ -92,34 +103,42 @@ class Owner:
         for _ in range(self._random.randint(1, 3)):
             if self._weather.forces and self._random.random() < self._weather.forces:
                 await self._force()
-            await self._round(self._random.choice(self._locks))
+            await self._round(self._random.choice(self._locks), patient=True)
+            if self.gone:
+                return
             await self._nap()
 
-    async def _round(self, lock: LockLogic) -> None:
-        if not await self._acquire(lock):
+    async def _round(self, lock: LockLogic, *, patient: bool) -> None:
+        if not await self._acquire(lock, patient=patient):
             return
-        try:
-            await self._nap()
-            while self._random.random() < 0.3 and self.depth[lock.key] < DEEPEST:
-                await self._round(lock)
-        finally:
-            if self.client.alive:
-                await self._release(lock)
+        hold = lock.hold_of(self.holder.id)
+        if patient and hold is not None and not hold.renewed and self._random.random() < 0.1:
+            self._world.log("%s: leaves without giving back %r", self.name, lock.key)
+            self.gone = True
+            return
+        await self._nap()
+        while self._random.random() < 0.3:
+            inner = self._random.choice(self._locks)
+            if self.depth[inner.key] < DEEPEST:
+                # Who waits with a lock in hand for one that another has waits for ever, and rightly so.
+                await self._round(inner, patient=False)
+        await self._release(lock)
 
     async def _nap(self) -> None:
         die = self._random.random()
         scale = 0.0 if die < 0.3 else 0.05 if die < 0.9 else 2 * self._lease
         await self.client.shared.runtime.sleep(scale * self._random.random())
 
-    async def _acquire(self, lock: LockLogic) -> bool:
+    async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
         random, world = self._random, self._world
         lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.client.shared.lease))
         die = random.random()
-        wait = None if die < 0.5 else 0.0 if die < 0.65 else random.random() * random.choice((0.05, 1, 5))
+        wait = None if die < 0.5 and (patient or self.depth[lock.key]) else 0.0 if die < 0.65 else random.random() * random.choice((0.05, 1, 5))
         began = world.now
         deadline = None if wait is None else began + wait
         world.log("%s: acquire %r, lease %s, wait %s", self.name, lock.key, lease, wait)
         self.wants = (lock.key, began)
+        self.busy = True
         self._plan_strike()
         if self.depth[lock.key] == 0:
             self._clean = True
@@ -136,7 +155,7 @@ class Owner:
             return False
         if taken:
             self.depth[lock.key] += 1
-        self._judge.answered(self.client, lock.key, began, deadline, taken=taken)
+        self._judge.answered(self, lock.key, deadline, taken=taken)
         self._ended(lock, f"acquire: {taken}")
         if taken:
             hold = lock.hold_of(self.holder.id)
@@ -148,6 +167,7 @@ class Owner:
         self._judge.has_hold(self.name, hold)
         assert hold is not None
         self._world.log("%s: release %r", self.name, lock.key)
+        self.busy = True
         self._plan_strike()
         self.depth[lock.key] -= 1
         try:
@@ -185,14 +205,10 @@ class Owner:
         assert self.task is not None
         self.task.forget_strike()
         self.wants = None
+        self.busy = False
         self._world.log("%s: %s", self.name, outcome)
-        self._judge.operation_ended(self.client, lock, self.holder.id)
+        self._judge.operation_ended(self, lock.key)
 
 
 def _ignore(callback: Callback) -> None:
     raise AssertionError("no callback was registered")
-
-
-def hold_is_over(hold: Hold) -> bool:
-    """Whether nothing is left of it in a wheel."""
-    return hold.due == -1

@@ -10,7 +10,7 @@ from lupa import lua51
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pyredisson.runtime import Reply
-from pyredisson.scripts import FLAGGED, PLAIN
+from pyredisson.scripts import script
 from pyredisson.wire.replies import as_error
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -151,17 +151,20 @@ class Server:
 
     def load_all(self) -> None:
         """As after a time in which every script was used."""
-        for script in _SCRIPTS:
-            self._loaded[script.sha] = self._patches.get(script.name, script.text)
+        for sha in _SCRIPT_OF:
+            self._load(sha)
 
     def flush_scripts(self) -> None:
         """As after a restart, or SCRIPT FLUSH."""
         self._loaded.clear()
 
+    def _load(self, sha: bytes) -> None:
+        known = _SCRIPT_OF[sha]
+        self._loaded[sha] = self._patches.get(known.name, known.text)
+
     def _evaluate(self, sha: bytes, args: list[bytes], *, load: bool = False) -> Reply:
         if load:
-            script = _SCRIPT_OF[sha]
-            self._loaded[sha] = self._patches.get(script.name, script.text)
+            self._load(sha)
         text = self._loaded.get(sha)
         if text is None:
             raise NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
@@ -171,9 +174,10 @@ class Server:
         return _converted(_run(function, self.keyspace.call, int(args[0]), *args[1:]))
 
 
-_SCRIPTS = (*PLAIN.all, *FLAGGED.all)
-_SCRIPT_OF = {script.sha: script for script in _SCRIPTS}
-_SHA_OF = {script.text: script.sha for script in _SCRIPTS}
+_NAMES = ("lock_acquire", "lock_release", "lock_force_release", "lock_renew")
+_SCRIPTS = [script(name, flags=flags) for name in _NAMES for flags in (False, True)]
+_SCRIPT_OF = {known.sha: known for known in _SCRIPTS}
+_SHA_OF = {known.text: known.sha for known in _SCRIPTS}
 
 _compiled: dict[bytes, Any] = {}
 _lua = lua51.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)

@@ -21,6 +21,7 @@ class World:
         self._trace = trace
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._events = 0
+        self.after_event: Callable[[], None] | None = None
 
     def clock(self) -> float:
         """Seconds."""
@@ -46,6 +47,8 @@ class World:
             if when > self.now:
                 self.now = when
             action(*args)
+            if self.after_event is not None:
+                self.after_event()
         return True
 
     def log(self, text: str, *args: object) -> None:

@@ -1,0 +1,166 @@
+"""The compiled core beside the plain Python that would do the same."""
+
+from __future__ import annotations
+
+import binascii
+import heapq
+import random
+from collections.abc import Callable
+from time import perf_counter
+from timeit import Timer as Stopwatch
+
+from benchmarks import Row, Target
+from benchmarks.measure import Samples, interleave, one_core
+from pyredisson._core import Timer, Wheel, owner_name, pack, slot
+
+TICKS = 10_000
+STEP = 100
+CALLS = 100_000
+
+
+def rows(*, quick: bool) -> list[Row]:
+    """Slots and packing by the call; the wheel by the timer, with a million of them."""
+    with one_core():
+        return [*_calls(3 if quick else 9), *_wheel(100_000 if quick else 1_000_000, 1 if quick else 3)]
+
+
+def _calls(rounds: int) -> list[Row]:
+    name = "lock:orders:12345678"  # 20 bytes
+    head = b"*8\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n2\r\n"
+    keys = b"$20\r\n" + name.encode() + b"\r\n"
+    owner = owner_name("b983c153-7421-469a-addb-44fb92259a1b", 1)
+
+    slots = interleave(
+        {
+            "pyredisson": _per_call("slot(name)", {"slot": slot, "name": name}),
+            "binascii": _per_call("slot(name)", {"slot": _slot, "name": name}),
+        },
+        rounds,
+    )
+    packs = interleave(
+        {
+            "pyredisson": _per_call("f(h, k, o, 1, 30000)", {"f": pack, "h": head, "k": keys, "o": owner}),
+            "bytes %": _per_call("f(h, k, o, 1, 30000)", {"f": _pack, "h": head, "k": keys, "o": owner}),
+        },
+        rounds,
+    )
+    return [
+        _row("slot *", "the cluster slot of a 20-byte name", slots, Target("ours", "<=", 60)),
+        _row("pack *", "a command with three arguments, its beginning made before", packs, None),
+    ]
+
+
+def _wheel(count: int, rounds: int) -> list[Row]:
+    dues = [random.Random(1).randrange(1, TICKS + 1) for _ in range(count)]
+    timed: dict[str, dict[str, list[float]]] = {}
+
+    def contender(name: str, run: Callable[[list[int]], dict[str, float]]) -> Callable[[], float]:
+        def turn() -> float:
+            figures = run(dues)
+            for what, nanoseconds in figures.items():
+                timed.setdefault(what, {}).setdefault(name, []).append(nanoseconds)
+            return sum(figures.values())
+
+        return turn
+
+    interleave(
+        {"pyredisson": contender("pyredisson", _our_wheel), "heapq": contender("heapq", _heap)}, rounds
+    )
+    whats = {
+        "add": f"one of {count:,} timers put in",
+        "discard": f"one of {count:,} timers taken out before it is due",
+        "expire": f"one of {count:,} timers coming due, {TICKS // STEP} steps of {STEP} ticks",
+    }
+    return [
+        _row(f"wheel {what} *", text, _samples(timed[what], rounds), Target("ours", "<=", 300))
+        for what, text in whats.items()
+    ]
+
+
+def _samples(by_name: dict[str, list[float]], rounds: int) -> Samples:
+    return Samples([{name: runs[-rounds:][i] for name, runs in by_name.items()} for i in range(rounds)])
+
+
+def _row(name: str, what: str, samples: Samples, target: Target | None) -> Row:
+    (baseline,) = samples.medians("pyredisson")
+    return Row(
+        name=name,
+        what=what,
+        unit="ns",
+        ours=samples.median("pyredisson"),
+        baselines=samples.medians("pyredisson"),
+        ratio=samples.ratio("pyredisson", baseline),
+        target=target,
+    )
+
+
+def _per_call(statement: str, names: dict[str, object]) -> Callable[[], float]:
+    watch = Stopwatch(statement, globals=names)
+    return lambda: watch.timeit(CALLS) / CALLS * 1e9
+
+
+def _slot(name: str) -> int:
+    data = name.encode()
+    start = data.find(b"{")
+    if start >= 0 and (end := data.find(b"}", start + 1)) > start + 1:
+        data = data[start + 1 : end]
+    return binascii.crc_hqx(data, 0) % 16384
+
+
+def _pack(head: bytes, *args: bytes | int) -> bytes:
+    parts = [head]
+    for arg in args:
+        body = b"%d" % arg if isinstance(arg, int) else arg
+        parts.append(b"$%d\r\n%b\r\n" % (len(body), body))
+    return b"".join(parts)
+
+
+def _our_wheel(dues: list[int]) -> dict[str, float]:
+    wheel = Wheel()
+    timers = [Timer() for _ in dues]
+    began = perf_counter()
+    for timer, due in zip(timers, dues, strict=True):
+        wheel.add(timer, due)
+    added = perf_counter()
+    for timer in timers:
+        wheel.discard(timer)
+    discarded = perf_counter()
+    for timer, due in zip(timers, dues, strict=True):
+        wheel.add(timer, due)
+    filled = perf_counter()
+    for now in range(0, TICKS + STEP, STEP):
+        wheel.advance(now)
+    expired = perf_counter()
+    return _nanoseconds(len(dues), added - began, discarded - added, expired - filled)
+
+
+def _heap(dues: list[int]) -> dict[str, float]:
+    # What one would write without a wheel: a heap, and a dict that says which of its entries still count.
+    def fill() -> tuple[list[tuple[int, int]], dict[int, int]]:
+        heap: list[tuple[int, int]] = []
+        live: dict[int, int] = {}
+        for key, due in enumerate(dues):
+            live[key] = due
+            heapq.heappush(heap, (due, key))
+        return heap, live
+
+    began = perf_counter()
+    _, live = fill()
+    added = perf_counter()
+    for key in range(len(dues)):
+        del live[key]
+    discarded = perf_counter()
+    heap, live = fill()
+    filled = perf_counter()
+    for now in range(0, TICKS + STEP, STEP):
+        due = []
+        while heap and heap[0][0] <= now:
+            key = heapq.heappop(heap)[1]
+            if live.pop(key, None) is not None:
+                due.append(key)
+    expired = perf_counter()
+    return _nanoseconds(len(dues), added - began, discarded - added, expired - filled)
+
+
+def _nanoseconds(count: int, add: float, discard: float, expire: float) -> dict[str, float]:
+    return {"add": add / count * 1e9, "discard": discard / count * 1e9, "expire": expire / count * 1e9}

@@ -1,0 +1,154 @@
+"""From one process's unlock() to the other's lock() having returned: what a contended lock costs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Protocol
+
+import redis
+
+import pyredisson
+from benchmarks import Row, Target
+from benchmarks.bare import BareSocket, Commands
+from benchmarks.measure import Samples, interleave, one_core
+from pyredisson.testing import Server
+
+HOLD = 0.005
+"""Seconds until the other side is surely waiting."""
+POLL = 0.1
+"""Seconds between two looks of redis-py's lock."""
+AT_ONCE = 10
+"""Hand-offs of one contender in a round."""
+
+
+def rows(*, quick: bool) -> list[Row]:
+    """Where the scheduler likes, which is what the target is about, and on one core."""
+    rounds = 8 if quick else 50
+    return [_row("hand-off", rounds, pinned=False), _row("hand-off *", rounds, pinned=True)]
+
+
+def _row(name: str, rounds: int, *, pinned: bool) -> Row:
+    with one_core() if pinned else nullcontext():
+        samples = _measure(rounds, polling=not pinned)
+    return Row(
+        name=name,
+        what="before unlock() to after lock() in another process that waits, beside a SUBSCRIBE and an EVALSHA socket"
+        + (", all on one core" if pinned else ""),
+        unit="ms",
+        ours=samples.median("pyredisson"),
+        baselines=samples.medians("pyredisson"),
+        ratio=samples.ratio("pyredisson", "bare sockets"),
+        target=None if pinned else Target("ratio", "<=", 1.5),
+    )
+
+
+class _Side(Protocol):
+    """One process's end of a contended lock."""
+
+    def lock(self) -> object: ...
+    def unlock(self) -> object: ...
+
+
+class _Bare:
+    """Two sockets in one thread: one hears of releases, the other asks for the lock."""
+
+    def __init__(self, port: int, commands: Commands) -> None:
+        self._commands = commands
+        self._line = BareSocket(port)
+        self._messages = BareSocket(port)
+        self._subscribed = False
+
+    def lock(self) -> None:
+        while self._line.call(self._commands.acquire) is not None:
+            if self._subscribed:
+                self._messages.receive()
+            else:
+                self._messages.call((b"SUBSCRIBE", self._commands.channel))
+                self._subscribed = True
+
+    def unlock(self) -> None:
+        if self._line.call(self._commands.release) != 1:
+            raise AssertionError("the bare sockets' lock wasn't held")
+
+    def close(self) -> None:
+        self._line.close()
+        self._messages.close()
+
+
+class _RedisPy:
+    """redis-py's lock, which polls."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._lock = client.lock("redis-py:lock", timeout=30, sleep=POLL)
+
+    def lock(self) -> None:
+        self._lock.acquire()
+
+    def unlock(self) -> None:
+        self._lock.release()
+
+
+def _measure(rounds: int, *, polling: bool) -> Samples:
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    with Server() as server:
+        process = spawn.Process(
+            target=_other_process, args=(server.url, server.port, Commands(server, "bare"), there)
+        )
+        process.start()
+        try:
+            with _sides(server.url, server.port, Commands(server, "bare")) as sides:
+                contenders: dict[str, Callable[[], float]] = {
+                    "bare sockets": partial(_hand_offs, sides, "bare sockets", here),
+                    "pyredisson": partial(_hand_offs, sides, "pyredisson", here),
+                }
+                if polling:
+                    contenders["redis-py Lock"] = partial(_hand_off, sides, "redis-py Lock", here, POLL)
+                return interleave(contenders, rounds)
+        finally:
+            here.send(None)
+            process.join()
+
+
+@contextmanager
+def _sides(url: str, port: int, commands: Commands) -> Iterator[dict[str, _Side]]:
+    with ExitStack() as stack:
+        client = stack.enter_context(pyredisson.connect(url))
+        plain = stack.enter_context(redis.Redis(host=Server.host, port=port))
+        bare = _Bare(port, commands)
+        stack.callback(bare.close)
+        yield {"bare sockets": bare, "pyredisson": client.get_lock("ours"), "redis-py Lock": _RedisPy(plain)}
+
+
+def _hand_offs(sides: dict[str, _Side], name: str, orders: Connection) -> float:
+    return median(_hand_off(sides, name, orders) for _ in range(AT_ONCE))
+
+
+def _hand_off(sides: dict[str, _Side], name: str, orders: Connection, poll: float = 0) -> float:
+    """Milliseconds of one hand-off. Who polls is let go at a random moment between two looks."""
+    side = sides[name]
+    side.lock()
+    orders.send(name)
+    time.sleep(HOLD + random.random() * poll)
+    before = time.monotonic_ns()
+    side.unlock()
+    after: int = orders.recv()
+    return (after - before) / 1e6
+
+
+def _other_process(url: str, port: int, commands: Commands, orders: Connection) -> None:
+    """Takes the lock that it is told to take, and says when it had it."""
+    with _sides(url, port, commands) as sides:
+        while (name := orders.recv()) is not None:
+            side = sides[name]
+            side.lock()
+            after = time.monotonic_ns()
+            side.unlock()
+            orders.send(after)

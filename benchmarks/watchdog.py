@@ -1,0 +1,79 @@
+"""A hundred thousand held locks: what renewing them takes, and how much memory."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import psutil
+
+import pyredisson
+from benchmarks import Row, Target
+from benchmarks.measure import in_fresh_process, one_core
+from pyredisson.testing import Server
+
+LOCKS = 100_000
+ROUND = 10.0
+"""Seconds between two renewals of a lock, with the default lease of 30 s."""
+
+
+class Upkeep(NamedTuple):
+    """What holding all these locks took."""
+
+    cpu: float
+    """Share of one core, in percent."""
+    total: float
+    """Resident memory of the process, in MB."""
+    each: float
+    """Growth of resident memory, in bytes a lock."""
+
+
+def rows(*, quick: bool) -> list[Row]:
+    """Processor time over whole renewal rounds; memory of the process, and of a lock."""
+    with one_core(), Server() as server:
+        upkeep = in_fresh_process(hold, server.url, rounds=1 if quick else 2)
+    return [
+        Row(
+            name="renewal of 100,000 locks, CPU *",
+            what="processor time of the whole process while one client's watchdog renews them, default lease",
+            unit="% of a core",
+            ours=upkeep.cpu,
+            target=Target("ours", "<=", 5),
+        ),
+        Row(
+            name="renewal of 100,000 locks, memory",
+            what="resident memory of that process, the interpreter and all handles included",
+            unit="MB",
+            ours=upkeep.total,
+            target=Target("ours", "<=", 100),
+        ),
+        Row(
+            name="a held lock, resident",
+            what="growth of resident memory per lock, its handle and name included",
+            unit="bytes",
+            ours=upkeep.each,
+            target=Target("ours", "<=", 1024),
+        ),
+    ]
+
+
+def hold(url: str, rounds: int) -> Upkeep:
+    """Takes all locks from one client, watches it renew them, and checks that none was lost."""
+    process = psutil.Process()
+    with pyredisson.connect(url) as client:
+        with client.get_lock("first"):
+            before = process.memory_info().rss
+        locks = [client.get_lock(f"lock-{i:06}") for i in range(LOCKS)]
+        for lock in locks:
+            lock.lock()
+        began, cpu_before = time.monotonic(), time.process_time()
+        time.sleep(rounds * ROUND)
+        cpu, elapsed = time.process_time() - cpu_before, time.monotonic() - began
+        memory = process.memory_info().rss
+        for lock in (locks[0], locks[LOCKS // 2], locks[-1]):
+            left = lock.remain_time_to_live()
+            if left is None or left < ROUND:
+                raise AssertionError(f"{lock} wasn't renewed: {left} s left")
+        if any(lock.lost.is_set() for lock in locks):
+            raise AssertionError("locks were lost while they were to be renewed")
+    return Upkeep(cpu / elapsed * 100, memory / 1e6, (memory - before) / LOCKS)

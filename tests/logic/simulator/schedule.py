@@ -1,0 +1,87 @@
+"""One schedule: a handful of clients, their owners, a storm or none, all drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyredisson.config import Config
+from pyredisson.logic.holds import logger
+
+from .client import Client, Logic, Owner
+from .judge import Judge, Violation
+from .weather import STORM_ENDS, Weather
+from .wire import Network
+from .world import World
+
+__all__ = ["REAL", "Logic", "Report", "Violation", "run"]
+
+REAL = Logic()
+LONGEST = STORM_ENDS + 400
+"""Every owner must have done all that it had to do by then."""
+_CONFIGS = {lease: Config(lock_watchdog_timeout=lease) for lease in (3, 10)}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened in a schedule in which nothing was wrong."""
+
+    calm: bool
+    acquired: int
+
+
+def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Report:
+    """Runs the schedule of that seed; the same every time. Raises `Violation`."""
+    world = World(seed, trace)
+    random = world.random
+    weather = Weather(random, calm=random.random() < 0.5)
+    network = Network(world, weather, logic.patches)
+    if random.random() < 0.8:
+        network.server.load_all()
+    lease = random.choice((3, 10))
+    keys = [b"a", b"b"][: 1 + (random.random() < 0.3)]
+    judge = Judge(network, keys, lease)
+    logger.disabled = True
+    try:
+        for number in range(random.randint(1, 3)):
+            client = Client(world, f"c{number}", network, _CONFIGS[lease], logic)
+            judge.clients.append(client)
+            locks = [logic.lock(client.shared, key) for key in keys]
+            for _ in range(random.randint(1, 3)):
+                owner = Owner(client, judge, locks, f"o{len(judge.owners)}")
+                judge.owners.append(owner)
+                owner.task = client.spawn(owner.live())
+            _plan_faults(world, weather, client)
+        for when in weather.times(weather.flushes):
+            world.at(when, network.server.flush_scripts)
+        owners = judge.owners
+        if not world.run(LONGEST, lambda: all(owner.over for owner in owners)):
+            judge.stuck()
+        # What was left to do in the background is done by now, or was given up.
+        world.run(max(world.now, STORM_ENDS) + 2 * lease, lambda: False)
+        judge.closing()
+        return Report(weather.calm, judge.acquired)
+    finally:
+        for client in judge.clients:
+            client.die()
+        logger.disabled = False
+
+
+def _plan_faults(world: World, weather: Weather, client: Client) -> None:
+    for when in weather.times(weather.deaf):
+        world.at(when, client.subscription.cut)
+    for when in weather.times(weather.pauses):
+        world.at(when, _pause, world, client, world.random.random() * world.random.choice((0.1, 2, 15)))
+    for when in weather.times(weather.deaths):
+        world.at(when, _kill, world, client)
+
+
+def _pause(world: World, client: Client, seconds: float) -> None:
+    world.log("%s: is paused for %.3f s", client.name, seconds)
+    client.paused_until = max(client.paused_until, world.now + seconds)
+
+
+def _kill(world: World, client: Client) -> None:
+    if client.alive:
+        world.log("%s: dies", client.name)
+        client.subscription.cut()
+        client.die()
