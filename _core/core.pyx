@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: freethreading_compatible=False
+# cython: freethreading_compatible=False, binding=False
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
 cimport cython

@@ -76,10 +76,10 @@ def long_job(url: str) -> None:
 
 def next_one(url: str) -> None:
     """Waits for the lock, however long it takes."""
-    with pyredisson.connect(url) as client:
-        with client.get_lock(LOCK):
-            say("held")
-            wait_for_go()
+    wait_for_go()
+    with pyredisson.connect(url) as client, client.get_lock(LOCK):
+        say("held")
+        wait_for_go()
 
 
 def watching_thread(url: str) -> None:

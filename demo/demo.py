@@ -1,7 +1,7 @@
-"""Shows on real processes and a real server what a lock of pyredisson does; exits 0 only if all of it was observed.
+"""Shows on real processes and a real server what a lock does; exits 0 only if all of it was observed.
 
-Every statement with a mark is checked: against the server's state, and against the times at which the processes
-themselves say that something happened. Run by `make demo`.
+Every statement with a mark is checked: against the server's state, and against the times at which the
+processes themselves say that something happened. Run by `make demo`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Demo:
             ids = [actor.expect("ready")["id"] for actor in actors]
             for actor in actors:
                 actor.go()
-            # Meanwhile the server is asked who holds the lock, until nobody has for longer than a hand-off takes.
+            # Meanwhile the server is asked who holds the lock, until nobody has for a while.
             free_since = time.monotonic() + PATIENCE
             with self.screen.console.status("two processes take turns"):
                 while time.monotonic() < free_since + 0.3:
@@ -135,7 +135,8 @@ class Demo:
     def watchdog(self) -> None:
         """A job longer than the lease keeps its lock."""
         left: list[int] = []
-        with Actor("long_job", self.url) as worker, self._waiter(worker) as waiter:
+        with Actor("long_job", self.url) as worker, Actor("next_one", self.url) as waiter:
+            self._one_waits_for(worker, waiter)
             worker.go()
             with Live(console=self.screen.console, transient=True, auto_refresh=False) as live:
                 until = time.monotonic() + JOB - 0.2
@@ -162,7 +163,8 @@ class Demo:
 
     def crash(self) -> None:
         """A holder is killed."""
-        with Actor("long_job", self.url) as victim, self._waiter(victim) as waiter:
+        with Actor("long_job", self.url) as victim, Actor("next_one", self.url) as waiter:
+            self._one_waits_for(victim, waiter)
             holder = self._holder()
             with self.screen.console.status("the holder is killed; its lease runs out"):
                 # Past a few renewals, so that it is a renewed lease that ends.
@@ -222,16 +224,15 @@ class Demo:
     def _holder(self) -> str:
         return b"".join(self.redis.hkeys(LOCK)).decode()
 
-    def _waiter(self, holder: Actor) -> Actor:
-        """A process that waits for the lock, from when the holder has it; returns once it listens."""
+    def _one_waits_for(self, holder: Actor, waiter: Actor) -> None:
+        """Returns once the one has the lock and the other listens for its release."""
         holder.expect("held")
-        waiter = Actor("next_one", self.url)
+        waiter.go()
         deadline = time.monotonic() + PATIENCE
         while not dict(self.redis.pubsub_numsub(CHANNEL))[CHANNEL.encode()]:
             if time.monotonic() > deadline:
                 raise Missed("nobody waits for the lock")
             time.sleep(0.01)
-        return waiter
 
     def _draw(self, turns: list[Turn]) -> None:
         first, last = turns[0].start, turns[-1].end

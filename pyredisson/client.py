@@ -24,7 +24,8 @@ from pyredisson.logic.holds import LOST, Hold, Holds, Owner, shown
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
 from pyredisson.runtime import Runtime
-from pyredisson.threads import ThreadRuntime, ThreadSignal, clock, run
+from pyredisson.signals import ThreadSignal
+from pyredisson.threads import ThreadRuntime, clock, run
 from pyredisson.wire.listener import Listener
 
 LostCallback = TypeVar("LostCallback", bound=Callable[["Lock"], object])
@@ -70,7 +71,7 @@ class Client:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
         left = self._engine.end()
         self._listener.close()
-        run(self._runtime.close())
+        run(self._runtime.close)
         if left:
             self._engine.say_farewell(left)
 
@@ -134,23 +135,37 @@ class Lock:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        run(self._logic.acquire(self._owner(), lease_of(lease_time), None))
+        run(self._logic.acquire, self._owner(), lease_of(lease_time), None)
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> bool:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
-        return run(self._logic.acquire(self._owner(), lease_of(lease_time), deadline))
+        return run(self._logic.acquire, self._owner(), lease_of(lease_time), deadline)
 
     def unlock(self) -> None:
         """Gives back one hold.
 
         Raises `LockLostError` if it was lost meanwhile, `LockNotHeldError` if the calling thread has none.
         """
-        run(self._logic.release(self._owner()))
+        logic = self._logic
+        hold: Hold | None = None
+        count = 0
+        try:
+            owner = self._owner()
+            hold = logic.hold_of(owner.id)
+            count = 0 if hold is None else hold.count - 1
+            run(logic.release, owner, hold)
+        except Exception:
+            # The logic has seen to it.
+            raise
+        except BaseException:
+            if hold is not None:
+                logic.settle(hold, count)
+            raise
 
     def force_unlock(self) -> bool:
         """Removes the lock whoever holds it, and wakes a waiter; was anything removed."""
-        return run(self._logic.force_release())
+        return run(self._logic.force_release)
 
     def delete(self) -> bool:
         """As `force_unlock`."""
@@ -158,7 +173,7 @@ class Lock:
 
     def is_locked(self) -> bool:
         """Whether anyone holds it."""
-        return run(self._logic.is_locked())
+        return run(self._logic.is_locked)
 
     def is_held(self) -> bool:
         """Whether the calling thread holds it: the server says so and the lease hasn't ended by our clock."""
@@ -168,19 +183,19 @@ class Lock:
 
     def is_held_by(self, owner_id: int) -> bool:
         """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return run(self._logic.hold_count(owner_id)) > 0
+        return run(self._logic.hold_count, owner_id) > 0
 
     def get_hold_count(self) -> int:
         """How many holds the calling thread has; 0: none."""
-        return run(self._logic.hold_count(self._owner().id))
+        return run(self._logic.hold_count, self._owner().id)
 
     def remain_time_to_live(self) -> float | None:
         """Seconds until the lock frees itself; None when it is free, `math.inf` when it never does."""
-        return run(self._logic.remain_time_to_live())
+        return run(self._logic.remain_time_to_live)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
-        return run(self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock)))
+        return run(self._logic.acquire, self._owner(), None, timeout_of(blocking, timeout, clock))
 
     def release(self) -> None:
         """`threading.Lock.release`: as `unlock`."""
@@ -249,7 +264,7 @@ class Holding:
         lock = self._lock
         owner = lock._owner()
         deadline = None if self._wait is None else clock() + self._wait
-        if not run(lock._logic.acquire(owner, self._lease, deadline)):
+        if not run(lock._logic.acquire, owner, self._lease, deadline):
             raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
         return lock
 

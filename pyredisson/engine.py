@@ -61,10 +61,9 @@ class Engine:
             return []
         left = shared.watchdog.unrepaired()
         for hold in shared.close():
-            hold.count = 0
             left.append(hold.lock.release_command(hold))
         self._errands.put(None)
-        run(self._watchdog_runtime.close())
+        run(self._watchdog_runtime.close)
         return left
 
     def say_farewell(self, payloads: list[bytes]) -> None:
@@ -112,8 +111,8 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _start_watchdog(watchdog: Watchdog) -> None:
-    start(watchdog.keep_time(), "pyredisson-timekeeper")
-    start(watchdog.renew(), "pyredisson-watchdog")
+    start(watchdog.keep_time, "pyredisson-timekeeper")
+    start(watchdog.renew, "pyredisson-watchdog")
 
 
 def _at_exit() -> None:

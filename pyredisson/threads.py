@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import _thread
 import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pyredisson.runtime import Reply, Signal
-from pyredisson.wire.blocking import Connection, Pool
+from pyredisson.signals import ThreadSignal
+from pyredisson.wire.blocking import Pool
 from pyredisson.wire.node import Node
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -24,44 +25,18 @@ def clock() -> float:
     return time.clock_gettime(CLOCK)
 
 
-def run(operation: Coroutine[Any, Any, T]) -> T:
-    """Runs an operation of the logic: in this world it blocks where others would suspend."""
+def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs an operation of the logic: in this world it blocks where others would suspend.
+
+    Between the logic's last step and the caller's next there is no place where a signal could strike: an
+    acquire that was counted is never lost on its way out.
+    """
     try:
-        operation.send(None)
+        operation(*args, **kwargs).send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     raise AssertionError("an operation suspended in the thread world")
-
-
-class ThreadSignal:
-    """A lock that is free while the signal is set: waiting for it costs no polling, setting it is one call."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-
-    def set(self) -> None:
-        try:
-            self._lock.release()
-        except RuntimeError:
-            # It was set already.
-            return
-
-    def clear(self) -> None:
-        self._lock.acquire(blocking=False)
-
-    def is_set(self) -> bool:
-        return not self._lock.locked()
-
-    def wait(self, seconds: float) -> bool:
-        """Until it is set, or the time is over. It stays set."""
-        if self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            self._lock.release()
-            return True
-        return False
 
 
 class ThreadRuntime:
@@ -77,15 +52,11 @@ class ThreadRuntime:
 
     async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
         if fresh:
-            return self._pool.call_fresh(lambda connection: connection.call(payload))
+            return self._pool.call_fresh(payload)
         return self._pool.call(payload)
 
     async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
-        def exchange(connection: Connection) -> list[Reply]:
-            return connection.call_all(payloads)
-
-        replies: list[Reply] = self._pool.call_any(exchange)
-        return replies
+        return self._pool.call_all(payloads)
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         if not isinstance(signal, ThreadSignal):
@@ -105,7 +76,7 @@ class ThreadRuntime:
         self._pool.close()
 
 
-def start(operation: Coroutine[Any, Any, None], name: str) -> threading.Thread:
+def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
     """Runs an operation on a thread of its own, which ends with the process."""
     thread = threading.Thread(target=run, args=(operation,), name=name, daemon=True)
     thread.start()

@@ -151,7 +151,8 @@ class Lock:
 
         Raises `LockLostError` if it was lost meanwhile, `LockNotHeldError` if the calling task has none.
         """
-        return self._logic.release(self._owner())
+        owner = self._owner()
+        return self._logic.release(owner, self._logic.hold_of(owner.id))
 
     async def force_unlock(self) -> bool:
         """Removes the lock whoever holds it, and wakes a waiter; was anything removed."""
@@ -321,7 +322,7 @@ class Scope:
             # As asyncio.timeout: the cancellation is ours alone if nobody else asked for one.
             ours = task.uncancel() <= self._cancelling
         try:
-            await self.lock._logic.release(self._owner)
+            await self.lock._logic.release(self._owner, self.lock._logic.hold_of(self._owner.id))
         except asyncio.CancelledError:
             if ours and self._hold is not None:
                 # The body ended before it could be cancelled.

@@ -100,17 +100,18 @@ class Hold(Timer):
 
     def nest(self, lease: int | None) -> None:
         """Counts one more hold."""
-        self.count += 1
         if isinstance(self.leases, list):
             self.leases.append(lease)
         else:
             self.leases = [self.leases, lease]
+        self.count += 1
 
-    def unnest(self) -> None:
-        """Takes the innermost hold off the count."""
-        self.count -= 1
+    def cut_down(self, count: int) -> None:
+        """Leaves the outermost `count` holds."""
+        if count < self.count:
+            self.count = count
         if isinstance(self.leases, list):
-            self.leases.pop()
+            del self.leases[count:]
 
     def end(self, state: State) -> None:
         """Becomes given back or lost, and tells those who listen."""
@@ -155,7 +156,7 @@ class Held(Protocol):
     """The lock's name on the server."""
 
     def release_command(self, hold: Hold) -> bytes:
-        """The idempotent command that leaves the hold's owner with `hold.count` holds."""
+        """The idempotent command that frees the lock of that hold."""
 
 
 class Holds:

@@ -15,7 +15,6 @@ from pyredisson.logic.holds import (
     HELD,
     LOST,
     Hold,
-    HoldKey,
     Owner,
     buried,
     shown,
@@ -51,10 +50,22 @@ class LockLogic:
         shared = self.shared
         if deadline is not None and shared.clock() >= deadline:
             return False
-        hub, runtime = shared.hub, shared.runtime
+        taken = False
+        try:
+            taken = await self._wait(owner, lease, deadline, busy)
+        except BaseException:
+            if taken:
+                hold = shared.holds.table[self.key, owner.id]
+                self.settle(hold, hold.count - 1)
+            raise
+        return taken
+
+    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+        shared = self.shared
+        runtime = shared.runtime
         freed = runtime.signal()
         try:
-            channel = hub.join(self._channel, freed)
+            channel = shared.hub.join(self._channel, freed)
             while True:
                 if channel.error is not None:
                     raise channel.error
@@ -67,11 +78,12 @@ class LockLogic:
                 await runtime.wait(freed, rest)
                 freed.clear()
                 # Every wake-up is followed by a try: only a script's reply gives a lock.
-                busy = await self._try(owner, lease, deadline)
-                if busy is None:
+                again = await self._try(owner, lease, deadline)
+                if again is None:
                     return True
+                busy = again
         finally:
-            hub.leave(self._channel, freed)
+            shared.hub.leave(self._channel, freed)
 
     async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
@@ -120,7 +132,10 @@ class LockLogic:
         except BaseException as error:
             if owner.name is not sure or not isinstance(error, RedisError):
                 # It may have run, or run late: put it back as it was, under a name that is not used again.
-                self._undo(runtime.scripts.lock_release, name, key, count)
+                if hold is None:
+                    runtime.post(self._release_command(name, 0))
+                else:
+                    self.settle(hold, count - 1)
                 owner.rename()
             raise
         if hold is not None:
@@ -130,36 +145,32 @@ class LockLogic:
         # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
         return (shared.lease if busy < 0 else min(busy + 1, shared.lease)) / 1000
 
-    def _undo(self, head: bytes, name: bytes, key: HoldKey, count: int) -> None:
-        hold = self.shared.holds.table.get(key)
-        if hold is not None and hold.owner == name and hold.state is HELD and hold.count == count:
-            # The interrupt came after the acquire was counted.
-            hold.unnest()
-            if not hold.count:
-                self._forget(hold)
-        self.shared.runtime.post(pack(head, self.key, self._channel, name, count - 1))
+    def settle(self, hold: Hold, count: int) -> None:
+        """Leaves a hold's owner with `count` holds: here at once, on the server in the background. Idempotent."""
+        self._cut_down(hold, count)
+        self.shared.runtime.post(self._release_command(hold.owner, count))
 
-    def _forget(self, hold: Hold) -> None:
-        self.shared.holds.remove(hold)
-        self.shared.watchdog.forget(hold)
-        if hold.state is HELD:
-            hold.end(GIVEN_BACK)
+    def _cut_down(self, hold: Hold, count: int) -> None:
+        hold.cut_down(count)
+        if not count:
+            self.shared.holds.remove(hold)
+            self.shared.watchdog.forget(hold)
+            if hold.state is HELD:
+                hold.end(GIVEN_BACK)
 
-    async def release(self, owner: Owner) -> None:
-        """Gives back one hold; raises if there is none, or if it was lost meanwhile."""
+    async def release(self, owner: Owner, hold: Hold | None) -> None:
+        """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
         shared = self.shared
         shared.check_open()
-        hold = shared.holds.table.get((self.key, owner.id))
         if hold is None:
             raise await self._stranger(owner)
-        proven = shared.holds.proven(hold)
-        hold.unnest()
-        if not hold.count:
-            # Before the release is sent: a renewal that finds the key gone must not call that a loss.
-            self._forget(hold)
+        count = hold.count - 1
         runtime = shared.runtime
-        payload = self.release_command(hold)
+        payload = self._release_command(hold.owner, count)
         try:
+            proven = shared.holds.proven(hold)
+            # Before the release is sent: a renewal that finds the key gone must not call that a loss.
+            self._cut_down(hold, count)
             try:
                 reply = await runtime.send(payload)
             except (Cut, RedisError) as problem:
@@ -169,11 +180,11 @@ class LockLogic:
                     problem,
                     attempts=shared.attempts,
                     # An earlier copy has done it; that is what the caller asked for.
-                    none_after_cut=0 if hold.count else 1,
+                    none_after_cut=0 if count else 1,
                     on_doubt=owner.rename,
                 )
         except BaseException:
-            runtime.post(payload)
+            self.settle(hold, count)
             owner.rename()
             raise
         if reply is None and proven:
@@ -182,14 +193,11 @@ class LockLogic:
             raise LockLostError(self.loss_of(owner, hold))
 
     def release_command(self, hold: Hold) -> bytes:
-        """The idempotent command that leaves the hold's owner with `hold.count` holds."""
-        return pack(
-            self.shared.runtime.scripts.lock_release,
-            self.key,
-            self._channel,
-            hold.owner,
-            hold.count,
-        )
+        """The idempotent command that frees the lock of that hold."""
+        return self._release_command(hold.owner, 0)
+
+    def _release_command(self, name: bytes, count: int) -> bytes:
+        return pack(self.shared.runtime.scripts.lock_release, self.key, self._channel, name, count)
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""

@@ -11,6 +11,7 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from pyredisson._core import Wheel, command
+from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
 from pyredisson.logic.holds import HELD, Hold, Holds, logger
 from pyredisson.runtime import Cut, Reply, Runtime
@@ -122,8 +123,11 @@ class Watchdog:
         runtime = self._runtime
         while not self.closed:
             self._work.clear()
-            failed = await self._renew_due()
-            failed |= await self._repair_all()
+            try:
+                failed = await self._renew_due()
+                failed |= await self._repair_all()
+            except ClosedError:
+                return
             pause = self._lease / ROUNDS_A_LEASE
             if failed:
                 pause *= (0.5 + runtime.jitter()) / RETRIES_A_ROUND

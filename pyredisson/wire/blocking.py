@@ -8,13 +8,15 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections import deque
+from collections.abc import Sequence
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson.errors import ClosedError
 from pyredisson.runtime import Cut, Reply
+from pyredisson.signals import ThreadSignal
 from pyredisson.wire.handshake import Greeting, Peer
 from pyredisson.wire.node import Node
 from pyredisson.wire.replies import reader
@@ -26,6 +28,7 @@ class Connection:
     """One socket. After any failure it is closed; it never answers a call with the reply to another."""
 
     __slots__ = (
+        "__weakref__",
         "_buffer",
         "_fed",
         "_gets",
@@ -213,17 +216,22 @@ class Connection:
 
 
 class Pool:
-    """The connections of one client to one node; a thread has one for the time of a call."""
+    """The connections of one client to one node; a thread has one for the time of a call.
+
+    A signal may strike between any two lines here, so nothing is counted that an interrupt could leave
+    wrong: a connection counts for as long as it exists.
+    """
 
     def __init__(self, node: Node, size: int) -> None:
         self.node = node
         self._size = size
         self._idle: list[Connection] = []
-        self._open = 0
-        self._waiting = 0
-        """How many threads wait for a connection; never 0 any more once the pool is closed."""
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._making = threading.Lock()
+        self._waiting: deque[ThreadSignal] = deque()
+        self._attention = False
+        """Whether more than going back to the others may be due when a connection returns."""
         self._closed = False
-        self._returned = threading.Condition()
 
     def call(self, payload: bytes) -> Reply:
         """One command over an idle connection, or a new one."""
@@ -235,95 +243,98 @@ class Pool:
             return connection.call(payload)
         finally:
             if connection.closed:
-                self._drop()
+                self._all.discard(connection)
             else:
                 self._idle.append(connection)
-                if self._waiting:
-                    self._returned_one()
+            if self._attention:
+                self._returned()
 
-    def call_fresh(self, use: Callable[[Connection], Any]) -> Any:
-        """Over a new connection: what was cut before can't run after what is sent here."""
+    def call_fresh(self, payload: bytes) -> Reply:
+        """One command over a new connection; where one failed the idle ones are likely to, and are closed."""
         self.clear()
-        return self._use(self._another(fresh=True), use)
+        self._idle.append(self._another(fresh=True))
+        return self.call(payload)
 
-    def call_any(self, use: Callable[[Connection], Any]) -> Any:
-        """Over any connection."""
+    def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+        """Several commands in one write; error replies stand in the list."""
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = self._another()
-        return self._use(connection, use)
+        try:
+            return connection.call_all(payloads)
+        finally:
+            if connection.closed:
+                self._all.discard(connection)
+            else:
+                self._idle.append(connection)
+            if self._attention:
+                self._returned()
+
+    def clear(self) -> None:
+        """Closes what is idle."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return
+            connection.close()
+            self._all.discard(connection)
 
     def close(self) -> None:
         """Closes every connection, those in use when they come back."""
-        with self._returned:
-            self._closed = True
-            self._waiting += 1
-            self._returned.notify_all()
+        self._closed = self._attention = True
         self.clear()
-
-    def clear(self) -> None:
-        """Closes what is idle: where one connection failed the others are likely to."""
-        while self._idle:
-            try:
-                self._idle.pop().close()
-            except IndexError:
-                return
-            self._drop()
-
-    def _use(self, connection: Connection, use: Callable[[Connection], Any]) -> Any:
-        try:
-            return use(connection)
-        finally:
-            if connection.closed:
-                self._drop()
-            else:
-                self._idle.append(connection)
-                self._returned_one()
+        for signal in list(self._waiting):
+            signal.set()
 
     def _another(self, *, fresh: bool = False) -> Connection:
         deadline = time.monotonic() + self.node.timeout
-        with self._returned:
-            self._waiting += 1
+        while True:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            with self._making:
+                connection = None
+                if len(self._all) < self._size:
+                    connection = Connection(self.node)
+                    self._all.add(connection)
+            if connection is not None:
+                try:
+                    connection.open()
+                except BaseException:
+                    self._all.discard(connection)
+                    raise
+                return connection
+            self._wait(deadline)
+            if fresh:
+                self.clear()
+                continue
             try:
-                while True:
-                    if self._closed:
-                        raise ClosedError("the client is closed")
-                    if self._open < self._size:
-                        break
-                    if self._idle:
-                        connection = self._idle.pop()
-                        if not fresh:
-                            return connection
-                        connection.close()
-                        self._open -= 1
-                        break
-                    if not self._returned.wait(deadline - time.monotonic()):
-                        raise Cut(
-                            TimeoutError("no connection became free in time"),
-                            sent=False,
-                        )
-            finally:
-                self._waiting -= 1
-            self._open += 1
-        connection = Connection(self.node)
+                return self._idle.pop()
+            except IndexError:
+                continue
+
+    def _wait(self, deadline: float) -> None:
+        signal = ThreadSignal()
+        self._attention = True
+        self._waiting.append(signal)
         try:
-            connection.open()
-        except BaseException:
-            self._drop()
-            raise
-        return connection
+            if not self._idle and not signal.wait(max(0.0, deadline - time.monotonic())):
+                raise Cut(TimeoutError("no connection became free in time"), sent=False)
+        finally:
+            try:
+                self._waiting.remove(signal)
+            except ValueError:
+                # It was this one's turn; whether it still needs it or not, another look does no harm.
+                self._returned()
 
-    def _drop(self) -> None:
-        with self._returned:
-            self._open -= 1
-            self._returned.notify()
-
-    def _returned_one(self) -> None:
-        with self._returned:
-            self._returned.notify()
+    def _returned(self) -> None:
         if self._closed:
             self.clear()
+        try:
+            self._waiting.popleft().set()
+        except IndexError:
+            return
 
 
 def credentials(node: Node) -> Sequence[str]:

@@ -1,0 +1,118 @@
+"""What can't be meant is refused before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from .worlds import World
+
+pytestmark = pytest.mark.asyncio
+
+NOWHERE = "redis://127.0.0.1:1"
+"""Nothing answers there: whatever is sent ends in another error."""
+
+
+@pytest.mark.parametrize("name", ["", b""])
+async def test_empty_names(world: World, name: Any) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        world.connect(NOWHERE).get_lock(name)
+
+
+@pytest.mark.parametrize("name", [None, 1, 1.5, ["orders"], bytearray(b"orders"), True])
+async def test_names_of_other_types(world: World, name: Any) -> None:
+    with pytest.raises(TypeError, match="name"):
+        world.connect(NOWHERE).get_lock(name)
+
+
+async def test_a_name_that_is_no_text(world: World) -> None:
+    with pytest.raises(ValueError, match="surrogates"):
+        world.connect(NOWHERE).get_lock("\ud800")
+    mapping = world.connect(NOWHERE, name_mapper=lambda name: name)
+    with pytest.raises(ValueError, match="utf-8"):
+        mapping.get_lock(b"\xff")
+
+
+@pytest.mark.parametrize(("mapped", "error"), [("", ValueError), (None, TypeError), (b"x", TypeError)])
+async def test_what_a_mapper_may_not_return(world: World, mapped: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        world.connect(NOWHERE, name_mapper=lambda name: mapped).get_lock("orders")
+
+
+@pytest.mark.parametrize(
+    ("owner", "error"),
+    [(-1, ValueError), (2**32, ValueError), ("1", TypeError), (1.0, TypeError), (True, TypeError)],
+)
+async def test_owners(world: World, owner: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="owner"):
+        world.connect(NOWHERE).get_lock("orders", owner=owner)
+
+
+LEASED: list[Callable[[Any, Any], Any]] = [
+    lambda lock, lease: lock.lock(lease),
+    lambda lock, lease: lock.lock(lease_time=lease),
+    lambda lock, lease: lock.try_lock(0, lease),
+    lambda lock, lease: lock.try_lock(lease_time=lease),
+    lambda lock, lease: lock.hold(lease_time=lease).__aenter__(),
+]
+WAITING: list[Callable[[Any, Any], Any]] = [
+    lambda lock, wait: lock.try_lock(wait),
+    lambda lock, wait: lock.try_lock(wait_time=wait, lease_time=1),
+    lambda lock, wait: lock.hold(wait).__aenter__(),
+    lambda lock, wait: lock.acquire(True, wait),
+    lambda lock, wait: lock.acquire(timeout=wait),
+    lambda lock, wait: lock.lost.wait(wait),
+]
+
+
+@pytest.mark.parametrize("call", LEASED)
+@pytest.mark.parametrize(
+    "lease",
+    [0, 0.0, 0.0009, -1, -0.5, math.nan, math.inf, -math.inf, 2**63, 1e300, timedelta(0), timedelta(-1)],
+)
+async def test_leases_that_cannot_be(world: World, call: Callable[[Any, Any], Any], lease: Any) -> None:
+    with pytest.raises(ValueError, match="lease_time"):
+        await call(world.connect(NOWHERE).get_lock("orders"), lease)
+
+
+@pytest.mark.parametrize("call", LEASED)
+@pytest.mark.parametrize("lease", ["10", b"10", True, [10], 1j])
+async def test_leases_of_other_types(world: World, call: Callable[[Any, Any], Any], lease: Any) -> None:
+    with pytest.raises(TypeError, match="lease_time"):
+        await call(world.connect(NOWHERE).get_lock("orders"), lease)
+
+
+@pytest.mark.parametrize("call", WAITING)
+@pytest.mark.parametrize("wait", [-2, -0.001, math.nan, -math.inf, timedelta(seconds=-2)])
+async def test_waits_that_cannot_be(world: World, call: Callable[[Any, Any], Any], wait: Any) -> None:
+    with pytest.raises(ValueError, match="wait_time|timeout"):
+        await call(world.connect(NOWHERE).get_lock("orders"), wait)
+
+
+@pytest.mark.parametrize("call", WAITING)
+@pytest.mark.parametrize("wait", ["1", b"1", True, [1]])
+async def test_waits_of_other_types(world: World, call: Callable[[Any, Any], Any], wait: Any) -> None:
+    with pytest.raises(TypeError, match="wait_time|timeout"):
+        await call(world.connect(NOWHERE).get_lock("orders"), wait)
+
+
+@pytest.mark.parametrize("lease", [0.001, 0.0015, 1, 2**40 / 1000, timedelta(milliseconds=1)])
+async def test_leases_that_can_be(world: World, lease: Any) -> None:
+    lock = world.connect().get_lock("orders")
+    assert await lock.try_lock(lease_time=lease)
+
+
+@pytest.mark.parametrize("wait", [0, 0.0, 0.001, 1e9, math.inf, timedelta(days=1), timedelta(0)])
+async def test_waits_that_can_be(world: World, wait: Any) -> None:
+    lock = world.connect().get_lock("orders")
+    assert await lock.try_lock(wait_time=wait)
+
+
+async def test_threadings_timeout_is_no_none(world: World) -> None:
+    nothing: Any = None
+    with pytest.raises(TypeError, match="timeout"):
+        await world.connect(NOWHERE).get_lock("orders").acquire(timeout=nothing)

@@ -1,0 +1,364 @@
+"""A hold that can no longer be proven: who is told, when, and how often."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pyredisson import ClosedError, LockLostError, LockNotHeldError
+
+from .worlds import PATIENCE, Behind, World
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestEvent:
+    """`lock.lost`."""
+
+    async def test_without_a_hold(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        assert lock.lost.is_set() is False
+        assert await lock.lost.wait() is False
+        assert await lock.lost.wait(timedelta(seconds=1)) is False
+
+    async def test_a_hold_in_good_health(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock()
+        started = time.monotonic()
+        assert await lock.lost.wait(0.1) is False
+        assert 0.1 <= time.monotonic() - started < 1
+        assert lock.lost.is_set() is False
+
+    async def test_the_end_of_the_lease(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.2)
+        lost = lock.lost
+        assert not lost.is_set()
+        assert await lost.wait(PATIENCE) is True
+        assert lost.is_set() is True
+        assert not await lock.is_held()
+        assert await lock.get_hold_count() == 0
+
+    async def test_no_later_than_the_servers_end(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.1)
+        while behind.redis.pttl("orders") > 0:
+            await world.sleep(0.001)
+        assert lock.lost.is_set()
+
+    async def test_the_clock_alone_is_enough(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders")
+        await lock.lock(0.05)
+        # Blocks the event loop, too: nobody can have told.
+        time.sleep(0.06)
+        assert lock.lost.is_set()
+
+    async def test_a_deleted_key(self, world: World, behind: Behind) -> None:
+        lock = world.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        await lock.lock()
+        behind.redis.delete("orders")
+        assert await lock.lost.wait(PATIENCE) is True
+
+    async def test_another_owner_took_it(self, world: World, behind: Behind) -> None:
+        lock = world.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        await lock.lock()
+        behind.redis.delete("orders")
+        behind.redis.hset("orders", "somebody:1", 1)
+        behind.redis.pexpire("orders", 60_000)
+        assert await lock.lost.wait(PATIENCE) is True
+        assert behind.holds("orders") == {"somebody:1": "1"}
+        assert behind.redis.pttl("orders") > 50_000
+
+    async def test_the_answer_to_a_question_counts(self, world: World, behind: Behind) -> None:
+        """No watchdog looks after a fixed lease: what the server says in between is news."""
+        lock = world.connect().get_lock("orders")
+        await lock.lock(60)
+        behind.redis.delete("orders")
+        assert not await lock.is_held()
+        assert lock.lost.is_set()
+
+    async def test_another_owner_may_wait_for_it(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.2)
+        lost = lock.lost
+        assert await world.elsewhere(lambda: lost.wait(PATIENCE)) is True
+
+    async def test_another_owner_has_another_hold(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.05)
+        assert await lock.lost.wait(PATIENCE)
+
+        async def work() -> bool:
+            return lock.lost.is_set()
+
+        assert await world.elsewhere(work) is False
+
+    async def test_given_back_is_not_lost(self, world: World) -> None:
+        lock = world.connect().get_lock("orders", owner=1)
+        await lock.lock()
+        lost = lock.lost
+        waiting = world.flag()
+
+        async def work() -> bool:
+            waiting.set()
+            return await lost.wait()
+
+        other = world.spawn(work)
+        await waiting.wait()
+        await lock.unlock()
+        assert await other.result() is False
+        assert lost.is_set() is False
+
+    async def test_closing_the_client_ends_the_wait(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders")
+        await lock.lock()
+        lost = lock.lost
+        waiting = world.flag()
+
+        async def work() -> bool:
+            waiting.set()
+            return await lost.wait()
+
+        other = world.spawn(work)
+        await waiting.wait()
+        await client.close()
+        # Closing gave it back; that the client is closed is no wrong answer, either.
+        with contextlib.suppress(ClosedError):
+            assert await other.result() is False
+
+    async def test_a_new_hold_is_not_lost(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.05)
+        old = lock.lost
+        assert await old.wait(PATIENCE)
+        await lock.lock()
+        assert not lock.lost.is_set()
+        assert old.is_set()
+        assert await lock.is_held()
+
+
+class TestGivingBack:
+    """`unlock` and the end of a block, after the loss."""
+
+    async def test_after_the_lease(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders", owner=1)
+        await lock.lock(0.05)
+        assert await lock.lost.wait(PATIENCE)
+        with pytest.raises(LockLostError) as caught:
+            await lock.unlock()
+        assert "orders" in str(caught.value)
+        assert f"{client.id}:1" in str(caught.value)
+        with pytest.raises(LockNotHeldError) as again:
+            await lock.unlock()
+        assert not isinstance(again.value, LockLostError)
+
+    async def test_since_when(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.05)
+        await world.sleep(0.3)
+        with pytest.raises(LockLostError, match=r"\b0\.[234]\d* s\b"):
+            await lock.unlock()
+
+    async def test_each_nested_hold_is_told(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(0.05)
+        await lock.lock(0.05)
+        assert await lock.lost.wait(PATIENCE)
+        for _ in range(2):
+            with pytest.raises(LockLostError):
+                await lock.unlock()
+        with pytest.raises(LockNotHeldError, match="nobody"):
+            await lock.unlock()
+
+    @pytest.mark.parametrize("how", ["deleted", "taken", "forced"])
+    async def test_taken_away(self, world: World, behind: Behind, how: str) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock()
+        if how == "forced":
+            await world.connect().get_lock("orders").force_unlock()
+        else:
+            behind.redis.delete("orders")
+        if how == "taken":
+            behind.redis.hset("orders", "somebody:1", 1)
+        with pytest.raises(LockLostError, match="orders"):
+            await lock.unlock()
+        assert behind.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
+
+    async def test_forced_by_the_holder_itself(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock()
+        assert await lock.force_unlock()
+        assert lock.lost.is_set()
+        with pytest.raises(LockLostError, match="force"):
+            await lock.unlock()
+
+    async def test_a_loss_below_a_new_hold(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock()
+        await lock.force_unlock()
+        await lock.lock()
+        assert not lock.lost.is_set()
+        await lock.unlock()
+        assert not await lock.is_locked()
+        with pytest.raises(LockLostError):
+            await lock.unlock()
+
+    async def test_coming_in_again_finds_the_loss(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_lock("orders")
+        await lock.lock(60)
+        lost = lock.lost
+        behind.redis.delete("orders")
+        await lock.lock(60)
+        assert lost.is_set()
+        assert list(behind.holds("orders").values()) == ["1"]
+        assert await lock.get_hold_count() == 1
+        await lock.unlock()
+        assert behind.redis.keys() == []
+        with pytest.raises(LockLostError):
+            await lock.unlock()
+
+    async def test_leaving_a_block(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        with pytest.raises(LockLostError, match="orders"):
+            async with lock.hold(lease_time=0.05):
+                await world.sleep(0.1)
+
+    async def test_leaving_a_block_of_a_deleted_key(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_lock("orders")
+        with pytest.raises(LockLostError, match="orders"):
+            async with lock:
+                behind.redis.delete("orders")
+
+    async def test_the_bodys_exception_is_not_hidden(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_lock("orders")
+        with pytest.raises(KeyError) as caught:
+            async with lock:
+                behind.redis.delete("orders")
+                raise KeyError("mine")
+        [note] = caught.value.__notes__
+        assert "LockLostError" in note
+        assert "orders" in note
+
+
+class TestCallback:
+    """`on_lost`."""
+
+    async def test_once_per_loss_with_the_lock(self, world: World, behind: Behind) -> None:
+        lock = world.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        calls: list[tuple[str, int]] = []
+        told = world.flag()
+
+        def callback(lost: Any) -> None:
+            calls.append((lost.name, threading.get_ident()))
+            told.set()
+
+        assert lock.on_lost(callback) is callback
+        await lock.lock()
+        await lock.lock()
+        behind.redis.delete("orders")
+        await told.wait()
+        for _ in range(2):
+            with pytest.raises(LockLostError):
+                await lock.unlock()
+        # Two rounds of the watchdog.
+        await world.sleep(0.25)
+        assert [name for name, _ in calls] == ["orders"]
+        assert calls[0][1] != threading.get_ident()
+
+    async def test_again_for_the_next_hold(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        calls: list[Any] = []
+        lock.on_lost(calls.append)
+        for count in (1, 2):
+            await lock.lock(0.03)
+            assert await lock.lost.wait(PATIENCE)
+            await world.until(lambda count=count: len(calls) == count)  # type: ignore[misc]
+            with pytest.raises(LockLostError):
+                await lock.unlock()
+
+    async def test_not_for_what_was_given_back(self, world: World) -> None:
+        client = world.connect()
+        lock, other = client.get_lock("orders"), client.get_lock("stock")
+        calls: list[Any] = []
+        told = world.flag()
+        lock.on_lost(calls.append)
+        other.on_lost(lambda _: told.set())
+        await lock.lock(0.05)
+        await lock.unlock()
+        await other.lock(0.1)
+        await told.wait()
+        assert calls == []
+
+    async def test_for_every_handle_and_owner(self, world: World) -> None:
+        client = world.connect()
+        told = world.flag()
+        client.get_lock("orders").on_lost(lambda _: told.set())
+        await client.get_lock("orders", owner=1).lock(0.05)
+        await told.wait()
+
+    async def test_a_failure_is_logged_and_stops_nobody(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders")
+        told = world.flag()
+
+        def fails(_: Any) -> None:
+            raise KeyError("in the callback")
+
+        lock.on_lost(fails)
+        lock.on_lost(lambda _: told.set())
+        with caplog.at_level(logging.ERROR, "pyredisson"):
+            await lock.lock(0.03)
+            await told.wait()
+            assert "in the callback" in caplog.text
+            # And the next loss is told as well.
+            again = world.flag()
+            stock = client.get_lock("stock")
+            stock.on_lost(lambda _: again.set())
+            await stock.lock(0.03)
+            await again.wait()
+
+    async def test_it_may_use_the_lock(self, world: World) -> None:
+        """What it does holds up neither the caller nor the watchdog."""
+        lock = world.connect().get_lock("orders")
+        entered, leave = threading.Event(), threading.Event()
+
+        def callback(_: Any) -> None:
+            entered.set()
+            leave.wait(PATIENCE)
+
+        lock.on_lost(callback)
+        await lock.lock(0.03)
+        assert await lock.lost.wait(PATIENCE)
+        await world.until(entered.is_set)
+        await lock.lock(60)
+        assert await lock.is_held()
+        leave.set()
+        await lock.unlock()
+
+    async def test_one_that_is_at_work_does_not_hold_up_closing(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders")
+        entered, leave = threading.Event(), threading.Event()
+
+        def callback(_: Any) -> None:
+            entered.set()
+            leave.wait(PATIENCE)
+
+        lock.on_lost(callback)
+        await lock.lock(0.03)
+        await world.until(entered.is_set)
+        started = time.monotonic()
+        await client.close()
+        assert time.monotonic() - started < PATIENCE / 2
+        leave.set()

@@ -1,0 +1,133 @@
+"""The documentation keeps its word: its examples run, its commands exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+import pyredisson
+from pyredisson.testing import Server
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*EXAMPLES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+ADDRESS = "redis://localhost:6379"
+"""How the examples spell the server, in place of which they get the test's own."""
+
+
+@dataclass
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    output: str | None
+    """What the page says that it prints: the text block that follows at once."""
+
+
+def _blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    text = page.read_text("utf-8")
+    end = -1
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$\n?", text, re.MULTILINE | re.DOTALL):
+        language, body = match[1], match[2]
+        if language == "text" and match.start() == end and found:
+            found[-1].output = body
+        else:
+            found.append(Block(page.name, text.count("\n", 0, match.start()) + 1, language, body, None))
+        end = match.end()
+    return found
+
+
+BLOCKS = [block for page in EXAMPLES for block in _blocks(page)]
+
+
+def _of_language(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+@pytest.mark.parametrize("block", _of_language("python"), ids=lambda block: f"{block.page}:{block.line}")
+def test_a_python_example_runs_and_prints_what_the_page_says(
+    block: Block, server: Server, tmp_path: Path
+) -> None:
+    address = server.url.rpartition("/")[0]
+    for settings in _of_language("yaml"):
+        (tmp_path / "redisson.yaml").write_text(settings.text.replace(ADDRESS, address), "utf-8")
+    program = tmp_path / "example.py"
+    program.write_text(block.text.replace(ADDRESS, address), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if block.output is not None:
+        pattern = ".*".join(map(re.escape, block.output.split("...")))
+        assert re.fullmatch(pattern, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("world", ["import pyredisson\n", "import pyredisson.asyncio\n"])
+def test_there_are_examples_of_both_worlds(world: str) -> None:
+    assert sum(world in block.text for block in _of_language("python")) >= 2
+
+
+def test_no_example_talks_to_a_server_of_its_own_finding() -> None:
+    """Without an address it would be the user's server on this machine."""
+    for block in _of_language("python"):
+        assert "connect()" not in block.text, f"{block.page}:{block.line}"
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named: set[str] = set()
+    for page in PAGES:
+        code = re.findall(r"`(make [^`]+)`|^(make .*)$", page.read_text("utf-8"), re.MULTILINE)
+        named |= {target for parts in code for target in re.findall(r"^make ([a-z]+)", "".join(parts))}
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+def test_every_link_to_a_file_or_a_heading_leads_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        anchors = {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        }
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            if link.startswith("#"):
+                assert link[1:] in anchors, f"{page.name}: {link}"
+            elif "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_rights_in_the_readme_are_enough_and_not_for_other_names() -> None:
+    (rights,) = _of_language("acl")
+    with Server(users=[rights.text.strip()]) as server:
+        url = f"redis://app:secret@{server.host}:{server.port}/0"
+        with pyredisson.connect(url) as holder, pyredisson.connect(url) as waiter:
+            lock = holder.get_lock("orders:1")
+            with lock:
+                assert lock.get_hold_count() == 1
+                assert lock.remain_time_to_live()
+                assert not waiter.get_lock("orders:1").try_lock(wait_time=0.1)
+            with pytest.raises(pyredisson.LockNotHeldError):
+                lock.unlock()
+            assert not lock.force_unlock()
+            with pytest.raises(NoPermissionError):
+                holder.get_lock("stock").lock()
+            with server.redis() as admin:
+                denied = [entry for entry in admin.acl_log() if b"stock" not in str(entry["object"]).encode()]
+            assert not denied

@@ -1,0 +1,192 @@
+"""A cancelled asyncio acquire leaves no key, at whichever await the cancellation strikes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from redis import Redis
+
+import pyredisson.asyncio
+from pyredisson.asyncio import Client
+from pyredisson.testing import Proxy
+
+from .support import ACQUIRE, RELEASE, eventually
+
+pytestmark = pytest.mark.asyncio
+STEPS = 40
+"""More turns of the event loop than an acquire takes; each is one round trip at most."""
+
+
+@pytest_asyncio.fixture
+async def client(proxy: Proxy) -> AsyncIterator[Client]:
+    async with pyredisson.asyncio.connect(proxy.url, lock_watchdog_timeout=30) as running:
+        yield running
+
+
+async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
+    """Cancels the task when the loop has turned so often; True if that ended it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    [outcome] = await asyncio.gather(task, return_exceptions=True)
+    return isinstance(outcome, asyncio.CancelledError)
+
+
+async def nothing_left(admin: Redis, client: Client, name: str) -> None:
+    await asyncio.to_thread(eventually, lambda: not admin.exists(name), 5)
+    assert not [hold for hold in client._shared.holds.table.values() if hold.key[0] == name.encode()]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(
+    proxy: Proxy, admin: Redis, connected: bool
+) -> None:
+    struck = taken = 0
+    for turns in range(STEPS):
+        async with pyredisson.asyncio.connect(proxy.url) as client:
+            if connected:
+                await client.get_lock("other").is_locked()
+            # Twice as late from some turn on: real input and output come between the turns.
+            task = asyncio.ensure_future(take_and_end(client, "a", 2e-4 * max(0, turns - 20)))
+            if await cancel_after(turns, task):
+                struck += 1
+            else:
+                taken += 1
+            await nothing_left(admin, client, "a")
+    assert struck
+
+
+async def take_and_end(client: Client, name: str, seconds: float) -> None:
+    """A user's block, that lasts `seconds`."""
+    async with client.get_lock(name):
+        await asyncio.sleep(seconds)
+
+
+async def test_cancelled_at_any_turn_of_a_contended_wait_it_leaves_no_key(
+    client: Client, admin: Redis
+) -> None:
+    holder = client.get_lock("a", owner=1)
+    for turns in range(STEPS):
+        await holder.lock()
+        waiter = asyncio.ensure_future(take_and_end(client, "a", 0))
+        # Half of them are struck while the release is on its way to them.
+        release = asyncio.ensure_future(holder.unlock()) if turns % 2 else None
+        struck = await cancel_after(turns, waiter)
+        assert struck or release is not None
+        await (release or holder.unlock())
+        await nothing_left(admin, client, "a")
+        assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+
+
+async def test_cancelled_while_its_request_is_held_up_it_leaves_no_key(
+    client: Client, proxy: Proxy, admin: Redis
+) -> None:
+    lock = client.get_lock("a")
+    await lock.is_locked()
+    late = proxy.hold_request(ACQUIRE)
+    task = asyncio.ensure_future(lock.lock())
+    assert await asyncio.to_thread(late.held.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(late.deliver)
+    await nothing_left(admin, client, "a")
+
+
+async def test_cancelled_while_its_reply_is_held_up_it_leaves_no_key(
+    client: Client, proxy: Proxy, admin: Redis
+) -> None:
+    lock = client.get_lock("a")
+    await lock.is_locked()
+    late = proxy.hold_reply(ACQUIRE)
+    task = asyncio.ensure_future(lock.lock())
+    assert await asyncio.to_thread(late.held.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await nothing_left(admin, client, "a")
+    late.deliver()
+    # The reply that nobody waits for any more is no other call's.
+    assert await lock.is_locked() is False
+    assert await lock.remain_time_to_live() is None
+
+
+async def test_cancelled_and_then_cut_off_it_leaves_no_key(
+    client: Client, proxy: Proxy, admin: Redis
+) -> None:
+    """The release that undoes it is lost with the connection, and sent again by another."""
+    lock = client.get_lock("a")
+    await lock.is_locked()
+    late = proxy.hold_reply(ACQUIRE)
+    proxy.cut_request(RELEASE)
+    task = asyncio.ensure_future(lock.lock())
+    assert await asyncio.to_thread(late.held.wait, 5)
+    assert admin.exists("a")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await nothing_left(admin, client, "a")
+
+
+async def test_a_cancelled_reentrant_acquire_keeps_the_outer_hold(
+    client: Client, proxy: Proxy, admin: Redis
+) -> None:
+    lock = client.get_lock("a", owner=7)
+    await lock.lock()
+    for turns in range(STEPS):
+        if not await cancel_after(turns, asyncio.ensure_future(client.get_lock("a", owner=7).lock())):
+            await lock.unlock()
+        await asyncio.to_thread(eventually, lambda: admin.hvals("a") == [b"1"], 5)
+        assert await lock.get_hold_count() == 1
+    await lock.unlock()
+    assert not admin.exists("a")
+
+
+async def test_a_cancelled_release_is_done_all_the_same(client: Client, admin: Redis) -> None:
+    for turns in range(STEPS):
+        lock = client.get_lock("a", owner=turns)
+        await lock.lock()
+        await cancel_after(turns % 8, asyncio.ensure_future(started(lock)))
+        await nothing_left(admin, client, "a")
+
+
+async def started(lock: pyredisson.asyncio.Lock) -> None:
+    """Begun before anybody can cancel it: asyncio throws into a task that never ran before its first line."""
+    await lock.unlock()
+
+
+async def test_a_wait_cut_short_by_a_timeout_leaves_no_key(client: Client, admin: Redis) -> None:
+    holder = client.get_lock("a", owner=1)
+    await holder.lock()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await client.get_lock("a").lock()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.get_lock("a").lock(), 0.05)  # type: ignore[arg-type]
+    await holder.unlock()
+    await nothing_left(admin, client, "a")
+
+
+async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
+    proxy: Proxy, admin: Redis
+) -> None:
+    """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply."""
+
+    def run_and_stop() -> Client:
+        async def stop_halfway() -> Client:
+            client = pyredisson.asyncio.connect(proxy.url)
+            await client.get_lock("a").is_locked()
+            begun.append(asyncio.ensure_future(client.get_lock("a").lock()))
+            await asyncio.sleep(0)
+            return client
+
+        begun: list[asyncio.Future[object]] = []
+        return asyncio.run(stop_halfway())
+
+    client = await asyncio.to_thread(run_and_stop)
+    await asyncio.to_thread(proxy.wait_for, RELEASE)
+    await nothing_left(admin, client, "a")
+    await client.close()

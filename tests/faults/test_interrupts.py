@@ -1,0 +1,257 @@
+"""Ctrl-C at any moment, from real signals: no hold stays behind, no connection is lost, no reply goes astray."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pyredisson.testing import Proxy, Server
+
+from .support import ACQUIRE, Child, eventually, listeners
+
+PRELUDE = """
+import json, random, signal, sys, threading, time, traceback
+import pyredisson
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+url, seed = sys.argv[1], int(sys.argv[2])
+random.seed(seed)
+
+def alarm(longest):
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest))
+
+def quiet():
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+def inside(error):
+    # The innermost function of the library that was interrupted; None: it was the user's own line.
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/pyredisson/" in f.filename]
+    return f"{frames[-1].name}:{frames[-1].lineno}" if frames else None
+"""
+
+TAKE_AND_GIVE_BACK = (
+    PRELUDE
+    + """
+contended, rounds = sys.argv[3] == "contended", int(sys.argv[4])
+client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
+lock = client.get_lock("a")
+over = threading.Event()
+
+def contend():
+    with pyredisson.connect(url) as other:
+        while not over.is_set():
+            with other.get_lock("a"):
+                time.sleep(random.uniform(0, 3e-4))
+            time.sleep(random.uniform(0, 3e-4))
+
+if contended:
+    threading.Thread(target=contend, daemon=True).start()
+kept, interrupts, other_errors = [], 0, []
+for _ in range(rounds):
+    stage = "lock"
+    try:
+        try:
+            alarm(1.5e-3 if contended else 3.5e-4)
+            lock.lock()
+            stage = "unlock"
+            lock.unlock()
+            stage = "done"
+        finally:
+            quiet()
+    except KeyboardInterrupt as error:
+        where = inside(error)
+        interrupts += where is not None
+        hold = lock._logic.hold_of(lock._owner().id)
+        if hold is None:
+            continue
+        # A signal that comes at the very first instruction of a call comes before the call.
+        if where is not None and not (stage == "unlock" and where.startswith(("unlock:", "release:"))):
+            kept.append(f"{stage} interrupted in {where}")
+        while lock._logic.hold_of(lock._owner().id) is not None:
+            lock.unlock()
+    except Exception as error:
+        other_errors.append(f"{stage}: {error!r}")
+over.set()
+
+def use():
+    with client.get_lock(threading.current_thread().name):
+        inside_all.wait(10)
+
+inside_all = threading.Barrier(3)
+users = [threading.Thread(target=use) for _ in range(3)]
+for user in users:
+    user.start()
+for user in users:
+    user.join()
+waiters = sum(len(channel.waiters) for channel in client._shared.hub._channels.values())
+print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))
+sys.stdin.readline()
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("mode", ["free", "contended"])
+def test_interrupts_at_random_moments_leave_no_hold_behind(
+    server: Server, admin: Redis, child: Callable[..., Child], mode: str, seed: int
+) -> None:
+    user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
+    told: dict[str, Any] = json.loads(user.hear(40) or "{}")
+    assert told, "the child failed"
+    assert told["interrupts"] > 50
+    assert told["errors"] == []
+    assert told["kept"] == []
+    assert told["waiters"] == 0
+    # The client lives on: a hold that were still renewed would be there for ever.
+    eventually(lambda: not admin.exists("a"), 5)
+    user.say()
+    assert user.wait() == 0
+
+
+ASK_AND_BE_ANSWERED = (
+    PRELUDE
+    + """
+client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
+free, endless, ours = (client.get_lock(name) for name in ("free", "endless", "ours"))
+for _ in range(4):
+    ours.lock()
+questions = [
+    (free.is_locked, False),
+    (endless.is_locked, True),
+    (free.remain_time_to_live, None),
+    (endless.remain_time_to_live, float("inf")),
+    (ours.get_hold_count, 4),
+    (free.get_hold_count, 0),
+    (endless.try_lock, False),
+]
+wrong, interrupts = [], 0
+for _ in range(1500):
+    ask, right = random.choice(questions)
+    try:
+        try:
+            alarm(2e-4)
+            answer = ask()
+        finally:
+            quiet()
+    except KeyboardInterrupt:
+        interrupts += 1
+        continue
+    except Exception as error:
+        answer = error
+    if answer != right:
+        wrong.append(f"{ask.__name__}: {answer!r}, not {right!r}")
+print(json.dumps({"interrupts": interrupts, "wrong": wrong}))
+"""
+)
+
+
+def test_no_reply_goes_to_another_call_after_an_interrupt(
+    server: Server, admin: Redis, child: Callable[..., Child]
+) -> None:
+    admin.hset("endless", "another:1", 1)
+    told: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).hear(40) or "{}")
+    assert told, "the child failed"
+    assert told["interrupts"] > 100
+    assert told["wrong"] == []
+
+
+INTERRUPTED_ONCE = (
+    PRELUDE
+    + """
+client = pyredisson.connect(url, timeout=20, lock_watchdog_timeout=20)
+lock = client.get_lock("a")
+for _ in range(int(sys.argv[3])):
+    lock.lock()
+client.get_lock("other").is_locked()
+print("go")
+sys.stdin.readline()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("begin")
+try:
+    lock.lock()
+except KeyboardInterrupt:
+    print("interrupted", lock._logic.hold_of(lock._owner().id) and lock._logic.hold_of(lock._owner().id).count)
+else:
+    print("taken")
+sys.stdin.readline()
+print(lock.get_hold_count())
+sys.stdin.readline()
+"""
+)
+
+
+def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
+    proxy: Proxy, admin: Redis, child: Callable[..., Child]
+) -> None:
+    user = child(INTERRUPTED_ONCE, proxy.url, 1, 0)
+    assert user.hear() == "go"
+    late = proxy.hold_request(ACQUIRE)
+    user.say()
+    assert user.hear() == "begin"
+    assert late.held.wait(10)
+    user.signal(signal.SIGINT)
+    assert user.hear() == "interrupted None"
+    try:
+        late.deliver()
+    except OSError as error:
+        # The server had been told to drop that connection.
+        assert "closed the connection" in str(error) or "not answered" in str(error)
+    eventually(lambda: not admin.exists("a"), 5)
+    user.say()
+    assert user.hear() == "0"
+
+
+def test_an_interrupted_acquire_whose_reply_was_on_its_way_leaves_nothing(
+    proxy: Proxy, admin: Redis, child: Callable[..., Child]
+) -> None:
+    user = child(INTERRUPTED_ONCE, proxy.url, 1, 0)
+    assert user.hear() == "go"
+    late = proxy.hold_reply(ACQUIRE)
+    user.say()
+    assert user.hear() == "begin"
+    assert late.held.wait(10)
+    assert admin.exists("a")
+    user.signal(signal.SIGINT)
+    assert user.hear() == "interrupted None"
+    eventually(lambda: not admin.exists("a"), 5)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_interrupted_reentrant_acquire_keeps_the_outer_holds(
+    proxy: Proxy, admin: Redis, child: Callable[..., Child], depth: int
+) -> None:
+    user = child(INTERRUPTED_ONCE, proxy.url, 1, depth)
+    assert user.hear() == "go"
+    late = proxy.hold_reply(ACQUIRE)
+    user.say()
+    assert user.hear() == "begin"
+    assert late.held.wait(10)
+    assert admin.hvals("a") == [b"%d" % (depth + 1)]
+    user.signal(signal.SIGINT)
+    assert user.hear() == f"interrupted {depth}"
+    eventually(lambda: admin.hvals("a") == [b"%d" % depth], 5)
+    user.say()
+    assert user.hear() == f"{depth}"
+
+
+def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
+    server: Server, admin: Redis, child: Callable[..., Child]
+) -> None:
+    admin.hset("a", "another:1", 1)
+    user = child(INTERRUPTED_ONCE, server.url, 1, 0)
+    assert user.hear() == "go"
+    user.say()
+    assert user.hear() == "begin"
+    eventually(lambda: listeners(admin, "a") == 1)
+    user.signal(signal.SIGINT)
+    assert user.hear(3) == "interrupted None"
+    admin.delete("a")
+    admin.publish("redisson_lock__channel:{a}", "0")
+    user.say()
+    assert user.hear() == "0"
+    assert not admin.exists("a")
