@@ -37,7 +37,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all without")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: a first look, not a figure to quote")
+    parser.add_argument("--quick", action="store_true", help="a first look, not a figure to quote")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:

@@ -23,7 +23,7 @@ Maker = Callable[[str], Pair]
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """One task beside a bare protocol; five hundred beside a pipelining one, and beside redis.asyncio's Lock."""
+    """One task beside a bare protocol; 500 beside a pipelining one, and beside redis.asyncio's Lock."""
     return [_one_task(8 if quick else 40), *_many_tasks(2 if quick else 8)]
 
 

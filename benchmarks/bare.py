@@ -17,7 +17,8 @@ from pyredisson.testing import Server
 LEASE = b"30000"
 BUFFER = 65536
 
-Command = tuple[bytes, ...]
+Command = tuple[Any, ...]
+"""Of bytes; hiredis declares that it packs tuples of one."""
 
 
 class Commands:

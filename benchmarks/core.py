@@ -5,48 +5,48 @@ from __future__ import annotations
 import binascii
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from timeit import Timer as Stopwatch
+from typing import Any
 
 from benchmarks import Row, Target
 from benchmarks.measure import Samples, interleave, one_core
-from pyredisson._core import Timer, Wheel, owner_name, pack, slot
+from pyredisson._core import Timer, Wheel, command, owner_name, pack, slot
 
 TICKS = 10_000
 STEP = 100
-CALLS = 100_000
+STRETCHES = 5
+STRETCH = 0.003
+"""Seconds."""
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """Slots and packing by the call; the wheel by the timer, with a million of them."""
+    """Slots and commands by the call; the wheel by the timer, with a million of them."""
     with one_core():
-        return [*_calls(3 if quick else 9), *_wheel(100_000 if quick else 1_000_000, 1 if quick else 3)]
+        return [*_calls(5 if quick else 25), *_wheel(100_000 if quick else 1_000_000, 1 if quick else 3)]
 
 
 def _calls(rounds: int) -> list[Row]:
     name = "lock:orders:12345678"  # 20 bytes
-    head = b"*8\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n2\r\n"
-    keys = b"$20\r\n" + name.encode() + b"\r\n"
-    owner = owner_name("b983c153-7421-469a-addb-44fb92259a1b", 1)
+    head = b"*7\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n1\r\n"
+    owner = owner_name("b983c153-7421-469a-addb-44fb92259a1b", 2**32)
+    acquire = {"head": head, "key": name.encode(), "owner": owner}
+    renewal = {"args": [b"EVALSHA", b"a" * 40, 100, *[name.encode()] * 100, 30000, *[owner] * 100]}
 
-    slots = interleave(
-        {
-            "pyredisson": _per_call("slot(name)", {"slot": slot, "name": name}),
-            "binascii": _per_call("slot(name)", {"slot": _slot, "name": name}),
-        },
-        rounds,
-    )
-    packs = interleave(
-        {
-            "pyredisson": _per_call("f(h, k, o, 1, 30000)", {"f": pack, "h": head, "k": keys, "o": owner}),
-            "bytes %": _per_call("f(h, k, o, 1, 30000)", {"f": _pack, "h": head, "k": keys, "o": owner}),
-        },
-        rounds,
-    )
+    def beside(python: str, ours: Any, theirs: Any, call: str, names: Mapping[str, object]) -> Samples:
+        contenders = {"pyredisson": ours, python: theirs}
+        return interleave(
+            {who: _per_call(call, {**names, "f": function}) for who, function in contenders.items()}, rounds
+        )
+
+    slots = beside("binascii", slot, _slot, "f(name)", {"name": name})
+    packs = beside("bytes %", pack, _pack, "f(head, key, owner, 1, 30000)", acquire)
+    commands = beside("bytes %", command, _command, "f(*args)", renewal)
     return [
         _row("slot *", "the cluster slot of a 20-byte name", slots, Target("ours", "<=", 60)),
-        _row("pack *", "a command with three arguments, its beginning made before", packs, None),
+        _row("pack *", "the command that takes a lock, its constant beginning made before", packs, None),
+        _row("command *", "the command that renews 100 locks", commands, None),
     ]
 
 
@@ -95,8 +95,10 @@ def _row(name: str, what: str, samples: Samples, target: Target | None) -> Row:
 
 
 def _per_call(statement: str, names: dict[str, object]) -> Callable[[], float]:
+    """A contender that gives nanoseconds a call, of its quickest stretch: interruptions aren't its cost."""
     watch = Stopwatch(statement, globals=names)
-    return lambda: watch.timeit(CALLS) / CALLS * 1e9
+    calls = max(1, int(100 * STRETCH / watch.timeit(100)))
+    return lambda: min(watch.repeat(STRETCHES, calls)) / calls * 1e9
 
 
 def _slot(name: str) -> int:
@@ -113,6 +115,10 @@ def _pack(head: bytes, *args: bytes | int) -> bytes:
         body = b"%d" % arg if isinstance(arg, int) else arg
         parts.append(b"$%d\r\n%b\r\n" % (len(body), body))
     return b"".join(parts)
+
+
+def _command(*args: bytes | int) -> bytes:
+    return _pack(b"*%d\r\n" % len(args), *args)
 
 
 def _our_wheel(dues: list[int]) -> dict[str, float]:

@@ -39,7 +39,7 @@ def _row(name: str, rounds: int, *, pinned: bool) -> Row:
         samples = _measure(rounds, polling=not pinned)
     return Row(
         name=name,
-        what="before unlock() to after lock() in another process that waits, beside a SUBSCRIBE and an EVALSHA socket"
+        what="from before unlock() to after lock() in another process that waits, beside two bare sockets"
         + (", all on one core" if pinned else ""),
         unit="ms",
         ours=samples.median("pyredisson"),

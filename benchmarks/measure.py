@@ -15,7 +15,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 WARM_UP = 2
-"""Rounds that aren't counted: connections, scripts, caches and the specializing interpreter settle in them."""
+"""Rounds that aren't counted: connections, scripts, caches and the interpreter settle in them."""
 
 
 class Samples:

@@ -88,8 +88,8 @@ def _makers(server: Server, stack: ExitStack) -> dict[str, Maker]:
         _, release_sha, _, _, channel, _, none_left = commands.release
 
         def pair() -> None:
-            taken = plain.evalsha(acquire_sha, 1, key, owner, count, lease)  # type: ignore[arg-type]
-            freed = plain.evalsha(release_sha, 2, key, channel, owner, none_left)  # type: ignore[arg-type]
+            taken = plain.evalsha(acquire_sha, 1, key, owner, count, lease)
+            freed = plain.evalsha(release_sha, 2, key, channel, owner, none_left)
             if taken is not None or freed != 1:
                 raise AssertionError("redis-py didn't lock and unlock")
 
@@ -105,7 +105,7 @@ def _makers(server: Server, stack: ExitStack) -> dict[str, Maker]:
 
         return pair
 
-    makers = {
+    makers: dict[str, Maker] = {
         "bare loop": bare,
         "pyredisson": ours,
         "redis-py EVALSHA": evalsha,

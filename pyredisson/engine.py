@@ -26,6 +26,8 @@ from pyredisson.wire.node import Node
 
 FAREWELL = 1.0
 """Seconds that giving back what is held may take when a client is closed or the interpreter ends."""
+SHORTEST_FAREWELL = 0.02
+"""Seconds for a client whose turn comes when the others have used up the time."""
 FAREWELL_BATCH = 1000
 
 
@@ -66,9 +68,9 @@ class Engine:
         run(self._watchdog_runtime.close)
         return left
 
-    def say_farewell(self, payloads: list[bytes]) -> None:
-        """Sends what must still be sent, once, over a connection of its own, in about `FAREWELL` seconds."""
-        config = dataclasses.replace(self.config, timeout=FAREWELL / 2, connect_timeout=FAREWELL / 2)
+    def say_farewell(self, payloads: list[bytes], seconds: float = FAREWELL) -> None:
+        """Sends what must still be sent, once, over a connection of its own, in about so many seconds."""
+        config = dataclasses.replace(self.config, timeout=seconds / 2, connect_timeout=seconds / 2)
         node = Node(config)
         connection = Connection(node)
         try:
@@ -116,9 +118,11 @@ def _start_watchdog(watchdog: Watchdog) -> None:
 
 
 def _at_exit() -> None:
+    # One deadline for all clients: behind hung servers each of them would use up its own.
+    deadline = clock() + FAREWELL
     for engine in list(_engines):
         if left := engine.end():
-            engine.say_farewell(left)
+            engine.say_farewell(left, max(SHORTEST_FAREWELL, deadline - clock()))
 
 
 def _after_fork() -> None:

@@ -61,7 +61,9 @@ def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
         return clock()
     if timeout == -1:
         return None
-    return deadline_of(timeout, "timeout", clock)
+    # None is no bound here: threading refuses it, too.
+    bound = seconds(timeout, "timeout", allow_inf=True)
+    return None if bound == math.inf else clock() + bound
 
 
 def attach(error: BaseException, failure: BaseException) -> None:

@@ -51,9 +51,7 @@ class ThreadRuntime:
         self._closed = False
 
     async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
-        if fresh:
-            return self._pool.call_fresh(payload)
-        return self._pool.call(payload)
+        return self._pool.call(payload, fresh=fresh)
 
     async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
         return self._pool.call_all(payloads)

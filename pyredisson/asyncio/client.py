@@ -371,7 +371,8 @@ class Lost:
         over = AioSignal()
 
         def ended(hold: Hold) -> None:
-            loop.call_soon_threadsafe(over.set)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(over.set)
 
         hold.listen(ended)
         try:

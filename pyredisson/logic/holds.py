@@ -17,6 +17,10 @@ MOST_LOST = 10_000
 """Lost holds that nobody gave back are remembered up to this number, for the error that `unlock` raises."""
 
 
+GONE = "its key expired or was taken away on the server"
+"""Why a hold is lost that the server doesn't know any more."""
+
+
 class State(Enum):
     """What has become of a hold."""
 
@@ -85,7 +89,7 @@ class Hold(Timer):
         self.leases: int | list[int | None] | None = lease
         """The lease of each nested hold in ms, innermost last (None: renewed); bare while there is one."""
         self.ends = ends
-        """The clock's reading from which on this hold can't be proven any more."""
+        """The clock's reading from which on this hold can't be proven any more; once lost, since when."""
         self.state = HELD
         self.reason = ""
         self.listeners: list[Listener] | None = None
@@ -185,6 +189,7 @@ class Holds:
         if hold.state is LOST:
             return
         hold.reason = reason
+        hold.ends = min(hold.ends, self._clock())
         hold.end(LOST)
         logger.warning(
             "lock %r was lost by owner %s: %s",

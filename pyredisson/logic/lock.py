@@ -12,6 +12,7 @@ from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import calls
 from pyredisson.logic.holds import (
     GIVEN_BACK,
+    GONE,
     HELD,
     LOST,
     Hold,
@@ -188,7 +189,7 @@ class LockLogic:
             owner.rename()
             raise
         if reply is None and proven:
-            shared.holds.lose(hold, "its key expired or was taken away on the server")
+            shared.holds.lose(hold, GONE)
         if hold.state is LOST:
             raise LockLostError(self.loss_of(owner, hold))
 
@@ -228,6 +229,9 @@ class LockLogic:
         reply = await self._call(command(b"HGET", self.key, hold.owner))
         if shared.holds.table.get(key) is not hold or not shared.holds.proven(hold):
             return 0
+        if reply is None:
+            shared.watchdog.forget(hold)
+            shared.holds.lose(hold, GONE)
         return int(reply or 0)
 
     async def remain_time_to_live(self) -> float | None:
@@ -253,7 +257,8 @@ class LockLogic:
 
     def loss_of(self, owner: Owner, hold: Hold) -> str:
         """What to say of a lost hold."""
-        return f"{self.named(owner)} was lost: {hold.reason}"
+        ago = self.shared.clock() - hold.ends
+        return f"{self.named(owner)} was lost {ago:.3f} s ago: {hold.reason}"
 
     def named(self, owner: Owner) -> str:
         """The lock and the owner, for messages."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pyredisson.config import Config, lease_ms
 from pyredisson.errors import ClosedError
-from pyredisson.logic.holds import Hold, Holds, Owner
+from pyredisson.logic.holds import GIVEN_BACK, Hold, Holds, Owner
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.runtime import Runtime
@@ -84,6 +84,8 @@ class Shared:
         self.watchdog.close()
         left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
         self.holds.table.clear()
+        for hold in left:
+            hold.end(GIVEN_BACK)
         return left
 
     def _lost(self, hold: Hold) -> None:

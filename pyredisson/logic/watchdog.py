@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import Wheel, command
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
-from pyredisson.logic.holds import HELD, Hold, Holds, logger
+from pyredisson.logic.holds import GONE, HELD, Hold, Holds, logger
 from pyredisson.runtime import Cut, Reply, Runtime
 
 BATCH = 100
@@ -170,7 +170,7 @@ class Watchdog:
                 continue
             if renewed != 1:
                 self._wheel.discard(hold)
-                self._holds.lose(hold, "its key expired or was taken away on the server")
+                self._holds.lose(hold, GONE)
             else:
                 if hold.ends < ends:
                     hold.ends = ends

@@ -233,12 +233,19 @@ class Pool:
         """Whether more than going back to the others may be due when a connection returns."""
         self._closed = False
 
-    def call(self, payload: bytes) -> Reply:
-        """One command over an idle connection, or a new one."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._another()
+    def call(self, payload: bytes, *, fresh: bool = False) -> Reply:
+        """One command over an idle connection, or a new one.
+
+        With `fresh` over a new one: where one failed the idle ones are likely to, and are closed.
+        """
+        if fresh:
+            self.clear()
+            connection = self._another(fresh=True)
+        else:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._another()
         try:
             return connection.call(payload)
         finally:
@@ -248,12 +255,6 @@ class Pool:
                 self._idle.append(connection)
             if self._attention:
                 self._returned()
-
-    def call_fresh(self, payload: bytes) -> Reply:
-        """One command over a new connection; where one failed the idle ones are likely to, and are closed."""
-        self.clear()
-        self._idle.append(self._another(fresh=True))
-        return self.call(payload)
 
     def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""

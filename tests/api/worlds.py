@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
 from redis import Redis
@@ -14,7 +14,6 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.client import Holding, Lost
-from pyredisson.threads import run
 
 T = TypeVar("T")
 PATIENCE = 5.0
@@ -200,7 +199,7 @@ class _Thread(Other[T]):
             return await self._work()
 
         try:
-            self._outcome.append(run(operation()))
+            self._outcome.append(_finished(operation()))
         except BaseException as error:
             self._error = error
 
@@ -252,3 +251,13 @@ class _TaskFlag(Flag):
     async def wait(self) -> None:
         async with asyncio.timeout(PATIENCE):
             await self._event.wait()
+
+
+def _finished(operation: Coroutine[Any, Any, T]) -> T:
+    """Runs what never suspends."""
+    try:
+        operation.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("an operation suspended in the thread world")

@@ -86,7 +86,9 @@ def test_there_are_examples_of_both_worlds(world: str) -> None:
 def test_no_example_talks_to_a_server_of_its_own_finding() -> None:
     """Without an address it would be the user's server on this machine."""
     for block in _of_language("python"):
-        assert "connect()" not in block.text, f"{block.page}:{block.line}"
+        where = f"{block.page}:{block.line}"
+        assert not re.search(r"connect\(\s*(\)|\w+=)", block.text), where
+        assert all(url.startswith(ADDRESS) for url in re.findall(r"\w+://[^\"]*", block.text)), where
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:
@@ -129,5 +131,5 @@ def test_the_rights_in_the_readme_are_enough_and_not_for_other_names() -> None:
             with pytest.raises(NoPermissionError):
                 holder.get_lock("stock").lock()
             with server.redis() as admin:
-                denied = [entry for entry in admin.acl_log() if b"stock" not in str(entry["object"]).encode()]
+                denied = [entry for entry in admin.acl_log() if "stock" not in str(entry["object"])]
             assert not denied

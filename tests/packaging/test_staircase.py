@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 FLOORS = [
     {"_core", "lua"},
     {"errors", "scripts", "config"},
-    {"runtime"},
+    {"runtime", "signals"},
     {"logic"},
     {"wire"},
     {"threads", "aio"},

@@ -15,6 +15,9 @@ from .server import Server
 from .weather import REPLY_TIMEOUT, Weather
 from .world import Cancelled, Flag, Park, Process, World
 
+OVERSHOOT = 5e-5
+"""Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
+
 
 class Network:
     """The server and every way to it."""
@@ -225,7 +228,7 @@ class SimRuntime:
         if signal.is_set():
             return
         signal.park = park = Park()
-        self._world.after(seconds, park.resolve)
+        self._world.after(seconds + OVERSHOOT, park.resolve)
         try:
             await park
         finally:
@@ -233,7 +236,7 @@ class SimRuntime:
 
     async def sleep(self, seconds: float) -> None:
         park = Park()
-        self._world.after(seconds, park.resolve)
+        self._world.after(seconds + OVERSHOOT, park.resolve)
         await park
 
     def signal(self) -> Flag:

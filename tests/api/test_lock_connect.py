@@ -1,0 +1,176 @@
+"""Every form of `connect`, each with a lock taken over it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.exceptions import AuthenticationError, NoPermissionError
+
+import pyredisson
+from pyredisson import Config, ConfigError
+from pyredisson.testing import Server
+
+from .worlds import World
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    """A server with a password, and with a user who may do what a lock needs and no more."""
+    rules = "~orders* resetchannels &redisson_lock__channel:* +@all"
+    with Server(password="s3cret/:@", users=[f"alice on >p%20 {rules}", "idle on >x ~* &* +@all -eval"]) as it:
+        yield it
+
+
+async def works(world: World, address: object, **fields: Any) -> None:
+    client = world.connect(address, **fields)
+    async with client.get_lock("orders") as lock:
+        assert await lock.is_held()
+        assert not await client.get_lock("orders", owner=1).try_lock(wait_time=0.02)
+
+
+async def test_urls(world: World, server: Server) -> None:
+    await works(world, server.url)
+    await works(world, server.unix_url)
+
+
+async def test_tls(world: World, tls_server: Server) -> None:
+    await works(world, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
+
+
+async def test_tls_with_an_unknown_certificate(world: World, tls_server: Server) -> None:
+    client = world.connect(tls_server.tls_url, retry_attempts=0)
+    with pytest.raises(redis.exceptions.ConnectionError, match="certificate"):
+        await client.get_lock("orders").lock()
+
+
+async def test_the_database(world: World, server: Server, admin: redis.Redis) -> None:
+    client = world.connect(server.url.replace("/0", "/3"))
+    await client.get_lock("orders").lock()
+    assert admin.dbsize() == 0
+    with server.redis(db=3) as third:
+        assert third.keys() == [b"orders"]
+    assert not await world.connect(server.url, database=3).get_lock("orders").try_lock()
+
+
+async def test_a_config(world: World, server: Server) -> None:
+    config = Config(host=server.host, port=server.port, lock_watchdog_timeout=7)
+    await works(world, config)
+    lock = world.connect(config).get_lock("orders")
+    await lock.lock()
+    left = await lock.remain_time_to_live()
+    assert left is not None
+    assert 6 < left <= 7
+
+
+async def test_redissons_file(world: World, server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "redisson.yaml"
+    file.write_text(
+        f'singleServerConfig:\n  address: "redis://{server.host}:{server.port}"\n'
+        "  database: 0\nlockWatchdogTimeout: 8000\nthreads: 16\n"
+    )
+    client = world.connect(Config.from_yaml(str(file)))
+    lock = client.get_lock("orders")
+    await lock.lock()
+    left = await lock.remain_time_to_live()
+    assert left is not None
+    assert 7 < left <= 8
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
+async def test_a_client_of_redis_py(world: World, server: Server, kind: Any) -> None:
+    await works(world, kind(host=server.host, port=server.port))
+    await works(world, kind.from_url(server.unix_url))
+
+
+async def test_fields_stand_beside_an_address(world: World, server: Server) -> None:
+    client = world.connect(server.url, lock_watchdog_timeout=9, client_name="me")
+    lock = client.get_lock("orders")
+    await lock.lock()
+    left = await lock.remain_time_to_live()
+    assert left is not None
+    assert 8 < left <= 9
+    with server.redis() as admin:
+        assert "me" in [entry["name"] for entry in admin.client_list()]
+
+
+async def test_unknown_fields(world: World) -> None:
+    with pytest.raises((ConfigError, TypeError), match="watchdog_timeout"):
+        world.connect("redis://127.0.0.1:1", watchdog_timeout=9)
+
+
+async def test_a_password(world: World, guarded: Server) -> None:
+    await works(world, guarded.url)
+    address = f"redis://{guarded.host}:{guarded.port}"
+    await works(world, address, password=guarded.password)
+    for wrong in ({}, {"password": "wrong"}, {"username": "nobody", "password": "x"}):
+        client = world.connect(address, **wrong)
+        with pytest.raises(AuthenticationError):
+            await client.get_lock("orders").lock()
+
+
+async def test_an_acl_user(world: World, guarded: Server) -> None:
+    address = f"{guarded.host}:{guarded.port}"
+    await works(world, f"redis://alice:p%2520@{address}/0")
+    await works(world, f"redis://{address}", username="alice", password="p%20")
+    client = world.connect(f"redis://{address}", username="alice", password="p%20")
+    with pytest.raises(NoPermissionError):
+        await client.get_lock("another key").lock()
+
+
+async def test_connecting_never_blocks(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started = time.monotonic()
+        address = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        client = world.connect(address, connect_timeout=0.2, timeout=0.2, retry_attempts=0)
+        client.get_lock("orders")
+        assert time.monotonic() - started < 0.2
+        with pytest.raises(redis.exceptions.TimeoutError):
+            await client.get_lock("orders").lock()
+
+
+async def test_no_server_is_needed_yet(world: World, own_server: Server) -> None:
+    own_server.kill()
+    client = world.connect(own_server.url)
+    lock = client.get_lock("orders")
+    own_server.start()
+    await lock.lock()
+    assert await lock.is_held()
+
+
+def test_one_import_is_enough() -> None:
+    """`pyredisson.asyncio` is there after `import pyredisson`, as the contract writes it."""
+    program = "import pyredisson; pyredisson.asyncio.connect('redis://127.0.0.1:1')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_errors_are_exported() -> None:
+    for name in pyredisson.errors.__all__:
+        error = getattr(pyredisson, name)
+        assert error is getattr(pyredisson.errors, name)
+        assert issubclass(error, pyredisson.RedissonError)
+        assert name in pyredisson.__all__
+    bases = {
+        "ConfigError": ValueError,
+        "ClosedError": RuntimeError,
+        "LockNotHeldError": RuntimeError,
+        "LockLostError": pyredisson.LockNotHeldError,
+        "LockAlreadyHeldError": RuntimeError,
+        "LockUpgradeError": RuntimeError,
+        "LockTimeoutError": TimeoutError,
+        "PermitNotHeldError": ValueError,
+        "NotReplicatedError": pyredisson.RedissonError,
+    }
+    for name, base in bases.items():
+        assert issubclass(getattr(pyredisson, name), base)

@@ -1,0 +1,304 @@
+"""Renewal: one failure costs no lock, what is over is never renewed, and the holder is told once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+import pyredisson
+from pyredisson.testing import Proxy, Server
+
+from .support import ACQUIRE, RENEW, World
+
+LEASE = 0.9
+
+
+def unreachable(admin: Redis) -> None:
+    """The server becomes a replica of nobody there: it keeps its data and says READONLY."""
+    admin.replicaof("127.0.0.1", 1)
+
+
+def out_of_memory(admin: Redis) -> None:
+    admin.config_set("maxmemory", 1)
+
+
+def usual(admin: Redis) -> None:
+    admin.replicaof("NO", "ONE")
+    admin.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def root(own_server: Server) -> Iterator[Redis]:
+    """A plain client of this test's own server."""
+    with own_server.redis() as client:
+        yield client
+
+
+@pytest.fixture
+def own_proxy(own_server: Server) -> Iterator[Proxy]:
+    """Before this test's own server."""
+    with Proxy(own_server.host, own_server.port) as running:
+        yield running
+
+
+async def renewed_again(world: World, admin: Redis, name: str = "a") -> None:
+    """Waits until the lease has been extended."""
+    await world.until(lambda: admin.pttl(name) > LEASE * 1000 * 0.9, 5)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+async def test_a_lost_renewal_is_tried_again_within_the_lease(
+    world: World, proxy: Proxy, admin: Redis, lose: Callable[..., Any]
+) -> None:
+    # The reply deadline is the default, and longer than the lease: waiting for it would cost the lock.
+    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    await world.do(lock.lock())
+    fault = lose(proxy, RENEW)
+    assert await world.elsewhere(fault.happened.wait, 5)
+    await world.sleep(1.5 * LEASE)
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+    await world.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+async def test_all_connections_cut_cost_no_lock(world: World, proxy: Proxy, admin: Redis) -> None:
+    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    await world.do(lock.lock())
+    for _ in range(6):
+        await world.sleep(LEASE / 3)
+        await world.elsewhere(proxy.cut, True)
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+    await world.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("trouble", [unreachable, out_of_memory])
+async def test_errors_of_the_server_cost_no_lock(
+    world: World, own_server: Server, own_proxy: Proxy, root: Redis, trouble: Callable[[Redis], None]
+) -> None:
+    """READONLY for half of the lease; OOM for as long as it likes, as a renewal needs no memory."""
+    lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
+    await world.do(lock.lock())
+    seconds = LEASE if trouble is unreachable else 3 * LEASE
+    own_proxy.forget()
+    trouble(root)
+    await world.elsewhere(own_proxy.wait_for, RENEW)
+    await world.sleep(seconds)
+    usual(root)
+    assert not lock.lost.is_set()
+    await world.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
+    assert not lock.lost.is_set()
+    await world.do(lock.unlock())
+    assert not root.exists("a")
+
+
+@pytest.mark.asyncio
+async def test_a_busy_script_costs_no_lock(
+    world: World, own_server: Server, own_proxy: Proxy, root: Redis
+) -> None:
+    # The name that every version knows.
+    root.config_set("lua-time-limit", 10)
+    lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
+    await world.do(lock.lock())
+
+    def run_for_ever() -> None:
+        with own_server.redis(socket_timeout=10) as other:
+            try:
+                other.eval("while true do end", 0)
+            except RedisError as error:
+                ended.append(str(error))
+
+    ended: list[str] = []
+    script = threading.Thread(target=run_for_ever)
+    script.start()
+    own_proxy.forget()
+    await world.elsewhere(own_proxy.wait_for, RENEW)
+    await world.sleep(LEASE / 2)
+    root.script_kill()
+    script.join()
+    assert ended
+    await world.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+    await world.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+async def test_a_deleted_key_is_told_once_at_the_next_renewal(
+    world: World, server: Server, admin: Redis
+) -> None:
+    lock = world.connect(server.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    told: list[object] = []
+    lock.on_lost(told.append)
+    await world.do(lock.lock())
+    admin.delete("a")
+    begin = time.monotonic()
+    assert await world.do(lock.lost.wait(5))
+    # A third of the lease, and not all of it.
+    assert time.monotonic() - begin < LEASE * 0.9
+    await world.until(lambda: told)
+    with pytest.raises(pyredisson.LockLostError):
+        await world.do(lock.unlock())
+    await world.sleep(LEASE)
+    assert len(told) == 1
+    assert not admin.exists("a")
+
+
+@pytest.mark.asyncio
+async def test_what_is_given_back_is_renewed_no_more(world: World, proxy: Proxy, admin: Redis) -> None:
+    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    for _ in range(20):
+        await world.do(lock.lock())
+        await world.do(lock.unlock())
+    # Held with a lease of its own: it isn't renewed either, however often it was before.
+    await world.do(lock.lock(2 * LEASE))
+    proxy.forget()
+    await world.sleep(1.2 * LEASE)
+    assert proxy.seen(RENEW) == 0
+    assert not lock.lost.is_set()
+    await world.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+async def test_what_is_given_back_while_its_renewal_is_under_way_is_not_lost(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    told: list[object] = []
+    lock.on_lost(told.append)
+    await world.do(lock.lock())
+    late = proxy.hold_request(RENEW)
+    assert await world.elsewhere(late.held.wait, 5)
+    await world.do(lock.unlock())
+    await world.elsewhere(late.deliver)
+    assert not admin.exists("a")
+    await world.do(lock.lock())
+    await world.sleep(LEASE / 2)
+    assert told == []
+    assert await world.do(lock.get_hold_count()) == 1
+    await world.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+async def test_a_lost_lock_is_neither_renewed_nor_made_again(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    await world.do(lock.lock())
+    admin.delete("a")
+    assert await world.do(lock.lost.wait(5))
+    admin.hset("a", "another:1", 1)
+    proxy.forget()
+    await world.sleep(LEASE)
+    assert proxy.seen(RENEW) == 0
+    assert admin.hgetall("a") == {b"another:1": b"1"}
+    assert admin.pttl("a") == -1
+
+
+@pytest.mark.asyncio
+async def test_an_interrupted_acquire_is_never_renewed(world: World, proxy: Proxy, admin: Redis) -> None:
+    client = world.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=0.2, retry_attempts=0)
+    lock = client.get_lock("a")
+    await world.do(lock.is_locked())
+    proxy.drop_reply(ACQUIRE, times=2)
+    with pytest.raises(RedisError):
+        await world.do(lock.lock())
+    await world.until(lambda: not admin.exists("a"), 3)
+    proxy.forget()
+    await world.sleep(LEASE)
+    assert proxy.seen(RENEW) == 0
+    assert not admin.exists("a")
+
+
+@pytest.mark.asyncio
+async def test_one_key_of_a_wrong_type_stops_no_other_renewal(
+    world: World, server: Server, admin: Redis
+) -> None:
+    client = world.connect(server.url, lock_watchdog_timeout=2 * LEASE)
+    locks = [client.get_lock(f"a{number}") for number in range(250)]
+    for lock in locks:
+        await world.do(lock.lock())
+    told: list[Any] = []
+    for number in (0, 99, 120, 249):
+        locks[number].on_lost(told.append)
+        admin.delete(f"a{number}")
+        admin.lpush(f"a{number}", "not a lock")
+    await world.until(lambda: len(told) == 4)
+    await world.sleep(2 * LEASE)
+    assert len(told) == 4
+    assert sum(lock.lost.is_set() for lock in locks) == 4
+    assert admin.exists(*[lock.name for lock in locks]) == 250
+    assert min(admin.pttl(lock.name) for lock in locks[1:99]) > 0
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_fails_stops_no_other_batch(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    """The batch with that lock fails once with every kind of loss, and all locks live on."""
+    client = world.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
+    locks = [client.get_lock(f"a{number}") for number in range(250)]
+    for lock in locks:
+        await world.do(lock.lock())
+    fault = proxy.cut_request(RENEW)
+    assert await world.elsewhere(fault.happened.wait, 5)
+    await world.sleep(2.5 * LEASE)
+    assert not any(lock.lost.is_set() for lock in locks)
+    assert admin.exists(*[lock.name for lock in locks]) == 250
+
+
+@pytest.mark.asyncio
+async def test_two_threads_serve_all_locks(world: World, server: Server, admin: Redis) -> None:
+    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    locks = [client.get_lock(f"a{number}") for number in range(500)]
+    before = set(threading.enumerate())
+    for lock in locks:
+        await world.do(lock.lock())
+    await world.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
+    await renewed_again(world, admin, "a499")
+    assert len(set(threading.enumerate()) - before) <= 2
+    assert not any(lock.lost.is_set() for lock in locks)
+
+
+@pytest.mark.asyncio
+async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
+    world: World, own_server: Server
+) -> None:
+    lock = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2).get_lock("a")
+    told: list[object] = []
+    lock.on_lost(told.append)
+    await world.do(lock.lock())
+    lost = lock.lost
+    own_server.pause()
+    begin = time.monotonic()
+    assert await world.do(lost.wait(5))
+    assert time.monotonic() - begin < LEASE + 0.3
+    await world.until(lambda: told)
+    own_server.resume()
+    with pytest.raises(pyredisson.LockLostError):
+        await world.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(
+    world: World, own_server: Server
+) -> None:
+    lock = world.connect(own_server.url, lock_watchdog_timeout=3 * LEASE, timeout=0.2).get_lock("a")
+    await world.do(lock.lock())
+    for _ in range(2):
+        own_server.pause()
+        await world.sleep(LEASE * 1.3)
+        own_server.resume()
+        await world.sleep(LEASE)
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+    await world.do(lock.unlock())
