@@ -36,7 +36,7 @@ class Commands:
         key = name.encode()
         self.channel = b"redisson_lock__channel:{%s}" % key
         self.acquire: Command = (b"EVALSHA", acquire_sha, b"1", key, owner.encode(), b"1", LEASE)
-        self.release: Command = (b"EVALSHA", release_sha, b"2", key, self.channel, owner.encode(), b"0")
+        self.release: Command = (b"EVALSHA", release_sha, b"1", key, self.channel, owner.encode(), b"0")
 
 
 class BareSocket:

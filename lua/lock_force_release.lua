@@ -2,13 +2,13 @@
 -- Removes a lock, whoever holds it.
 --
 -- KEYS[1]  the lock
--- KEYS[2]  its channel
+-- ARGV[1]  its channel
 -- returns  1: it was held; 0: it was free. A second run may hit the next holder: never sent again.
 --
--- redis-cli --eval lock_force_release.lua orders redisson_lock__channel:{orders}
+-- redis-cli --eval lock_force_release.lua orders , redisson_lock__channel:{orders}
 if redis.call('DEL', KEYS[1]) == 0 then
     return 0
 end
 -- pcall: a user without permission on the channel must still be able to release.
-redis.pcall('PUBLISH', KEYS[2], '0')
+redis.pcall('PUBLISH', ARGV[1], '0')
 return 1

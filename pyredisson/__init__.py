@@ -1,5 +1,7 @@
 """Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
 
+from pyredisson import asyncio
+from pyredisson import asyncio as asyncio
 from pyredisson.client import Client, Lock, connect
 from pyredisson.config import Config
 from pyredisson.errors import (
@@ -29,5 +31,6 @@ __all__ = [
     "NotReplicatedError",
     "PermitNotHeldError",
     "RedissonError",
+    "asyncio",
     "connect",
 ]

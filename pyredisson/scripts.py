@@ -57,8 +57,8 @@ class ScriptSet:
         script = _SCRIPTS[flags]
         self.flags = flags
         self.lock_acquire = script["lock_acquire"].head(1, 3)
-        self.lock_release = script["lock_release"].head(2, 2)
-        self.lock_force_release = script["lock_force_release"].head(2, 0)
+        self.lock_release = script["lock_release"].head(1, 3)
+        self.lock_force_release = script["lock_force_release"].head(1, 1)
         self.lock_renew = script["lock_renew"].sha
 
 

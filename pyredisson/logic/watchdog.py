@@ -128,6 +128,10 @@ class Watchdog:
                 failed |= await self._repair_all()
             except ClosedError:
                 return
+            except Exception:
+                # Whatever it was: the leases of all the others depend on this loop.
+                logger.exception("the watchdog failed and goes on")
+                failed = True
             pause = self._lease / ROUNDS_A_LEASE
             if failed:
                 pause *= (0.5 + runtime.jitter()) / RETRIES_A_ROUND

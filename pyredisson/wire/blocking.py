@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -59,6 +60,8 @@ class Connection:
             welcome = greeting.read(self._exchange(greeting.payload, len(greeting)))
         except BaseException as error:
             self.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise reported(error, node, "connecting to") from error
             # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
             if isinstance(error, OSError):
                 raise Cut(reported(error, node, "connecting to"), sent=False) from error
@@ -146,7 +149,9 @@ class Connection:
         connection, self._socket = self._socket, None
         if connection is not None:
             # TLS would say good-bye in `close`; a child after fork must not do so for its parent.
-            os.close(connection.detach())
+            descriptor = connection.detach()
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _connect(self) -> None:
         node = self._node

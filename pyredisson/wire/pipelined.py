@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -227,6 +228,8 @@ async def connect(node: Node) -> Pipeline:
             welcome = greeting.read(await _exchange(pipeline, greeting))
     except BaseException as error:
         pipeline.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise reported(error, node, "connecting to") from error
         # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
         if isinstance(error, Cut):
             raise Cut(error.error, sent=False) from error

@@ -26,10 +26,18 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
-    """A server with a password, and with a user who may do what a lock needs and no more."""
-    rules = "~orders* resetchannels &redisson_lock__channel:* +@all"
-    with Server(password="s3cret/:@", users=[f"alice on >p%20 {rules}", "idle on >x ~* &* +@all -eval"]) as it:
-        yield it
+    """A server with a password, and with a user who has some keys and their channels."""
+    alice = "alice on >p%20 ~orders* resetchannels &redisson_lock__channel:{orders}* +@all"
+    with Server(password="s3cret/:@", users=[alice]) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> None:
+    """The servers that `server` doesn't stand for are emptied as well."""
+    for name in {"guarded", "tls_server"} & set(request.fixturenames):
+        with request.getfixturevalue(name).redis() as admin:
+            admin.flushall()
 
 
 async def works(world: World, address: object, **fields: Any) -> None:
@@ -148,14 +156,14 @@ async def test_no_server_is_needed_yet(world: World, own_server: Server) -> None
     assert await lock.is_held()
 
 
-def test_one_import_is_enough() -> None:
+async def test_one_import_is_enough() -> None:
     """`pyredisson.asyncio` is there after `import pyredisson`, as the contract writes it."""
     program = "import pyredisson; pyredisson.asyncio.connect('redis://127.0.0.1:1')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_errors_are_exported() -> None:
+async def test_errors_are_exported() -> None:
     for name in pyredisson.errors.__all__:
         error = getattr(pyredisson, name)
         assert error is getattr(pyredisson.errors, name)

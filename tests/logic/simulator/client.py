@@ -171,7 +171,7 @@ class Owner:
         self._plan_strike()
         self.depth[lock.key] -= 1
         try:
-            await lock.release(self.holder)
+            await lock.release(self.holder, hold)
         except Cancelled:
             self._clean = False
             self._ended(lock, "release was cancelled")

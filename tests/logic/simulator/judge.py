@@ -105,7 +105,7 @@ class Judge:
 
     def closing(self) -> None:
         """Everybody has gone home: nothing is left but what the dead and those who left without a word hold."""
-        for key, value in self._keyspace.values.items():
+        for key, value in list(self._keyspace.values.items()):
             if self._keyspace.value(key) is None:
                 continue
             if key not in self._keyspace.ends:

@@ -1,0 +1,343 @@
+"""What only tasks can do: cancellation, and being awaited by a task that somebody else made."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import pyredisson.asyncio
+from pyredisson import LockLostError, LockNotHeldError
+from pyredisson.asyncio import Lock
+from pyredisson.testing import Server
+
+from .worlds import PATIENCE, Behind, World
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestOwner:
+    async def test_gather(self, tasks: World) -> None:
+        client = tasks.connect()
+        orders, stock = client.get_lock("orders"), client.get_lock("stock")
+        await asyncio.gather(orders.lock(), stock.lock())
+        assert await orders.is_held()
+        assert await stock.is_held()
+        assert await asyncio.gather(orders.try_lock(), orders.is_held(), orders.get_hold_count()) == [
+            True,
+            True,
+            2,
+        ]
+        await asyncio.gather(orders.unlock(), stock.unlock())
+        await orders.unlock()
+        assert not await orders.is_locked()
+
+    async def test_wait_for(self, tasks: World) -> None:
+        lock = tasks.connect().get_lock("orders")
+        await asyncio.wait_for(lock.lock(), PATIENCE)
+        assert await asyncio.wait_for(lock.is_held(), PATIENCE)
+        assert await lock.is_held()
+        await asyncio.wait_for(lock.unlock(), PATIENCE)
+        assert not await lock.is_locked()
+
+    async def test_wait_for_in_vain(self, tasks: World, behind: Behind) -> None:
+        client = tasks.connect()
+        holder, lock = client.get_lock("orders", owner=1), client.get_lock("orders")
+        await holder.lock()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lock.lock(), 0.05)
+        assert not await lock.is_held()
+        await holder.unlock()
+        await asyncio.sleep(0.02)
+        assert behind.redis.keys() == []
+
+    async def test_a_task_made_for_the_call(self, tasks: World) -> None:
+        lock = tasks.connect().get_lock("orders")
+        call = lock.lock()
+        assert asyncio.iscoroutine(call)
+        await asyncio.create_task(call)
+        assert await lock.is_held()
+
+    async def test_a_child_task_is_somebody_else(self, tasks: World) -> None:
+        lock = tasks.connect().get_lock("orders")
+        await lock.lock()
+
+        async def child() -> bool:
+            assert not await lock.is_held()
+            with pytest.raises(LockNotHeldError):
+                await lock.unlock()
+            return await lock.try_lock()
+
+        assert await asyncio.create_task(child()) is False
+        async with asyncio.TaskGroup() as group:
+            assert await group.create_task(child()) is False
+
+    async def test_a_successor_of_a_task_is_somebody_else(self, tasks: World) -> None:
+        """`id(task)` is used again at once."""
+        lock = tasks.connect().get_lock("orders")
+        ids = []
+
+        async def take() -> None:
+            ids.append(id(asyncio.current_task()))
+            await lock.lock()
+
+        async def enter() -> None:
+            ids.append(id(asyncio.current_task()))
+            assert not await lock.is_held()
+            assert not await lock.try_lock()
+
+        await asyncio.create_task(take())
+        for _ in range(20):
+            await asyncio.create_task(enter())
+        assert len(set(ids)) < len(ids), "no id was used again: this shows nothing"
+
+    async def test_a_lock_goes_from_task_to_task(self, tasks: World) -> None:
+        client = tasks.connect()
+        await asyncio.create_task(asyncio.wait_for(client.get_lock("orders", owner=3).lock(), PATIENCE))
+        await client.get_lock("orders", owner=3).unlock()
+
+    async def test_without_a_task(self, tasks: World) -> None:
+        client = tasks.connect()
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+
+        def callback(owner: int | None) -> None:
+            try:
+                outcome.set_result(client.get_lock("orders", owner=owner).lock())
+            except RuntimeError as error:
+                outcome.set_exception(error)
+
+        loop.call_soon(callback, None)
+        with pytest.raises(RuntimeError, match="task"):
+            await outcome
+        outcome = loop.create_future()
+        loop.call_soon(callback, 1)
+        await (await outcome)
+        assert await client.get_lock("orders", owner=1).is_held()
+
+    async def test_tasks_take_turns(self, tasks: World) -> None:
+        client = tasks.connect()
+        inside = 0
+        seen = []
+
+        async def work() -> None:
+            nonlocal inside
+            for _ in range(10):
+                async with client.get_lock("orders"):
+                    inside += 1
+                    seen.append(inside)
+                    await asyncio.sleep(0)
+                    inside -= 1
+
+        await asyncio.gather(*(asyncio.create_task(work()) for _ in range(20)))
+        assert seen == [1] * 200
+
+
+async def until_lost(lock: Lock, behind: Behind) -> None:
+    """A body that would go on for ever."""
+    behind.redis.delete("orders")
+    await asyncio.sleep(PATIENCE)
+    pytest.fail("the body was not cancelled")
+
+
+class TestLostBody:
+    """`async with` ends its body when the hold is lost."""
+
+    @pytest.fixture
+    def lock(self, tasks: World) -> Lock:
+        return tasks.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+
+    async def test_it_is_cancelled(self, lock: Lock, behind: Behind) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for scope in (lock, lock.hold(), lock.hold(wait_time=1)):
+            with pytest.raises(LockLostError, match="orders"):
+                async with scope:
+                    await until_lost(lock, behind)
+            assert task.cancelling() == 0
+            await asyncio.sleep(0)
+            assert not await lock.is_held()
+        async with lock:
+            assert await lock.is_held()
+
+    async def test_at_the_end_of_a_fixed_lease(self, lock: Lock) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(LockLostError):
+            async with lock.hold(lease_time=0.1):
+                await asyncio.sleep(PATIENCE)
+        assert 0.09 < loop.time() - started < 1
+
+    async def test_unless_told_otherwise(self, lock: Lock) -> None:
+        finished = False
+        with pytest.raises(LockLostError):
+            async with lock.hold(lease_time=0.05, cancel_on_lost=False):
+                assert await lock.lost.wait(PATIENCE)
+                await asyncio.sleep(0.02)
+                finished = True
+        assert finished
+
+    async def test_nested(self, lock: Lock, behind: Behind) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(LockLostError):
+            async with lock, lock, lock.hold():
+                await until_lost(lock, behind)
+        assert task.cancelling() == 0
+        assert await lock.get_hold_count() == 0
+        with pytest.raises(LockNotHeldError, match="nobody"):
+            await lock.unlock()
+
+    async def test_two_locks(self, lock: Lock, behind: Behind, tasks: World) -> None:
+        stock = tasks.connect().get_lock("stock")
+        with pytest.raises(LockLostError, match="orders"):
+            async with lock, stock:
+                await until_lost(lock, behind)
+        assert not await stock.is_locked()
+
+    async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
+        """The cancellation comes when the body has ended: it must strike nothing else."""
+
+
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(LockLostError):
+            async with lock.hold(lease_time=0.05):
+                time.sleep(0.1)
+        assert task.cancelling() == 0
+        await asyncio.sleep(0.02)
+
+    async def test_a_body_that_ends_as_it_is_lost(self, lock: Lock) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for step in range(15):
+            try:
+                async with lock.hold(lease_time=0.02):
+                    await asyncio.sleep(0.013 + step * 0.001)
+            except LockLostError:
+                pass
+            assert task.cancelling() == 0
+            await asyncio.sleep(0)
+            await asyncio.wait_for(lock.force_unlock(), PATIENCE)
+
+    async def test_the_bodys_own_exception_wins(self, lock: Lock, behind: Behind) -> None:
+        with pytest.raises(KeyError) as caught:
+            async with lock:
+                try:
+                    await until_lost(lock, behind)
+                except asyncio.CancelledError:
+                    raise KeyError("mine") from None
+        assert any("LockLostError" in note for note in caught.value.__notes__)
+
+    async def test_a_cancellation_from_outside_stays_one(self, lock: Lock) -> None:
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with lock:
+                entered.set()
+                await asyncio.sleep(PATIENCE)
+
+        task = asyncio.create_task(work())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not await lock.is_locked()
+
+    async def test_both_at_once(self, lock: Lock) -> None:
+        """Who was cancelled from outside must end, whatever else happened."""
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with lock:
+                entered.set()
+                await asyncio.sleep(PATIENCE)
+
+        task = asyncio.create_task(work())
+        await entered.wait()
+        await lock.force_unlock()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def test_a_timeout_around_it(self, lock: Lock) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), lock:
+                await asyncio.sleep(PATIENCE)
+        assert not await lock.is_locked()
+
+    async def test_a_timeout_inside(self, lock: Lock, behind: Behind) -> None:
+        with pytest.raises(LockLostError):
+            async with lock, asyncio.timeout(PATIENCE):
+                await until_lost(lock, behind)
+
+
+class TestOnLost:
+    async def test_a_coroutine_function(self, tasks: World) -> None:
+        client = tasks.connect()
+        lock = client.get_lock("orders")
+        ran: asyncio.Future[tuple[str | bytes, int]] = asyncio.get_running_loop().create_future()
+
+        @lock.on_lost
+        async def callback(lost: Lock) -> None:
+            await asyncio.sleep(0)
+            ran.set_result((lost.name, threading.get_ident()))
+
+        await lock.lock(0.03)
+        async with asyncio.timeout(PATIENCE):
+            assert await ran == ("orders", threading.get_ident())
+
+    async def test_a_blocking_function_does_not_block_the_loop(self, tasks: World) -> None:
+        lock = tasks.connect().get_lock("orders")
+        entered, leave = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        @lock.on_lost
+        def callback(_: Lock) -> None:
+            loop.call_soon_threadsafe(entered.set)
+            assert leave.wait(PATIENCE)
+
+        await lock.lock(0.03)
+        async with asyncio.timeout(PATIENCE):
+            await entered.wait()
+        leave.set()
+
+
+async def test_the_watchdog_does_not_need_the_loop(tasks: World) -> None:
+
+
+    lock = tasks.connect(lock_watchdog_timeout=0.4).get_lock("orders")
+    await lock.lock()
+    time.sleep(0.6)
+    assert not lock.lost.is_set()
+    assert await lock.is_held()
+
+
+def plain_loops(server: Server) -> None:
+    client = pyredisson.asyncio.connect(server.url)
+    lock = client.get_lock("orders", owner=1)
+
+    async def take() -> None:
+        await lock.lock()
+
+    async def give_back() -> None:
+        assert not await client.get_lock("orders", owner=2).try_lock(wait_time=0.02)
+        await lock.unlock()
+        await client.close()
+
+    asyncio.run(take())
+    asyncio.run(give_back())
+
+
+async def test_one_loop_after_another(server: Server) -> None:
+    await asyncio.to_thread(plain_loops, server)
+
+
+async def test_two_loops_at_a_time(tasks: World) -> None:
+    lock = tasks.connect().get_lock("orders", owner=1)
+    await lock.lock()
+    with pytest.raises(RuntimeError, match="loop"):
+        await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""What only threads can do."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import pyredisson
+from pyredisson import LockNotHeldError
+
+from .worlds import PATIENCE, World
+
+
+@pytest.fixture
+def client(threads: World) -> pyredisson.Client:
+    """The client itself, without the other world's manners."""
+    return pyredisson.connect(threads.url)
+
+
+def test_with(client: pyredisson.Client) -> None:
+    with client, client.get_lock("orders") as lock:
+        assert isinstance(lock, pyredisson.Lock)
+        assert lock.is_held()
+        with lock.hold(wait_time=0, lease_time=60) as inner:
+            assert inner is lock
+            assert lock.get_hold_count() == 2
+
+
+def test_the_owner_is_the_thread(client: pyredisson.Client) -> None:
+    with client, ThreadPoolExecutor(1) as pool:
+        lock = client.get_lock("orders")
+        pool.submit(lock.lock).result(PATIENCE)
+        assert not lock.try_lock()
+        with pytest.raises(LockNotHeldError, match=client.id):
+            lock.unlock()
+        assert pool.submit(lock.try_lock).result(PATIENCE)
+        assert pool.submit(lock.get_hold_count).result(PATIENCE) == 2
+
+
+def test_a_dead_threads_successor_is_somebody_else(client: pyredisson.Client) -> None:
+    """CPython gives a dead thread's `get_ident()` to the next one."""
+    with client:
+        lock = client.get_lock("orders")
+        idents = []
+
+        def take() -> None:
+            idents.append(threading.get_ident())
+            lock.lock()
+
+        def enter() -> None:
+            idents.append(threading.get_ident())
+            assert not lock.is_held()
+            assert not lock.try_lock()
+
+        for work in (take, enter, enter, enter):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join(PATIENCE)
+        assert len(set(idents)) < len(idents), "no ident was used again: this shows nothing"
+
+
+def test_a_lock_goes_from_thread_to_thread(client: pyredisson.Client) -> None:
+    with client, ThreadPoolExecutor(2) as pool:
+        pool.submit(client.get_lock("orders", owner=3).lock).result(PATIENCE)
+        handed_over = client.get_lock("orders", owner=3)
+        assert handed_over.is_held()
+        handed_over.unlock()
+        assert not handed_over.is_locked()
+
+
+def test_threads_take_turns(client: pyredisson.Client) -> None:
+    inside = 0
+    seen = []
+
+    def work() -> None:
+        nonlocal inside
+        for _ in range(25):
+            with client.get_lock("orders"):
+                inside += 1
+                seen.append(inside)
+                inside -= 1
+
+    with client, ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work) for _ in range(8)]:
+            done.result(PATIENCE)
+    assert seen == [1] * 200
