@@ -76,11 +76,12 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         color=[GOOD if row.met else BAD for row, _ in bars],
         height=0.62,
     )
-    for place, (row, used) in enumerate(bars):
-        text = f"{_number(row.judged)} {row.judged_unit}  (target {row.target_text})"
-        axes.annotate(text, (used, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    for place, (row, _) in enumerate(bars):
+        # In a column at the right: beside its bar it would cross the line.
+        text = f"{_number(row.judged)} {row.judged_unit}   (target {row.target_text})"
+        axes.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9)
     axes.axvline(1, color="black", linewidth=1, linestyle="--")
-    axes.set_xlim(0, 1.5 * max(1.0, *(used for _, used in bars)))
+    axes.set_xlim(0, 1.05 * max(1.0, *(used for _, used in bars)))
     axes.set_xlabel("share of what the target allows (left of the dashed line: met)")
     axes.set_title("pyredisson beside its baselines", loc="left")
     axes.spines[["top", "right"]].set_visible(False)

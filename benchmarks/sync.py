@@ -84,12 +84,12 @@ def _makers(server: Server, stack: ExitStack) -> dict[str, Maker]:
 
     def evalsha(name: str) -> Pair:
         commands = Commands(server, name)
-        _, acquire_sha, _, key, owner, count, lease = commands.acquire
-        _, release_sha, _, _, channel, _, none_left = commands.release
+        _, *acquire = commands.acquire
+        _, *release = commands.release
 
         def pair() -> None:
-            taken = plain.evalsha(acquire_sha, 1, key, owner, count, lease)
-            freed = plain.evalsha(release_sha, 2, key, channel, owner, none_left)
+            taken = plain.evalsha(*acquire)
+            freed = plain.evalsha(*release)
             if taken is not None or freed != 1:
                 raise AssertionError("redis-py didn't lock and unlock")
 

@@ -1,7 +1,6 @@
 """Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
 
 from pyredisson import asyncio
-from pyredisson import asyncio as asyncio
 from pyredisson.client import Client, Lock, connect
 from pyredisson.config import Config
 from pyredisson.errors import (

@@ -72,8 +72,7 @@ class Client:
         left = self._engine.end()
         self._listener.close()
         run(self._runtime.close)
-        if left:
-            self._engine.say_farewell(left)
+        self._engine.say_farewell(left)
 
     def __enter__(self) -> Client:
         return self

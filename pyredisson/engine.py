@@ -17,13 +17,15 @@ from pyredisson.logic import holds
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.shared import Callback, Shared
-from pyredisson.logic.watchdog import Watchdog
+from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Watchdog
 from pyredisson.runtime import Cut, Runtime
 from pyredisson.scripts import as_eval
 from pyredisson.threads import ThreadRuntime, clock, run, start
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 
+SHORTEST_PATIENCE = 0.05
+"""Seconds that the watchdog waits for a reply at least, however short the lease."""
 FAREWELL = 1.0
 """Seconds that giving back what is held may take when a client is closed or the interpreter ends."""
 SHORTEST_FAREWELL = 0.02
@@ -53,7 +55,9 @@ class Engine:
         hub = Hub(clock)
         runtime, subscriber = self._connect(self, hub)
         hub.attach(subscriber)
-        self._watchdog_runtime = ThreadRuntime(self.node, self.shared.repair, size=2)
+        # One lost reply, waited for with the usual patience, would cost a lock with a short lease.
+        patience = max(SHORTEST_PATIENCE, self.shared.lease / 1000 / ROUNDS_A_LEASE / 2)
+        self._watchdog_runtime = ThreadRuntime(self.node.hurried(patience), self.shared.repair, size=2)
         self.shared.begin(runtime, self._watchdog_runtime, hub)
 
     def end(self) -> list[bytes]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from pyredisson.runtime import Reply, Signal
+from pyredisson.runtime import Signal
 from pyredisson.signals import ThreadSignal
 from pyredisson.wire.blocking import Pool
 from pyredisson.wire.node import Node
@@ -39,22 +39,15 @@ def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs:
     raise AssertionError("an operation suspended in the thread world")
 
 
-class ThreadRuntime:
+class ThreadRuntime(Pool):
     """A `Runtime` over a pool of blocking connections."""
 
     clock = staticmethod(clock)
 
     def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
-        self.scripts = node.scripts
-        self._pool = Pool(node, size)
+        super().__init__(node, size)
         self.post = post
-        self._closed = False
-
-    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
-        return self._pool.call(payload, fresh=fresh)
-
-    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
-        return self._pool.call_all(payloads)
+        self.scripts = node.scripts
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         if not isinstance(signal, ThreadSignal):
@@ -69,9 +62,6 @@ class ThreadRuntime:
 
     def jitter(self) -> float:
         return random.random()
-
-    async def close(self) -> None:
-        self._pool.close()
 
 
 def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:

@@ -75,8 +75,7 @@ class Client:
         left = self._engine.end()
         await self._listener.close()
         await self._runtime.close()
-        if left:
-            await asyncio.to_thread(self._engine.say_farewell, left)
+        await asyncio.to_thread(self._engine.say_farewell, left)
 
     async def __aenter__(self) -> Client:
         return self

@@ -190,6 +190,9 @@ class Holds:
             return
         hold.reason = reason
         hold.ends = min(hold.ends, self._clock())
+        hold.state = LOST
+        # Before anyone is woken who might end the program: the callbacks are on their way.
+        self._on_lost(hold)
         hold.end(LOST)
         logger.warning(
             "lock %r was lost by owner %s: %s",
@@ -203,7 +206,6 @@ class Holds:
             forgotten = self.table.get(oldest)
             if forgotten is not None and forgotten.state is LOST:
                 del self.table[oldest]
-        self._on_lost(hold)
 
     def remove(self, hold: Hold) -> None:
         """Takes a hold out; a lost one below it, which its owner has still to give back, comes up again."""

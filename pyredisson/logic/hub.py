@@ -49,6 +49,7 @@ class Hub:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.mutex = threading.Lock()
         self._clock = clock
+        self._next_sweep = 0.0
         self._channels: dict[bytes, Channel] = {}
         self._subscriber: Subscriber | None = None
 
@@ -110,6 +111,8 @@ class Hub:
             if channel is not None:
                 channel.confirmed = True
                 channel.wake_all()
+        if self._clock() >= self._next_sweep:
+            self.sweep()
 
     def refused(self, name: bytes, error: RedisError) -> None:
         """The server won't let this client listen: the waiters get the error instead of waiting unheard."""
@@ -132,6 +135,7 @@ class Hub:
     def sweep(self) -> None:
         """Unsubscribes from what nobody has waited for since `LINGER` seconds."""
         now = self._clock()
+        self._next_sweep = now + LINGER
         with self.mutex:
             idle = [
                 name

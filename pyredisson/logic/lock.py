@@ -156,7 +156,7 @@ class LockLogic:
         if not count:
             self.shared.holds.remove(hold)
             self.shared.watchdog.forget(hold)
-            if hold.state is HELD:
+            if hold.state is not LOST:
                 hold.end(GIVEN_BACK)
 
     async def release(self, owner: Owner, hold: Hold | None) -> None:
@@ -170,8 +170,9 @@ class LockLogic:
         payload = self._release_command(hold.owner, count)
         try:
             proven = shared.holds.proven(hold)
-            # Before the release is sent: a renewal that finds the key gone must not call that a loss.
-            self._cut_down(hold, count)
+            if proven and not count:
+                # Before the release is sent: a renewal that finds the key gone must not call that a loss.
+                hold.state = GIVEN_BACK
             try:
                 reply = await runtime.send(payload)
             except (Cut, RedisError) as problem:
@@ -184,6 +185,7 @@ class LockLogic:
                     none_after_cut=0 if count else 1,
                     on_doubt=owner.rename,
                 )
+            self._cut_down(hold, count)
         except BaseException:
             self.settle(hold, count)
             owner.rename()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import ssl
 import struct
@@ -114,20 +113,27 @@ class Connection:
             raise ConnectionError("the connection is closed")
         self._socket.sendall(payload)
 
-    def receive(self, seconds: float | None) -> Reply:
-        """The next thing that the server says; False when it says nothing for so long."""
+    def limit(self, seconds: float | None) -> None:
+        """How long `receive` and `call` wait from now on; None: for ever."""
+        connection = self._socket
+        if isinstance(connection, ssl.SSLSocket):
+            connection.settimeout(seconds)
+        elif connection is not None:
+            # The kernel keeps the deadline: a socket with Python's own would poll before every call.
+            connection.settimeout(None)
+            whole, rest = divmod(seconds or 0.0, 1)
+            limit = struct.pack("ll", int(whole), int(rest * 1e6))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def receive(self) -> Reply:
+        """The next thing that the server says; False when it says nothing within the limit."""
         reply = self._gets()
         while reply is False:
-            connection = self._socket
-            if connection is None:
-                raise ConnectionError("the connection is closed")
-            pending = getattr(connection, "pending", None)
-            if not (pending is not None and pending()):
-                poll = select.poll()
-                poll.register(connection, select.POLLIN)
-                if not poll.poll(None if seconds is None else seconds * 1000):
-                    return False
-            size = self._receive(self._buffer)
+            try:
+                size = self._receive(self._buffer)
+            except (BlockingIOError, socket.timeout):
+                return False
             if not size:
                 raise ConnectionError(f"{self._node.address} closed the connection")
             self._fed(self._buffer, 0, size)
@@ -172,13 +178,7 @@ class Connection:
                 connection, server_hostname=config.server_hostname or config.host
             )
             self._socket = connection
-            connection.settimeout(self._timeout)
-        else:
-            # The kernel keeps the deadline: a socket with Python's own would poll before every call.
-            connection.settimeout(None)
-            limit = struct.pack("ll", int(self._timeout), int(self._timeout % 1 * 1e6))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self.limit(self._timeout)
         parser = reader()
         self._fed = parser.feed
         self._gets = parser.gets
@@ -238,8 +238,8 @@ class Pool:
         """Whether more than going back to the others may be due when a connection returns."""
         self._closed = False
 
-    def call(self, payload: bytes, *, fresh: bool = False) -> Reply:
-        """One command over an idle connection, or a new one.
+    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+        """One command over an idle connection, or a new one. Blocks, and never suspends.
 
         With `fresh` over a new one: where one failed the idle ones are likely to, and are closed.
         """
@@ -261,7 +261,7 @@ class Pool:
             if self._attention:
                 self._returned()
 
-    def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""
         try:
             connection = self._idle.pop()
@@ -287,7 +287,7 @@ class Pool:
             connection.close()
             self._all.discard(connection)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Closes every connection, those in use when they come back."""
         self._closed = self._attention = True
         self.clear()

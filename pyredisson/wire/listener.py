@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 
 from redis.exceptions import ConnectionError, RedisError
@@ -85,18 +84,21 @@ class Listener:
             subscription = self._subscription = Subscription(hub)
             self.subscribe(hub.names())
         asked = False
-        next_sweep = time.monotonic() + LINGER
+        connection.limit(node.ping_interval or LINGER)
         while not self._stop.is_set():
-            reply = connection.receive(node.timeout if asked else node.ping_interval or LINGER)
-            if time.monotonic() >= next_sweep:
-                hub.sweep()
-                next_sweep = time.monotonic() + LINGER
+            reply = connection.receive()
             if reply is not False:
-                asked = False
+                # First of all: somebody waits for it.
                 subscription.hear(reply)
-            elif asked:
+                if asked:
+                    asked = False
+                    connection.limit(node.ping_interval or LINGER)
+                continue
+            if asked:
                 raise ConnectionError(f"{node.address} doesn't answer a PING")
-            elif node.ping_interval:
+            hub.sweep()
+            if node.ping_interval:
                 with hub.mutex:
                     connection.send(PING)
                 asked = True
+                connection.limit(node.timeout)

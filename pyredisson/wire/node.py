@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from pyredisson.config import Config, seconds
 from pyredisson.scripts import ScriptSet
 from pyredisson.wire.handshake import Peer, Welcome
@@ -22,6 +24,13 @@ class Node:
         self.suspects: list[Peer] = []
         """Connections that were given up with a command in flight. Whoever connects next has the server
         drop them before anything else is sent, so that no such command can run late."""
+
+    def hurried(self, seconds: float) -> Node:
+        """The same server, with the same suspects, for calls that have no more time than that."""
+        other = copy.copy(self)
+        other.timeout = min(self.timeout, seconds)
+        other.connect_timeout = min(self.connect_timeout, seconds)
+        return other
 
     def suspect(self, peer: Peer | None) -> None:
         """Names a connection that may still carry a command."""

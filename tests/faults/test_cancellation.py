@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
@@ -14,7 +13,7 @@ import pyredisson.asyncio
 from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy
 
-from .support import ACQUIRE, RELEASE, eventually
+from .support import ACQUIRE, RELEASE, Child, eventually
 
 pytestmark = pytest.mark.asyncio
 STEPS = 40
@@ -171,27 +170,31 @@ async def test_a_wait_cut_short_by_a_timeout_leaves_no_key(client: Client, admin
     await nothing_left(admin, client, "a")
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+LOOP_THAT_ENDS = """
+import asyncio, sys
+import pyredisson.asyncio
+
+async def stop_halfway():
+    client = pyredisson.asyncio.connect(sys.argv[1])
+    await client.get_lock("a").is_locked()
+    begun.append(asyncio.ensure_future(client.get_lock("a").lock()))
+    await asyncio.sleep(0)
+    return client
+
+begun = []
+client = asyncio.run(stop_halfway())
+print("loop ended", flush=True)
+sys.stdin.readline()
+"""
+
+
 async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
-    proxy: Proxy, admin: Redis
+    proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
     """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply."""
-
-    def run_and_stop() -> Client:
-        async def stop_halfway() -> Client:
-            client = pyredisson.asyncio.connect(proxy.url)
-            await client.get_lock("a").is_locked()
-            begun.append(asyncio.ensure_future(client.get_lock("a").lock()))
-            await asyncio.sleep(0)
-            return client
-
-        begun: list[asyncio.Future[object]] = []
-        return asyncio.run(stop_halfway())
-
-    client = await asyncio.to_thread(run_and_stop)
-    await asyncio.to_thread(proxy.wait_for, RELEASE)
-    await nothing_left(admin, client, "a")
-    await client.close()
-    # The transport of the loop that ended warns when it goes, and should do so here.
-    del client
-    gc.collect()
+    user = child(LOOP_THAT_ENDS, proxy.url)
+    assert user.hear() == "loop ended"
+    proxy.wait_for(ACQUIRE)
+    proxy.wait_for(RELEASE)
+    # The process lives on: its end would give back everything.
+    eventually(lambda: not admin.exists("a"), 5)

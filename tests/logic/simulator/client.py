@@ -87,8 +87,8 @@ class Owner:
         self._lease = client.shared.lease / 1000
         self._clean = True
         """Whether the server's count must be ours: no undo is on its way."""
-        self.busy = False
-        """In the middle of an acquire or a release."""
+        self.operations = 0
+        """How many it has begun."""
         self.gone = False
         """Left without giving back a lock that frees itself."""
 
@@ -99,7 +99,7 @@ class Owner:
 
     async def live(self) -> None:
         """All that it does."""
-        await self.client.shared.runtime.sleep(self._random.random() * 0.2)
+        await self.client.shared.runtime.sleep(self._random.random() * self._random.choice((0.0, 0.02, 0.2)))
         for _ in range(self._random.randint(1, 3)):
             if self._weather.forces and self._random.random() < self._weather.forces:
                 await self._force()
@@ -138,7 +138,7 @@ class Owner:
         deadline = None if wait is None else began + wait
         world.log("%s: acquire %r, lease %s, wait %s", self.name, lock.key, lease, wait)
         self.wants = (lock.key, began)
-        self.busy = True
+        self.operations += 1
         self._plan_strike()
         if self.depth[lock.key] == 0:
             self._clean = True
@@ -167,7 +167,7 @@ class Owner:
         self._judge.has_hold(self.name, hold)
         assert hold is not None
         self._world.log("%s: release %r", self.name, lock.key)
-        self.busy = True
+        self.operations += 1
         self._plan_strike()
         self.depth[lock.key] -= 1
         try:
@@ -205,7 +205,6 @@ class Owner:
         assert self.task is not None
         self.task.forget_strike()
         self.wants = None
-        self.busy = False
         self._world.log("%s: %s", self.name, outcome)
         self._judge.operation_ended(self, lock.key)
 

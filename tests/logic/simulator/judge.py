@@ -95,9 +95,10 @@ class Judge:
     def operation_ended(self, owner: Owner, key: bytes) -> None:
         """Whatever became of it: soon nothing must be left on the server that its client doesn't know of."""
         if self._weather.calm:
-            self._world.after(self._soon, self._leaked, owner, key)
+            self._world.after(self._soon, self._leaked, owner, key, owner.operations)
         else:
-            self._world.at(max(self._world.now, STORM_ENDS) + AFTERMATH, self._leaked, owner, key)
+            when = max(self._world.now, STORM_ENDS) + AFTERMATH
+            self._world.at(when, self._leaked, owner, key, owner.operations)
 
     def stuck(self) -> None:
         """The time is over."""
@@ -190,8 +191,9 @@ class Judge:
             if now - since > bound:
                 self.blame(f"{owner.name}: {key!r} was free for {now - since:.3f} s while it waited")
 
-    def _leaked(self, owner: Owner, key: bytes) -> None:
-        if owner.busy or not owner.client.alive or owner.client.paused_until > self._world.now:
+    def _leaked(self, owner: Owner, key: bytes, operations: int) -> None:
+        if owner.operations != operations or not owner.client.alive:
+            # A later operation may have left something to be undone, and is looked at in its turn.
             return
         for name in self._keyspace.hash(key):
             if not _names(owner, name):
