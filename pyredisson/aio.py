@@ -91,8 +91,7 @@ class AioRuntime:
         pipeline.flush()
 
     async def wait(self, signal: Signal, seconds: float) -> None:
-        if not isinstance(signal, AioSignal):
-            raise TypeError("a signal of another world")
+        assert isinstance(signal, AioSignal)
         await signal.wait(seconds)
 
     async def sleep(self, seconds: float) -> None:

@@ -73,7 +73,17 @@ class Engine:
         return left
 
     def say_farewell(self, payloads: list[bytes], seconds: float = FAREWELL) -> None:
-        """Sends what must still be sent, once, over a connection of its own, in about so many seconds."""
+        """Sends what must still be sent, once, over a connection of its own, and lets `on_lost` callbacks end.
+
+        In about so many seconds.
+        """
+        deadline = clock() + seconds
+        if payloads:
+            self._send_last(payloads, seconds)
+        if self._messenger is not None and self._messenger is not threading.current_thread():
+            self._messenger.join(max(SHORTEST_FAREWELL, deadline - clock()))
+
+    def _send_last(self, payloads: list[bytes], seconds: float) -> None:
         config = dataclasses.replace(self.config, timeout=seconds / 2, connect_timeout=seconds / 2)
         node = Node(config)
         connection = Connection(node)
@@ -125,8 +135,7 @@ def _at_exit() -> None:
     # One deadline for all clients: behind hung servers each of them would use up its own.
     deadline = clock() + FAREWELL
     for engine in list(_engines):
-        if left := engine.end():
-            engine.say_farewell(left, max(SHORTEST_FAREWELL, deadline - clock()))
+        engine.say_farewell(engine.end(), max(SHORTEST_FAREWELL, deadline - clock()))
 
 
 def _after_fork() -> None:

@@ -50,8 +50,7 @@ class ThreadRuntime(Pool):
         self.scripts = node.scripts
 
     async def wait(self, signal: Signal, seconds: float) -> None:
-        if not isinstance(signal, ThreadSignal):
-            raise TypeError("a signal of another world")
+        assert isinstance(signal, ThreadSignal)
         signal.wait(seconds)
 
     async def sleep(self, seconds: float) -> None:

@@ -83,6 +83,10 @@ class LockLogic:
                 if again is None:
                     return True
                 busy = again
+        except BaseException:
+            # Woken, but it never came to a try that counts: leaving passes the wake-up on.
+            freed.set()
+            raise
         finally:
             shared.hub.leave(self._channel, freed)
 

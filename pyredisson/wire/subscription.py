@@ -38,9 +38,11 @@ class Subscription:
             # An error in reply to a PING is an answer, too.
             if self._asked:
                 self._hub.refused(self._asked.popleft(), reply)
-        elif reply[0] == b"message":
+            return
+        kind = reply[0]
+        if kind == b"message":
             self._hub.message(reply[1], reply[2])
-        elif reply[0] == b"subscribe":
+        elif kind == b"subscribe":
             self._asked.popleft()
             self._hub.subscribed(reply[1])
 

@@ -85,8 +85,8 @@ class Owner:
         self._random = client.world.random
         self._weather = client.node.network.weather
         self._lease = client.shared.lease / 1000
-        self._clean = True
-        """Whether the server's count must be ours: no undo is on its way."""
+        self._unclean: set[bytes] = set()
+        """The locks of which an undo may be on its way, so that the server's count is not ours yet."""
         self.operations = 0
         """How many it has begun."""
         self.gone = False
@@ -141,15 +141,15 @@ class Owner:
         self.operations += 1
         self._plan_strike()
         if self.depth[lock.key] == 0:
-            self._clean = True
+            self._unclean.discard(lock.key)
         try:
             taken = await lock.acquire(self.holder, lease, deadline)
         except Cancelled:
-            self._clean = False
+            self._unclean.add(lock.key)
             self._ended(lock, "acquire was cancelled")
             return False
         except RedisError as error:
-            self._clean = False
+            self._unclean.add(lock.key)
             self._judge.failed(self.name, error)
             self._ended(lock, f"acquire failed: {error}")
             return False
@@ -159,7 +159,7 @@ class Owner:
         self._ended(lock, f"acquire: {taken}")
         if taken:
             hold = lock.hold_of(self.holder.id)
-            self._judge.taken(self.name, lock.key, hold, self.depth[lock.key], clean=self._clean)
+            self._judge.taken(self.name, lock.key, hold, self.depth[lock.key], clean=lock.key not in self._unclean)
         return taken
 
     async def _release(self, lock: LockLogic) -> None:
@@ -173,13 +173,13 @@ class Owner:
         try:
             await lock.release(self.holder, hold)
         except Cancelled:
-            self._clean = False
+            self._unclean.add(lock.key)
             self._ended(lock, "release was cancelled")
         except LockLostError as error:
             self._judge.told_lost(self.name, hold, error)
             self._ended(lock, f"release: {error}")
         except RedisError as error:
-            self._clean = False
+            self._unclean.add(lock.key)
             self._judge.failed(self.name, error)
             self._ended(lock, f"release failed: {error}")
         else:
@@ -199,7 +199,7 @@ class Owner:
     def _plan_strike(self) -> None:
         assert self.task is not None
         if self._weather.cancels and self._random.random() < self._weather.cancels:
-            self.task.plan_strike(self._random.randint(1, 4), 4 * self._weather.slowest)
+            self.task.plan_strike(self._random.randint(1, 4), self._random.choice((0.5, 4)) * self._weather.slowest)
 
     def _ended(self, lock: LockLogic, outcome: str) -> None:
         assert self.task is not None

@@ -44,7 +44,7 @@ class Weather:
 
     def delay(self) -> float:
         """One way."""
-        return self.slowest * (0.2 + 0.8 * self._random.random())
+        return self.slowest * (0.05 + 0.95 * self._random.random())
 
     def fate(self, now: float) -> str | None:
         """What becomes of a request: None, or it is lost, goes unanswered or arrives late."""

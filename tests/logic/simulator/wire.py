@@ -147,6 +147,8 @@ class Wire:
         except Cancelled:
             if not self._pipelined:
                 line.abandon()
+                # What is on its way may be lost with the socket that is closed, or not.
+                line.killed = self._node.network.world.random.random() < 0.5
             raise
         if not self._pipelined:
             self._idle.append(line)

@@ -1,0 +1,192 @@
+"""Who was paused knows it: a holder stopped beyond its lease never believes that it still holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from pyredisson.testing import Server
+
+from .support import Child, World, eventually
+
+LEASE = 0.6
+
+HOLD_AND_LOOK = """
+import asyncio, sys
+import pyredisson, pyredisson.asyncio
+url, world, lease, fixed = sys.argv[1:]
+fixed = float(fixed) or None
+
+async def story():
+    client = pyredisson.asyncio.connect(url, lock_watchdog_timeout=float(lease))
+    lock = client.get_lock("a")
+    await lock.lock(fixed)
+    lost = lock.lost
+    print("held", flush=True)
+    # Blocks the event loop, too: nothing of the library runs on it meanwhile.
+    sys.stdin.readline()
+    print(lost.is_set(), flush=True)
+    try:
+        await lock.unlock()
+    except pyredisson.LockLostError:
+        print("lost", flush=True)
+    else:
+        print("given back", flush=True)
+
+if world == "asyncio":
+    asyncio.run(story())
+else:
+    client = pyredisson.connect(url, lock_watchdog_timeout=float(lease))
+    lock = client.get_lock("a")
+    lock.lock(fixed)
+    lost = lock.lost
+    print("held", flush=True)
+    sys.stdin.readline()
+    print(lost.is_set(), flush=True)
+    try:
+        lock.unlock()
+    except pyredisson.LockLostError:
+        print("lost", flush=True)
+    else:
+        print("given back", flush=True)
+"""
+
+
+@pytest.mark.parametrize("fixed", [0, LEASE])
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
+    server: Server, admin: Redis, child: Callable[..., Child], kind: str, fixed: float
+) -> None:
+    holder = child(HOLD_AND_LOOK, server.url, kind, LEASE, fixed)
+    assert holder.hear() == "held"
+    holder.signal(signal.SIGSTOP)
+    eventually(lambda: not admin.exists("a"))
+    admin.hset("a", "another:1", 1)
+    holder.say()
+    holder.signal(signal.SIGCONT)
+    assert holder.hear() == "True"
+    assert holder.hear() == "lost"
+    assert admin.hgetall("a") == {b"another:1": b"1"}
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_holder_stopped_for_less_than_its_lease_keeps_the_lock(
+    server: Server, admin: Redis, child: Callable[..., Child], kind: str
+) -> None:
+    holder = child(HOLD_AND_LOOK, server.url, kind, 3, 0)
+    assert holder.hear() == "held"
+    holder.signal(signal.SIGSTOP)
+    eventually(lambda: admin.pttl("a") < 1700)
+    holder.signal(signal.SIGCONT)
+    eventually(lambda: admin.pttl("a") > 2700)
+    holder.say()
+    assert holder.hear() == "False"
+    assert holder.hear() == "given back"
+
+
+BELIEVE = """
+import json, sys, time
+import pyredisson
+url, lease, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+client = pyredisson.connect(url, lock_watchdog_timeout=lease, timeout=1)
+lock = client.get_lock("a")
+beliefs = []
+print("ready", flush=True)
+end = time.clock_gettime(clock_id) + seconds
+while time.clock_gettime(clock_id) < end:
+    if not lock.try_lock(0.5):
+        continue
+    lost, first = lock.lost, None
+    until = time.clock_gettime(clock_id) + 0.08
+    while True:
+        # Read before the question: what is true at the answer was true at the reading.
+        now = time.clock_gettime(clock_id)
+        if lost.is_set() or now > until:
+            break
+        first = first or now
+        last = now
+    if first:
+        beliefs.append((first, last))
+    try:
+        lock.unlock()
+    except pyredisson.LockLostError:
+        print("lost", flush=True)
+print(json.dumps(beliefs), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_stopped_holders_never_believe_at_the_same_time(
+    server: Server, admin: Redis, child: Callable[..., Child]
+) -> None:
+    lease = 0.25
+    both = [child(BELIEVE, server.url, lease, 5) for _ in range(2)]
+    for each in both:
+        assert each.hear() == "ready"
+    chance = random.Random(7)
+    begin = time.monotonic()
+    while time.monotonic() - begin < 4.5:
+        each = chance.choice(both)
+        each.signal(signal.SIGSTOP)
+        time.sleep(chance.uniform(0.5 * lease, 2 * lease))
+        each.signal(signal.SIGCONT)
+        time.sleep(chance.uniform(0, lease / 4))
+    losses = 0
+    beliefs = []
+    for which, each in enumerate(both):
+        while (line := each.hear()) == "lost":
+            losses += 1
+        beliefs += [(first, last, which) for first, last in json.loads(line)]
+    assert losses, "no pause struck a holder: the test shows nothing"
+    assert len({which for _, _, which in beliefs}) == 2
+    beliefs.sort()
+    for (_, last, one), (first, _, other) in zip(beliefs, beliefs[1:], strict=False):
+        assert one == other or last < first
+
+
+BLOCK_THE_LOOP = """
+import asyncio, sys, time
+import pyredisson.asyncio
+
+async def story():
+    lease = float(sys.argv[2])
+    client = pyredisson.asyncio.connect(sys.argv[1], lock_watchdog_timeout=lease)
+    async with client.get_lock("a") as lock:
+        time.sleep(1.5 * lease)
+        print(lock.lost.is_set(), await lock.is_held(), flush=True)
+    await client.close()
+    print("given back", flush=True)
+
+asyncio.run(story())
+"""
+
+
+def test_a_blocked_event_loop_keeps_its_lock(server: Server, child: Callable[..., Child]) -> None:
+    holder = child(BLOCK_THE_LOOP, server.url, LEASE)
+    assert holder.hear() == "False True"
+    assert holder.hear() == "given back"
+    assert holder.wait() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_server_stopped_beyond_the_lease_ends_the_belief_and_the_next_waits_its_turn(
+    world: World, own_server: Server
+) -> None:
+    """The holder knows before the server can give the lock to anybody else."""
+    first = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2)
+    lock = first.get_lock("a")
+    await world.do(lock.lock())
+    lost = lock.lost
+    own_server.pause()
+    await world.do(lost.wait(5))
+    assert lost.is_set()
+    own_server.resume()
+    second = world.connect(own_server.url)
+    assert await world.do(second.get_lock("a").try_lock(2 * LEASE))

@@ -1,0 +1,227 @@
+"""Waiters: no polling, one is woken a hand-off, and no wake-up is lost with a message, a connection or a waiter."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from pyredisson.testing import Proxy, Server
+
+from .support import World, listeners, scripts_run
+
+pytestmark = pytest.mark.asyncio
+CHANNEL = "redisson_lock__channel:{a}"
+
+
+def taken_by_another(admin: Redis) -> None:
+    """As a holder that never goes."""
+    admin.hset("a", "another:1", 1)
+
+
+def given_back(admin: Redis) -> None:
+    admin.delete("a")
+    admin.publish(CHANNEL, "0")
+
+
+def waiting(world: World, client: object) -> object:
+    """A waiter that takes the lock, says when, and gives it back."""
+
+    async def take() -> float:
+        lock = client.get_lock("a")  # type: ignore[attr-defined]
+        await world.do(lock.lock())
+        taken = time.monotonic()
+        await world.do(lock.unlock())
+        return taken
+
+    return world.start(take)
+
+
+async def test_waiters_send_nothing_while_they_wait(world: World, server: Server, admin: Redis) -> None:
+    taken_by_another(admin)
+    client = world.connect(server.url)
+    before = scripts_run(admin)
+    waiters = [waiting(world, client) for _ in range(5)]
+    # Each tries, and looks again when it is known that messages arrive.
+    await world.until(lambda: scripts_run(admin) - before == 10)
+    await world.sleep(1.5)
+    assert scripts_run(admin) - before == 10
+    given_back(admin)
+    for waiter in waiters:
+        await waiter.result()  # type: ignore[attr-defined]
+
+
+async def test_a_hand_off_wakes_one_waiter_of_a_client(world: World, server: Server, admin: Redis) -> None:
+    taken_by_another(admin)
+    client = world.connect(server.url)
+    before = scripts_run(admin)
+    waiters = [waiting(world, client) for _ in range(50)]
+    await world.until(lambda: scripts_run(admin) - before == 100)
+    before = scripts_run(admin)
+    given_back(admin)
+    for waiter in waiters:
+        await waiter.result()  # type: ignore[attr-defined]
+    # For each: an acquire and a release; the rest is for one who was overtaken.
+    assert 100 <= scripts_run(admin) - before <= 130
+
+
+async def test_one_connection_listens_for_all_locks_of_a_client(
+    world: World, server: Server, admin: Redis
+) -> None:
+    client = world.connect(server.url)
+    names = [f"a{number}" for number in range(20)]
+    for name in names:
+        admin.hset(name, "another:1", 1)
+
+    def story(name: str) -> object:
+        async def take() -> bool:
+            return bool(await world.do(client.get_lock(name).try_lock(20)))
+
+        return world.start(take)
+
+    waiters = [story(name) for name in names]
+    await world.until(lambda: all(listeners(admin, name) == 1 for name in names))
+    subscribed = [entry for entry in admin.client_list() if int(entry["sub"])]
+    assert [entry["sub"] for entry in subscribed] == ["20"]
+    for name in names:
+        admin.delete(name)
+        admin.publish("redisson_lock__channel:{%s}" % name, "0")
+    for waiter in waiters:
+        assert await waiter.result() is True  # type: ignore[attr-defined]
+
+
+async def test_a_waiter_that_leaves_passes_its_wake_up_on(
+    world: World, proxy: Proxy, server: Server, admin: Redis
+) -> None:
+    """It was woken, and while it looks, its time is over: the next one must hear of the release."""
+    taken_by_another(admin)
+    client = world.connect(proxy.url, timeout=2)
+
+    async def give_up() -> bool:
+        return bool(await world.do(client.get_lock("a").try_lock(1.0)))
+
+    for _ in range(3):
+        leaver = world.start(give_up)
+        await world.until(lambda: listeners(admin, "a") == 1)
+        stayer = waiting(world, client)
+        await world.sleep(0.9)
+        # Many releases around the very moment at which the first one leaves; the last one frees the lock.
+        for _ in range(40):
+            admin.publish(CHANNEL, "0")
+            await world.sleep(0.004)
+        assert await leaver.result() is False
+        released = time.monotonic()
+        given_back(admin)
+        assert await stayer.result() - released < 2  # type: ignore[attr-defined]
+        taken_by_another(admin)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_release_published_while_the_subscription_was_down_is_not_missed(
+    world: World, proxy: Proxy, admin: Redis, reset: bool
+) -> None:
+    taken_by_another(admin)
+    client = world.connect(proxy.url)
+    waiter = waiting(world, client)
+    await world.until(lambda: listeners(admin, "a") == 1)
+    await world.elsewhere(proxy.refuse, True)
+    await world.elsewhere(proxy.cut, reset)
+    await world.until(lambda: listeners(admin, "a") == 0)
+    given_back(admin)
+    released = time.monotonic()
+    await world.elsewhere(proxy.refuse, False)
+    assert await waiter.result() - released < 5  # type: ignore[attr-defined]
+
+
+async def test_a_release_between_the_first_look_and_the_subscription_is_not_missed(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    taken_by_another(admin)
+    client = world.connect(proxy.url)
+    subscribe = proxy.hold_request(b"SUBSCRIBE")
+    waiter = waiting(world, client)
+    assert await world.elsewhere(subscribe.held.wait, 5)
+    given_back(admin)
+    released = time.monotonic()
+    await world.elsewhere(subscribe.deliver)
+    # At once, and not only when it looks because nothing was confirmed.
+    assert await waiter.result() - released < 0.9  # type: ignore[attr-defined]
+
+
+async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
+    world: World, proxy: Proxy, server: Server, admin: Redis
+) -> None:
+    """Nothing tells that the connection is dead: no FIN, no RST, no message any more."""
+    taken_by_another(admin)
+    client = world.connect(proxy.url, ping_interval=0.2, timeout=0.3)
+    waiter = waiting(world, client)
+    await world.until(lambda: listeners(admin, "a") == 1)
+    old = [entry["id"] for entry in admin.client_list() if int(entry["sub"])]
+    await world.elsewhere(proxy.blackhole)
+    begin = time.monotonic()
+    # Its message goes into the hole.
+    given_back(admin)
+    taken = await waiter.result()  # type: ignore[attr-defined]
+    assert taken - begin < 5
+    await world.until(
+        lambda: [entry["id"] for entry in admin.client_list() if int(entry["sub"]) and entry["id"] not in old]
+    )
+
+
+async def test_a_living_subscription_answers_its_pings_and_stays(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    taken_by_another(admin)
+    client = world.connect(proxy.url, ping_interval=0.1, timeout=1)
+    waiter = waiting(world, client)
+    await world.until(lambda: listeners(admin, "a") == 1)
+    await world.until(lambda: proxy.seen(b"PING") >= 5)
+    assert proxy.seen(b"\r\nSUBSCRIBE") == 1
+    given_back(admin)
+    await waiter.result()  # type: ignore[attr-defined]
+
+
+async def test_without_permission_to_listen_a_waiter_is_told(world: World, server: Server, admin: Redis) -> None:
+    admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
+    taken_by_another(admin)
+    client = world.connect(server.url, username="deaf", password="any")
+    with pytest.raises(NoPermissionError):
+        await world.do(client.get_lock("a").try_lock(5))
+    admin.delete("a")
+    # Alone it can take the lock, and give it back though its message is refused.
+    lock = client.get_lock("a")
+    await world.do(lock.lock())
+    await world.do(lock.unlock())
+    assert not admin.exists("a")
+    admin.acl_deluser("deaf")
+
+
+async def test_a_bounded_wait_keeps_its_bound_under_steady_contention(
+    world: World, server: Server, admin: Redis
+) -> None:
+    taken_by_another(admin)
+    client = world.connect(server.url)
+
+    async def give_up() -> float:
+        begin = time.monotonic()
+        assert await world.do(client.get_lock("a").try_lock(0.6)) is False
+        return time.monotonic() - begin
+
+    waiter = world.start(give_up)
+    while not waiter.done:
+        admin.publish(CHANNEL, "1")
+        await world.sleep(0.002)
+    assert 0.6 <= await waiter.result() < 1.2
+
+
+async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message(
+    world: World, server: Server, admin: Redis
+) -> None:
+    taken_by_another(admin)
+    admin.pexpire("a", 700)
+    begin = time.monotonic()
+    client = world.connect(server.url)
+    taken = await waiting(world, client).result()  # type: ignore[attr-defined]
+    assert 0.69 < taken - begin < 0.95
