@@ -28,8 +28,7 @@ class Commands:
         """Loads the scripts, in the form that our client uses on this server."""
         with server.redis() as admin:
             acquire_sha, release_sha = (
-                str(admin.script_load(_text(script, server))).encode()
-                for script in ("lock_acquire", "lock_release")
+                str(admin.script_load(_text(script, server))).encode() for script in ("lock_acquire", "lock_release")
             )
         # As long as our client's: a shorter one would be less work for the server.
         owner = f"{uuid.uuid4()}:{2**32}"

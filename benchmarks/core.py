@@ -63,9 +63,7 @@ def _wheel(count: int, rounds: int) -> list[Row]:
 
         return turn
 
-    interleave(
-        {"pyredisson": contender("pyredisson", _our_wheel), "heapq": contender("heapq", _heap)}, rounds
-    )
+    interleave({"pyredisson": contender("pyredisson", _our_wheel), "heapq": contender("heapq", _heap)}, rounds)
     whats = {
         "add": f"one of {count:,} timers put in",
         "discard": f"one of {count:,} timers taken out before it is due",

@@ -99,9 +99,7 @@ def _measure(rounds: int, *, polling: bool) -> Samples:
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     with Server() as server:
-        process = spawn.Process(
-            target=_other_process, args=(server.url, server.port, Commands(server, "bare"), there)
-        )
+        process = spawn.Process(target=_other_process, args=(server.url, server.port, Commands(server, "bare"), there))
         process.start()
         try:
             with _sides(server.url, server.port, Commands(server, "bare")) as sides:

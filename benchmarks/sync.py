@@ -25,7 +25,7 @@ Maker = Callable[[str], Pair]
 
 def rows(*, quick: bool) -> list[Row]:
     """One thread beside a bare loop, and eight threads beside eight of them."""
-    return [_one_thread(10 if quick else 60), _eight_threads(4 if quick else 15)]
+    return [_one_thread(10 if quick else 60), _eight_threads(6 if quick else 35)]
 
 
 def _one_thread(rounds: int) -> Row:
@@ -48,7 +48,7 @@ def _eight_threads(rounds: int) -> Row:
     with ExitStack() as stack:
         server = stack.enter_context(Server())
         contenders = {
-            name: _together([make(f"lock-{i}") for i in range(THREADS)], seconds=0.15)
+            name: _together([make(f"lock-{i}") for i in range(THREADS)], seconds=0.08)
             for name, make in _makers(server, stack).items()
         }
         samples: Samples = interleave(contenders, rounds)

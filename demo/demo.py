@@ -198,10 +198,7 @@ class Demo:
                 time.sleep(1.5 * RENEWAL)
                 deleted = time.monotonic()
                 removed = self.redis.delete(f"{LOCK}:threads", f"{LOCK}:asyncio")
-                said = {
-                    actor: {event["event"]: event for event in _until_raised(actor)}
-                    for actor in (thread, task)
-                }
+                said = {actor: {event["event"]: event for event in _until_raised(actor)} for actor in (thread, task)}
             for actor in (thread, task):
                 actor.finish()
         what = {
@@ -238,9 +235,7 @@ class Demo:
         first, last = turns[0].start, turns[-1].end
         for who, colour in enumerate(COLOURS):
             moments = [first + (last - first) * (i + 0.5) / WIDTH for i in range(WIDTH)]
-            bar = "".join(
-                "█" if any(t.who == who and t.start <= at < t.end for t in turns) else "·" for at in moments
-            )
+            bar = "".join("█" if any(t.who == who and t.start <= at < t.end for t in turns) else "·" for at in moments)
             self.screen.line((f"process {'AB'[who]}  ", "dim"), (bar, colour))
 
     def _lease_line(self, left: list[int]) -> Text:
@@ -250,10 +245,7 @@ class Demo:
 
 
 def _turns(who: int, actor: Actor) -> list[Turn]:
-    return [
-        Turn(who, *(actor.expect(event)["at"] for event in ("asked", "held", "releasing")))
-        for _ in range(TURNS)
-    ]
+    return [Turn(who, *(actor.expect(event)["at"] for event in ("asked", "held", "releasing"))) for _ in range(TURNS)]
 
 
 def _until_raised(actor: Actor) -> list[dict[str, Any]]:

@@ -256,17 +256,11 @@ def _from_url(url: str) -> dict[str, Any]:
             readable = re.fullmatch(r"/?\d*/?", parts.path) is not None and parts.port != 0
     except ValueError:
         raise unreadable from None
-    if (
-        not readable
-        or parts.fragment
-        or not all("=" in option for option in parts.query.split("&") if option)
-    ):
+    if not readable or parts.fragment or not all("=" in option for option in parts.query.split("&") if option):
         raise unreadable
     options.pop("connection_class", None)
     unknown = options.keys() - _TAKEN.keys() - _TLS_OPTIONS - _OCSP_OPTIONS - _IRRELEVANT_OPTIONS
-    if (
-        unknown and "@" in parts.query
-    ):  # of `redis://:1?pass=word@host` the option would be a part of the password
+    if unknown and "@" in parts.query:  # of `redis://:1?pass=word@host` the option would be a part of the password
         raise unreadable
     if unknown:
         raise ConfigError(f"unknown URL options: {', '.join(sorted(unknown))}")
@@ -288,9 +282,7 @@ def _from_client(client: Any) -> dict[str, Any]:
 
 def _from_options(options: Mapping[str, Any], *, ssl: bool) -> dict[str, Any]:
     """Config fields from redis-py's connection options; None, no limit there, leaves our default."""
-    settings: dict[str, Any] = {
-        field: options[name] for name, field in _TAKEN.items() if options.get(name) is not None
-    }
+    settings: dict[str, Any] = {field: options[name] for name, field in _TAKEN.items() if options.get(name) is not None}
     if ssl:
         settings |= {"ssl": True, "ssl_context": _ssl_context(options)}
     return settings

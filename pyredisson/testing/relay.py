@@ -145,9 +145,7 @@ class Relay:
             frame = self._held_request[1]
             self._held_request = None
             if not self.server.open:
-                raise ConnectionError(
-                    "the server closed the connection before the held request was delivered"
-                )
+                raise ConnectionError("the server closed the connection before the held request was delivered")
             self._forward(frame, hold)
         elif self._held_reply is not None and self._held_reply[0] is hold:
             self.client.send(self._held_reply[1])

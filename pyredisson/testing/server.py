@@ -175,9 +175,7 @@ class Server:
     @cached_property
     def version(self) -> tuple[int, int, int]:
         """The program's own version: Valkey's own of a Valkey server, not the Redis version it claims."""
-        text = subprocess.run(
-            [self.executable, "--version"], capture_output=True, text=True, check=True
-        ).stdout
+        text = subprocess.run([self.executable, "--version"], capture_output=True, text=True, check=True).stdout
         found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
         if found is None:
             raise ServerError(f"{self.executable} --version answered {text.strip()!r}")
@@ -274,12 +272,8 @@ class Server:
             except subprocess.TimeoutExpired:
                 delay = min(delay * 1.5, 0.05)
                 continue
-            raise ServerError(
-                f"{self.executable} exited with status {process.returncode}:\n{self._log_tail()}"
-            )
-        raise ServerError(
-            f"{self.executable} did not answer within {_START_SECONDS:g} s:\n{self._log_tail()}"
-        )
+            raise ServerError(f"{self.executable} exited with status {process.returncode}:\n{self._log_tail()}")
+        raise ServerError(f"{self.executable} did not answer within {_START_SECONDS:g} s:\n{self._log_tail()}")
 
     def _log_tail(self) -> str:
         assert self._directory is not None

@@ -175,9 +175,7 @@ class Line:
         loop = asyncio.get_running_loop()
         if self.pipeline is not None and self.pipeline.loop is not loop:
             if not self.pipeline.loop.is_closed():
-                raise RuntimeError(
-                    "a client of pyredisson.asyncio belongs to one event loop, and this is another"
-                )
+                raise RuntimeError("a client of pyredisson.asyncio belongs to one event loop, and this is another")
             self.pipeline = None
         if self.pipeline is not None and self.pipeline.usable:
             return self.pipeline

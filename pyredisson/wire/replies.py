@@ -29,7 +29,10 @@ _BY_TEXT: dict[str, type[exceptions.RedisError]] = {
 
 
 def as_error(text: str) -> exceptions.RedisError:
-    """The exception for an error reply; its message is the whole reply."""
+    """The exception for an error reply, which is its message."""
+    if text.startswith("ERR Error running script"):
+        # Servers before 7.0 wrap what a command in a script was refused with; READONLY must be known as such.
+        text = text.partition(": -")[2] or text
     code = text.partition(" ")[0]
     kind = _BY_CODE.get(code) or _BY_TEXT.get(text) or exceptions.ResponseError
     return kind(text)

@@ -501,9 +501,7 @@ class TestYaml:
 
     def test_ignored_keys_are_logged_once_at_info(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, logger="pyredisson")
-        Config.from_yaml(
-            single("retryInterval: 9\nclientName: me", "threads: 1\nnettyThreads: 2\nexecutor: null")
-        )
+        Config.from_yaml(single("retryInterval: 9\nclientName: me", "threads: 1\nnettyThreads: 2\nexecutor: null"))
         (record,) = caplog.records
         assert (record.name, record.levelno) == ("pyredisson", logging.INFO)
         assert record.getMessage().endswith(": nettyThreads, retryInterval, threads")
@@ -539,9 +537,7 @@ class TestYaml:
         assert (config.username, config.password) == ("u", "q")
 
     def test_the_special_zeros(self) -> None:
-        config = Config.from_yaml(
-            single("pingConnectionInterval: 0\nretryAttempts: 0\ndnsMonitoringInterval: -1")
-        )
+        config = Config.from_yaml(single("pingConnectionInterval: 0\nretryAttempts: 0\ndnsMonitoringInterval: -1"))
         assert (config.ping_interval, config.retry_attempts) == (0.0, 0)
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,9 +604,7 @@ class TestYaml:
         config = Config.from_yaml(text, name_mapper=str.upper, credential_provider=provider)
         assert (config.name_mapper, config.credential_provider) == (str.upper, provider)
 
-    @pytest.mark.parametrize(
-        "line", [f"password: *{SECRET}", f"password: @{SECRET}", f"password: {{{SECRET}", "\x07"]
-    )
+    @pytest.mark.parametrize("line", [f"password: *{SECRET}", f"password: @{SECRET}", f"password: {{{SECRET}", "\x07"])
     def test_broken_yaml_does_not_give_the_password_away(self, line: str) -> None:
         with pytest.raises(ConfigError, match="not valid YAML") as caught:
             Config.from_yaml(single(line, f"password: {SECRET}"))
@@ -631,9 +625,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate and its key in one file."""
     folder = tmp_path_factory.mktemp("pem")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=h -days 9"
-    subprocess.run(
-        [*command.split(), "-keyout", "key", "-out", "crt"], cwd=folder, check=True, capture_output=True
-    )
+    subprocess.run([*command.split(), "-keyout", "key", "-out", "crt"], cwd=folder, check=True, capture_output=True)
     both = folder / "both.pem"
     both.write_bytes((folder / "crt").read_bytes() + (folder / "key").read_bytes())
     return both

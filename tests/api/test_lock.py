@@ -262,9 +262,7 @@ class TestBlocks:
         assert behind.holds("orders") == {f"{client.id}:1": "1"}
 
     @pytest.mark.parametrize("wait", [None, math.inf])
-    async def test_hold_waits_as_long_as_it_takes(
-        self, world: World, behind: Behind, wait: float | None
-    ) -> None:
+    async def test_hold_waits_as_long_as_it_takes(self, world: World, behind: Behind, wait: float | None) -> None:
         lock = world.connect().get_lock("orders")
         await lock.lock()
 

@@ -202,7 +202,6 @@ class TestLostBody:
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
         """The cancellation comes when the body has ended: it must strike nothing else."""
 
-
         task = asyncio.current_task()
         assert task is not None
         with pytest.raises(LockLostError):
@@ -308,7 +307,6 @@ class TestOnLost:
 
 
 async def test_the_watchdog_does_not_need_the_loop(tasks: World) -> None:
-
 
     lock = tasks.connect(lock_watchdog_timeout=0.4).get_lock("orders")
     await lock.lock()

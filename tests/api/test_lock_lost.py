@@ -305,9 +305,7 @@ class TestCallback:
         await client.get_lock("orders", owner=1).lock(0.05)
         await told.wait()
 
-    async def test_a_failure_is_logged_and_stops_nobody(
-        self, world: World, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_failure_is_logged_and_stops_nobody(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         client = world.connect()
         lock = client.get_lock("orders")
         told = world.flag()

@@ -157,9 +157,7 @@ class TestBesideJava:
         await other.result()
         assert behind.holds("orders") == {f"{client.id}:2": "1"}
 
-    async def test_another_type_under_the_name_is_the_servers_error(
-        self, world: World, behind: Behind
-    ) -> None:
+    async def test_another_type_under_the_name_is_the_servers_error(self, world: World, behind: Behind) -> None:
         behind.redis.set("orders", "a string")
         lock = world.connect().get_lock("orders")
         with pytest.raises(Exception, match="WRONGTYPE"):

@@ -55,9 +55,7 @@ def _of_language(language: str) -> list[Block]:
 
 
 @pytest.mark.parametrize("block", _of_language("python"), ids=lambda block: f"{block.page}:{block.line}")
-def test_a_python_example_runs_and_prints_what_the_page_says(
-    block: Block, server: Server, tmp_path: Path
-) -> None:
+def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, server: Server, tmp_path: Path) -> None:
     address = server.url.rpartition("/")[0]
     for settings in _of_language("yaml"):
         (tmp_path / "redisson.yaml").write_text(settings.text.replace(ADDRESS, address), "utf-8")

@@ -23,9 +23,7 @@ from pyredisson.scripts import script
 from pyredisson.testing import Server
 
 FLAGS = Server().version >= (7, 0, 0)
-SCRIPTS = {
-    name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")
-}
+SCRIPTS = {name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")}
 ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
 """What to look for in a request."""
 

@@ -41,9 +41,7 @@ async def nothing_left(admin: Redis, client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(
-    proxy: Proxy, admin: Redis, connected: bool
-) -> None:
+async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(proxy: Proxy, admin: Redis, connected: bool) -> None:
     struck = taken = 0
     for turns in range(STEPS):
         async with pyredisson.asyncio.connect(proxy.url) as client:
@@ -65,9 +63,7 @@ async def take_and_end(client: Client, name: str, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-async def test_cancelled_at_any_turn_of_a_contended_wait_it_leaves_no_key(
-    client: Client, admin: Redis
-) -> None:
+async def test_cancelled_at_any_turn_of_a_contended_wait_it_leaves_no_key(client: Client, admin: Redis) -> None:
     holder = client.get_lock("a", owner=1)
     for turns in range(STEPS):
         await holder.lock()
@@ -114,9 +110,7 @@ async def test_cancelled_while_its_reply_is_held_up_it_leaves_no_key(
     assert await lock.remain_time_to_live() is None
 
 
-async def test_cancelled_and_then_cut_off_it_leaves_no_key(
-    client: Client, proxy: Proxy, admin: Redis
-) -> None:
+async def test_cancelled_and_then_cut_off_it_leaves_no_key(client: Client, proxy: Proxy, admin: Redis) -> None:
     """The release that undoes it is lost with the connection, and sent again by another."""
     lock = client.get_lock("a")
     await lock.is_locked()
@@ -131,9 +125,7 @@ async def test_cancelled_and_then_cut_off_it_leaves_no_key(
     await nothing_left(admin, client, "a")
 
 
-async def test_a_cancelled_reentrant_acquire_keeps_the_outer_hold(
-    client: Client, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_cancelled_reentrant_acquire_keeps_the_outer_hold(client: Client, proxy: Proxy, admin: Redis) -> None:
     lock = client.get_lock("a", owner=7)
     await lock.lock()
     for turns in range(STEPS):

@@ -59,9 +59,7 @@ async def test_a_reentrant_acquire_whose_reply_is_lost_counts_once(
 
 
 @LOSSES
-async def test_a_release_whose_reply_is_lost_is_a_release(
-    world: World, proxy: Proxy, admin: Redis, lose: Lose
-) -> None:
+async def test_a_release_whose_reply_is_lost_is_a_release(world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
     lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
     await world.do(lock.lock())
     fault = lose(proxy, RELEASE)
@@ -85,9 +83,7 @@ async def test_an_inner_release_whose_reply_is_lost_gives_back_one_hold(
     assert await world.do(lock.get_hold_count()) == 2
 
 
-async def test_the_reply_busy_is_lost_and_the_answer_is_still_no(
-    world: World, proxy: Proxy, admin: Redis
-) -> None:
+async def test_the_reply_busy_is_lost_and_the_answer_is_still_no(world: World, proxy: Proxy, admin: Redis) -> None:
     admin.hset("a", "another:1", 1)
     admin.pexpire("a", 30_000)
     lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
@@ -97,9 +93,7 @@ async def test_the_reply_busy_is_lost_and_the_answer_is_still_no(
     assert admin.hkeys("a") == [b"another:1"]
 
 
-async def test_every_second_reply_is_lost_and_the_count_stays_right(
-    world: World, proxy: Proxy, admin: Redis
-) -> None:
+async def test_every_second_reply_is_lost_and_the_count_stays_right(world: World, proxy: Proxy, admin: Redis) -> None:
     lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
     for depth in range(1, 5):
         fault = proxy.cut_reply(ACQUIRE)
@@ -128,9 +122,7 @@ async def test_a_late_copy_of_an_acquire_never_runs(world: World, proxy: Proxy, 
     assert not admin.exists("a")
 
 
-async def test_a_late_copy_of_a_release_frees_no_later_hold(
-    world: World, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_late_copy_of_a_release_frees_no_later_hold(world: World, proxy: Proxy, admin: Redis) -> None:
     lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
     await world.do(lock.lock())
     late = proxy.hold_request(RELEASE)

@@ -100,9 +100,7 @@ print("child left", status, lock.is_held(), flush=True)
 """
 
 
-def test_a_forked_child_is_a_client_of_its_own(
-    server: Server, admin: Redis, child: Callable[..., Child]
-) -> None:
+def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
     parent = child(FORK_AND_LIVE, server.url)
     holds, identity = parent.hear().rsplit(" ", 1)
     assert holds == "child holds"

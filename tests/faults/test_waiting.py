@@ -67,9 +67,7 @@ async def test_a_hand_off_wakes_one_waiter_of_a_client(world: World, server: Ser
     assert 100 <= scripts_run(admin) - before <= 130
 
 
-async def test_one_connection_listens_for_all_locks_of_a_client(
-    world: World, server: Server, admin: Redis
-) -> None:
+async def test_one_connection_listens_for_all_locks_of_a_client(world: World, server: Server, admin: Redis) -> None:
     client = world.connect(server.url)
     names = [f"a{number}" for number in range(20)]
     for name in names:
@@ -170,9 +168,7 @@ async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
     )
 
 
-async def test_a_living_subscription_answers_its_pings_and_stays(
-    world: World, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_living_subscription_answers_its_pings_and_stays(world: World, proxy: Proxy, admin: Redis) -> None:
     taken_by_another(admin)
     client = world.connect(proxy.url, ping_interval=0.1, timeout=1)
     waiter = waiting(world, client)

@@ -102,9 +102,7 @@ async def test_errors_of_the_server_cost_no_lock(
 
 
 @pytest.mark.asyncio
-async def test_a_busy_script_costs_no_lock(
-    world: World, own_server: Server, own_proxy: Proxy, root: Redis
-) -> None:
+async def test_a_busy_script_costs_no_lock(world: World, own_server: Server, own_proxy: Proxy, root: Redis) -> None:
     # The name that every version knows.
     root.config_set("lua-time-limit", 10)
     lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
@@ -133,9 +131,7 @@ async def test_a_busy_script_costs_no_lock(
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_key_is_told_once_at_the_next_renewal(
-    world: World, server: Server, admin: Redis
-) -> None:
+async def test_a_deleted_key_is_told_once_at_the_next_renewal(world: World, server: Server, admin: Redis) -> None:
     lock = world.connect(server.url, lock_watchdog_timeout=LEASE).get_lock("a")
     told: list[object] = []
     lock.on_lost(told.append)
@@ -189,9 +185,7 @@ async def test_what_is_given_back_while_its_renewal_is_under_way_is_not_lost(
 
 
 @pytest.mark.asyncio
-async def test_a_lost_lock_is_neither_renewed_nor_made_again(
-    world: World, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_lost_lock_is_neither_renewed_nor_made_again(world: World, proxy: Proxy, admin: Redis) -> None:
     lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
     await world.do(lock.lock())
     admin.delete("a")
@@ -220,9 +214,7 @@ async def test_an_interrupted_acquire_is_never_renewed(world: World, proxy: Prox
 
 
 @pytest.mark.asyncio
-async def test_one_key_of_a_wrong_type_stops_no_other_renewal(
-    world: World, server: Server, admin: Redis
-) -> None:
+async def test_one_key_of_a_wrong_type_stops_no_other_renewal(world: World, server: Server, admin: Redis) -> None:
     client = world.connect(server.url, lock_watchdog_timeout=2 * LEASE)
     locks = [client.get_lock(f"a{number}") for number in range(250)]
     for lock in locks:
@@ -241,9 +233,7 @@ async def test_one_key_of_a_wrong_type_stops_no_other_renewal(
 
 
 @pytest.mark.asyncio
-async def test_a_batch_that_fails_stops_no_other_batch(
-    world: World, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_batch_that_fails_stops_no_other_batch(world: World, proxy: Proxy, admin: Redis) -> None:
     """The batch with that lock fails once with every kind of loss, and all locks live on."""
     client = world.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
     locks = [client.get_lock(f"a{number}") for number in range(250)]
@@ -271,9 +261,7 @@ async def test_two_threads_serve_all_locks(world: World, server: Server, admin: 
 
 
 @pytest.mark.asyncio
-async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
-    world: World, own_server: Server
-) -> None:
+async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(world: World, own_server: Server) -> None:
     lock = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2).get_lock("a")
     told: list[object] = []
     lock.on_lost(told.append)
@@ -290,9 +278,7 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(
-    world: World, own_server: Server
-) -> None:
+async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(world: World, own_server: Server) -> None:
     lock = world.connect(own_server.url, lock_watchdog_timeout=3 * LEASE, timeout=0.2).get_lock("a")
     await world.do(lock.lock())
     for _ in range(2):

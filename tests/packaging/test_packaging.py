@@ -34,9 +34,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist of the checkout, and the wheel that is built from that sdist."""
     # From a copy: another worker may build at the same time, and the checkout stays as it is.
     out, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("copy") / "checkout"
-    left_out = shutil.ignore_patterns(
-        ".venv*", ".git", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info"
-    )
+    left_out = shutil.ignore_patterns(".venv*", ".git", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info")
     shutil.copytree(ROOT, copy, ignore=left_out)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy, cwd=out)
     return out
@@ -63,9 +61,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     core = "pyredisson/_core" + sysconfig.get_config_var("EXT_SUFFIX")
     assert {core, "pyredisson/_core.pyi", "pyredisson/py.typed", "pyredisson/lua/__init__.py"} <= names
     assert {f"pyredisson/lua/{name}" for name in SCRIPTS} <= names
-    packages = {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "pyredisson").rglob("*.py") if path.is_file()
-    }
+    packages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pyredisson").rglob("*.py") if path.is_file()}
     assert packages <= names
     assert {name.partition("/")[0] for name in names} == {
         "pyredisson",
@@ -76,9 +72,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
 def test_the_wheel_works_elsewhere(dist: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
-    there = Path(
-        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
-    )
+    there = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
     run(
         sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
         "--target", there, the(dist, "*.whl"),

@@ -31,9 +31,7 @@ BESIDE = {
     ("asyncio", "client"),
 }
 
-MODULES = sorted(
-    path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() != "__init__.py"
-)
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() != "__init__.py")
 
 
 def part_of(path: Path) -> str:
@@ -65,9 +63,7 @@ def test_imports_go_down(path: Path) -> None:
     for part in imported(path):
         assert part in FLOOR_OF, f"pyredisson.{part or '__init__'} is above everything"
         if part != here and (here, part) not in BESIDE:
-            assert FLOOR_OF[part] < FLOOR_OF[here], (
-                f"{here} (floor {FLOOR_OF[here]}) imports {part} ({FLOOR_OF[part]})"
-            )
+            assert FLOOR_OF[part] < FLOOR_OF[here], f"{here} (floor {FLOOR_OF[here]}) imports {part} ({FLOOR_OF[part]})"
 
 
 def test_the_staircase_is_the_package() -> None:

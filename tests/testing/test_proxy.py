@@ -173,9 +173,7 @@ def test_held_request(proxy: Proxy, dial: Dial, admin: Redis) -> None:
 
 
 @pytest.mark.parametrize("leave", ["client", "proxy", "reset"])
-def test_a_held_request_arrives_after_its_client_has_gone(
-    proxy: Proxy, dial: Dial, admin: Redis, leave: str
-) -> None:
+def test_a_held_request_arrives_after_its_client_has_gone(proxy: Proxy, dial: Dial, admin: Redis, leave: str) -> None:
     hold = proxy.hold_request(b"INCR")
     wire = dial()
     wire.send("INCR n")

@@ -52,9 +52,7 @@ class Client(Process):
         runtime = SimRuntime(self.node, self.shared.repair, pipelined=weather.pipelined)
         renewer = SimRuntime(self.node, self.shared.repair, pipelined=False)
         self.shared.begin(runtime, renewer, hub)
-        self.shared.watchdog = logic.watchdog(
-            self.shared.holds, renewer, self.shared.lease, self._start_watchdog
-        )
+        self.shared.watchdog = logic.watchdog(self.shared.holds, renewer, self.shared.lease, self._start_watchdog)
         self.shared.id = name
 
     def _start_watchdog(self, watchdog: Watchdog) -> None:
@@ -133,7 +131,13 @@ class Owner:
         random, world = self._random, self._world
         lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.client.shared.lease))
         die = random.random()
-        wait = None if die < 0.5 and (patient or self.depth[lock.key]) else 0.0 if die < 0.65 else random.random() * random.choice((0.05, 1, 5))
+        wait = (
+            None
+            if die < 0.5 and (patient or self.depth[lock.key])
+            else 0.0
+            if die < 0.65
+            else random.random() * random.choice((0.05, 1, 5))
+        )
         began = world.now
         deadline = None if wait is None else began + wait
         world.log("%s: acquire %r, lease %s, wait %s", self.name, lock.key, lease, wait)

@@ -1,0 +1,92 @@
+"""A user's program is checked by `mypy --strict` without a word about pyredisson."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import asyncio
+from datetime import timedelta
+
+import pyredisson
+import pyredisson.asyncio
+
+
+def threads() -> None:
+    with pyredisson.connect("redis://localhost", lock_watchdog_timeout=10) as client:
+        lock: pyredisson.Lock = client.get_lock("orders")
+        lock.lock()
+        lock.lock(lease_time=timedelta(seconds=1))
+        got: bool = lock.try_lock(wait_time=1, lease_time=0.5)
+        left: float | None = lock.remain_time_to_live()
+        count: int = lock.get_hold_count()
+        lock.unlock()
+        lock.release()
+        taken: bool = lock.acquire(blocking=True, timeout=1.5)
+        with lock as entered, lock.hold(wait_time=timedelta(1)) as held:
+            both: list[pyredisson.Lock] = [entered, held]
+        lost: bool = lock.lost.wait(1) or lock.lost.is_set()
+
+        @lock.on_lost
+        def callback(lock: pyredisson.Lock) -> None:
+            print(lock.name, client.id, client.closed)
+
+        reveal_type(callback)
+        print(got, left, count, taken, both, lost, client.get_lock(b"orders", owner=3).is_held_by(3))
+
+
+async def tasks() -> None:
+    async with pyredisson.asyncio.connect() as client:
+        lock: pyredisson.asyncio.Lock = client.get_lock("orders")
+        await lock.lock()
+        got: bool = await lock.try_lock(wait_time=1, lease_time=timedelta(1))
+        one, two = await asyncio.gather(lock.is_held(), lock.get_hold_count())
+        flag: bool = one
+        count: int = two
+        left: float | None = await asyncio.wait_for(lock.remain_time_to_live(), 1)
+        await lock.unlock()
+        async with lock as entered, lock.hold(1, cancel_on_lost=False) as held:
+            both: list[pyredisson.asyncio.Lock] = [entered, held]
+        lost: bool = await lock.lost.wait(timedelta(1)) or lock.lost.is_set()
+
+        @lock.on_lost
+        async def callback(lock: pyredisson.asyncio.Lock) -> None:
+            await lock.force_unlock()
+
+        print(got, flag, count, left, both, lost)
+
+
+try:
+    threads()
+    asyncio.run(tasks())
+except pyredisson.LockLostError as error:
+    print(error)
+"""
+WRONG = """
+import pyredisson
+
+lock = pyredisson.connect().get_lock(1)
+count: str = lock.get_hold_count()
+"""
+
+
+def checked(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    file = folder / "program.py"
+    file.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), str(file)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_users_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("typed")
+    done = checked(PROGRAM, folder)
+    assert done.returncode == 0, done.stdout
+    assert 'Revealed type is "def (lock: pyredisson.client.Lock)"' in done.stdout
+    refused = checked(WRONG, folder)
+    assert refused.stdout.count("error:") == 2, refused.stdout
