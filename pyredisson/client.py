@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pyredisson.config import Config, Duration
+from pyredisson.config import Config
+from pyredisson.durations import Duration
 from pyredisson.engine import Engine
 from pyredisson.errors import LockTimeoutError
 from pyredisson.faces import (
@@ -236,7 +237,7 @@ class Lock:
             return
         try:
             self.unlock()
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001
             # The body's own exception is what the user must see.
             attach(error, failure)
 

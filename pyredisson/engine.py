@@ -119,7 +119,8 @@ class Engine:
         while (callback := self._errands.get()) is not None:
             try:
                 callback()
-            except Exception:
+            except Exception:  # noqa: BLE001
+                # A user's function: whatever it raises.
                 logger.exception("an on_lost callback failed")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from pyredisson.config import Duration, lease_ms, seconds
+from pyredisson.durations import Duration, lease_ms, seconds
 from pyredisson.logic.shared import FIRST_OWN_ID
 
 Name = str | bytes

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pyredisson.aio import AioRuntime, AioSignal
-from pyredisson.config import Config, Duration
+from pyredisson.config import Config
+from pyredisson.durations import Duration
 from pyredisson.engine import Engine
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.faces import (

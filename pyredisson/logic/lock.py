@@ -125,6 +125,9 @@ class LockLogic:
                 )
             if busy is None:
                 ends = now + ms / 1000
+                if hold is not None and hold.state is not HELD:
+                    # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
+                    under, hold = hold, None
                 if hold is None:
                     hold = Hold(key, self, name, lease, ends, buried(under))
                     shared.holds.table[key] = hold
@@ -166,7 +169,8 @@ class LockLogic:
     async def release(self, owner: Owner, hold: Hold | None) -> None:
         """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
         shared = self.shared
-        shared.check_open()
+        if shared.closed:
+            shared.check_open()
         if hold is None:
             raise await self._stranger(owner)
         count = hold.count - 1

@@ -6,7 +6,8 @@ import itertools
 import uuid
 from collections.abc import Callable
 
-from pyredisson.config import Config, lease_ms
+from pyredisson.config import Config
+from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import GIVEN_BACK, Hold, Holds, Owner
 from pyredisson.logic.hub import Hub

@@ -128,7 +128,7 @@ class Watchdog:
                 failed |= await self._repair_all()
             except ClosedError:
                 return
-            except Exception:
+            except Exception:  # noqa: BLE001
                 # Whatever it was: the leases of all the others depend on this loop.
                 logger.exception("the watchdog failed and goes on")
                 failed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import socket
 import ssl
@@ -132,7 +133,7 @@ class Connection:
         while reply is False:
             try:
                 size = self._receive(self._buffer)
-            except (BlockingIOError, socket.timeout):
+            except (BlockingIOError, builtins.TimeoutError):
                 return False
             if not size:
                 raise ConnectionError(f"{self._node.address} closed the connection")
@@ -354,6 +355,6 @@ def credentials(node: Node) -> Sequence[str]:
 
 def reported(error: OSError, node: Node, doing: str) -> RedisError:
     """The exception that redis-py's users expect, saying where and why."""
-    if isinstance(error, (BlockingIOError, socket.timeout)):
+    if isinstance(error, (BlockingIOError, builtins.TimeoutError)):
         return TimeoutError(f"timeout {doing} {node.address}")
     return ConnectionError(f"error {doing} {node.address}: {error}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from pyredisson.config import Config, seconds
+from pyredisson.config import Config
+from pyredisson.durations import seconds
 from pyredisson.scripts import ScriptSet
 from pyredisson.wire.handshake import Peer, Welcome
 

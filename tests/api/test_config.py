@@ -22,7 +22,8 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyredisson.config import Config, lease_ms, seconds
+from pyredisson.config import Config
+from pyredisson.durations import lease_ms, seconds
 from pyredisson.errors import ConfigError
 from pyredisson.testing import Server
 

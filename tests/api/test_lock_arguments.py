@@ -40,7 +40,7 @@ async def test_a_name_that_is_no_text(world: World) -> None:
 @pytest.mark.parametrize(("mapped", "error"), [("", ValueError), (None, TypeError), (b"x", TypeError)])
 async def test_what_a_mapper_may_not_return(world: World, mapped: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        world.connect(NOWHERE, name_mapper=lambda name: mapped).get_lock("orders")
+        world.connect(NOWHERE, name_mapper=lambda _: mapped).get_lock("orders")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_leases_of_other_types(world: World, lease: Any) -> None:
 async def test_waits_that_cannot_be(world: World, wait: Any) -> None:
     lock = world.connect(NOWHERE).get_lock("orders")
     for call in WAITING:
-        with pytest.raises(ValueError, match="wait_time|timeout"):
+        with pytest.raises(ValueError, match=r"wait_time|timeout"):
             await call(lock, wait)
 
 
@@ -100,7 +100,7 @@ async def test_waits_that_cannot_be(world: World, wait: Any) -> None:
 async def test_waits_of_other_types(world: World, wait: Any) -> None:
     lock = world.connect(NOWHERE).get_lock("orders")
     for call in WAITING:
-        with pytest.raises(TypeError, match="wait_time|timeout"):
+        with pytest.raises(TypeError, match=r"wait_time|timeout"):
             await call(lock, wait)
 
 

@@ -27,11 +27,8 @@ class TestOwner:
         await asyncio.gather(orders.lock(), stock.lock())
         assert await orders.is_held()
         assert await stock.is_held()
-        assert await asyncio.gather(orders.try_lock(), orders.is_held(), orders.get_hold_count()) == [
-            True,
-            True,
-            2,
-        ]
+        taken, held, count = await asyncio.gather(orders.try_lock(), orders.is_held(), orders.get_hold_count())
+        assert (taken, held, count) == (True, True, 2)
         await asyncio.gather(orders.unlock(), stock.unlock())
         await orders.unlock()
         assert not await orders.is_locked()
@@ -342,4 +339,4 @@ async def test_two_loops_at_a_time(tasks: World) -> None:
     lock = tasks.connect().get_lock("orders", owner=1)
     await lock.lock()
     with pytest.raises(RuntimeError, match="loop"):
-        await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))  # type: ignore[arg-type]
+        await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))

@@ -59,7 +59,7 @@ async def test_nothing_works_in_a_closed_client(world: World) -> None:
         lock.hold(wait_time=1).__aenter__,
     ):
         with pytest.raises(ClosedError, match=client.id):
-            await call()  # type: ignore[operator]
+            await call()
     with pytest.raises(RuntimeError):
         await client.get_lock("orders").lock()
 

@@ -9,8 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
-from redis import Redis
-
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.client import Holding, Lost
@@ -124,7 +122,7 @@ class Asyncio(World):
 class Behind:
     """What the server knows, read with plain commands."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Any) -> None:
         self.redis = redis
 
     def holds(self, key: str | bytes) -> dict[str, str]:
@@ -134,7 +132,7 @@ class Behind:
 
     def listeners(self, key: str) -> int:
         """How many connections wait for that lock's messages."""
-        [(_, count)] = self.redis.pubsub_numsub("redisson_lock__channel:{%s}" % key)
+        [(_, count)] = self.redis.pubsub_numsub(f"redisson_lock__channel:{{{key}}}")
         return int(count)
 
     def scripts(self) -> int:
@@ -174,7 +172,7 @@ class _Awaited:
     async def __aenter__(self) -> Any:
         return self._wrapped(self._target.__enter__())
 
-    async def __aexit__(self, *raised: Any) -> Any:
+    async def __aexit__(self, *raised: object) -> Any:
         return self._target.__exit__(*raised)
 
     def __repr__(self) -> str:
@@ -200,7 +198,7 @@ class _Thread(Other[T]):
 
         try:
             self._outcome.append(_finished(operation()))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (given on by `result`)
             self._error = error
 
     async def result(self) -> T:

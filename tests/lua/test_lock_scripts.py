@@ -30,23 +30,23 @@ class Scripted:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.redis = server.redis()
+        self.redis: Any = server.redis()
         self.flags = server.version >= (7,)
 
-    def run(self, name: str, keys: Sequence[str], *args: str | int, redis: Redis | None = None) -> Any:
+    def run(self, name: str, keys: Sequence[str], *args: str | int, redis: Any = None) -> Any:
         text = Script(name, flags=self.flags).text
-        return (redis or self.redis).eval(text, len(keys), *keys, *map(str, args))  # type: ignore[no-untyped-call]
+        return (redis or self.redis).eval(text, len(keys), *keys, *map(str, args))
 
-    def acquire(self, owner: str, holds: int, lease: int, redis: Redis | None = None) -> Any:
+    def acquire(self, owner: str, holds: int, lease: int, redis: Any = None) -> Any:
         return self.run("lock_acquire", ["orders"], owner, holds, lease, redis=redis)
 
-    def release(self, owner: str, holds: int, redis: Redis | None = None) -> Any:
+    def release(self, owner: str, holds: int, redis: Any = None) -> Any:
         return self.run("lock_release", ["orders"], CHANNEL, owner, holds, redis=redis)
 
-    def force_release(self, redis: Redis | None = None) -> Any:
+    def force_release(self, redis: Any = None) -> Any:
         return self.run("lock_force_release", ["orders"], CHANNEL, redis=redis)
 
-    def renew(self, lease: int, *locks: tuple[str, str], redis: Redis | None = None) -> Any:
+    def renew(self, lease: int, *locks: tuple[str, str], redis: Any = None) -> Any:
         keys = [key for key, _ in locks]
         return self.run("lock_renew", keys, lease, *[owner for _, owner in locks], redis=redis)
 
@@ -89,7 +89,8 @@ def ear(at: Scripted) -> Iterator[PubSub]:
 
 def heard(ear: PubSub) -> list[bytes]:
     """All that was published so far: a message of our own marks the end."""
-    Redis(connection_pool=ear.connection_pool).publish(CHANNEL, "end")
+    pool: Any = ear.connection_pool
+    Redis(connection_pool=pool).publish(CHANNEL, "end")
     messages = []
     while (message := ear.get_message(timeout=5)) is not None and message["data"] != b"end":
         messages.append(message["data"])

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
     {"_core", "lua"},
-    {"errors", "scripts", "config"},
+    {"errors", "scripts", "durations", "addresses", "redisson_yaml", "config"},
     {"runtime", "signals"},
     {"logic"},
     {"wire"},
@@ -24,7 +24,13 @@ FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in name
 
 # Who may look sideways, and at whom.
 BESIDE = {
+    ("addresses", "errors"),
+    ("redisson_yaml", "errors"),
+    ("redisson_yaml", "addresses"),
     ("config", "errors"),
+    ("config", "durations"),
+    ("config", "addresses"),
+    ("config", "redisson_yaml"),
     ("scripts", "errors"),
     ("aio", "threads"),  # the watchdog of the asyncio world turns in a thread
     ("engine", "faces"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from logging import LogRecord
+from typing import NoReturn
+
 from redis.exceptions import RedisError
 
 from pyredisson._core import frames, prefixed
@@ -37,13 +40,20 @@ class Judge:
         self.clients: list[Client] = []
         self.owners: list[Owner] = []
         self.acquired = 0
+        self.verdict = ""
         network.on_executed = self._executed
         self._keyspace.on_taken = self._taken
         self._world.after_event = self._look
 
-    def blame(self, text: str) -> None:
-        """Ends the schedule."""
-        raise Violation(text)
+    def blame(self, text: str) -> NoReturn:
+        """Ends the schedule, even if whoever called this swallows the exception."""
+        self.verdict = self.verdict or text
+        raise Violation(self.verdict)
+
+    def filter(self, record: LogRecord) -> bool:
+        """What the logic logs as an error is one: it went on after an exception that nobody expected."""
+        self.blame(f"{record.getMessage()}: {record.exc_info and record.exc_info[1]!r}")
+        return False
 
     def answered(self, owner: Owner, key: bytes, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""
@@ -73,9 +83,8 @@ class Judge:
             known = self._keyspace.hash(key).get(hold.owner)
             if clean and (key, hold.owner) not in self._tampered and known != b"%d" % hold.count:
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
-        elif self._weather.calm and (key, hold.owner) not in self._tampered and hold.ends - self._soon > 0:
-            if hold.renewed:
-                self.blame(f"{name}: was told True of a hold that is over")
+        elif self._weather.calm and hold.renewed and (key, hold.owner) not in self._tampered:
+            self.blame(f"{name}: was told True of a hold that is over")
 
     def has_hold(self, name: str, hold: Hold | None) -> None:
         """Whoever was told True and gave nothing back has a hold, lost or not."""
@@ -130,6 +139,8 @@ class Judge:
 
     def _look(self) -> None:
         """Nobody believes what isn't true, least of all two at once."""
+        if self.verdict:
+            raise Violation(self.verdict)
         now = self._world.now
         believed: dict[bytes, Hold] = {}
         for client in self.clients:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from pyredisson.config import Config
@@ -40,7 +41,9 @@ def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Repor
     lease = random.choice((3, 10))
     keys = [b"a", b"b"][: 1 + (random.random() < 0.3)]
     judge = Judge(network, keys, lease)
-    logger.disabled = True
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    logger.addFilter(judge)
     try:
         for number in range(random.randint(1, 3)):
             client = Client(world, f"c{number}", network, _CONFIGS[lease], logic)
@@ -63,7 +66,8 @@ def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Repor
     finally:
         for client in judge.clients:
             client.die()
-        logger.disabled = False
+        logger.removeFilter(judge)
+        logger.setLevel(level)
 
 
 def _plan_faults(world: World, weather: Weather, client: Client) -> None:

@@ -1,0 +1,49 @@
+"""Durations as callers give them: checked, in seconds here and in milliseconds for the server."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+Duration = float | timedelta
+MAX_LEASE_MS = 2**52
+
+
+def seconds(value: Duration, name: str, *, minimum: float = 0.0, allow_inf: bool = False) -> float:
+    """The duration `value` in seconds, as a float.
+
+    `name` is the argument's name, for the message. TypeError when it is neither a number nor a timedelta
+    (a bool is neither); ValueError when it is NaN, below `minimum`, or infinite without `allow_inf`.
+    """
+    if isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            result = float(value)
+        except OverflowError:  # an int beyond the floats
+            result = math.inf if value > 0 else -math.inf
+    else:
+        raise TypeError(f"{name} must be seconds (int or float) or a timedelta, not {type(value).__name__}")
+    if math.isnan(result):
+        raise ValueError(f"{name} must be a number of seconds, not NaN")
+    if result < minimum:
+        raise ValueError(f"{name} must be at least {minimum:g} s, not {result:g} s")
+    if math.isinf(result) and not allow_inf:
+        raise ValueError(f"{name} must be finite")
+    return result
+
+
+def lease_ms(value: Duration, name: str = "lease_time") -> int:
+    """The lease `value` (seconds or a timedelta) in whole milliseconds, the server's unit; halves go up.
+
+    Count a local deadline from this number, not from `value`: where it was rounded down, the holder would
+    believe longer than the server does. ValueError below 1 ms and above 2**52 ms (142,000 years): scripts
+    count in doubles, and the server's time plus the lease must stay below 2**53 to be exact; PEXPIRE itself
+    refuses only near 2**63. TypeError as for `seconds`.
+    """
+    ms = seconds(value, name) * 1000
+    if ms < 1:
+        raise ValueError(f"{name} must be at least 1 ms (0.001 s)")
+    if ms > MAX_LEASE_MS:
+        raise ValueError(f"{name} is longer than the server can hold ({MAX_LEASE_MS // 1000} s)")
+    return math.floor(ms + 0.5)

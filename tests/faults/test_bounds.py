@@ -1,0 +1,326 @@
+"""Bounds: whatever is wrong with the server, an error comes in time; what passes is waited for within the deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, ConnectionError, OutOfMemoryError, ReadOnlyError, RedisError, TimeoutError
+
+from pyredisson.testing import Proxy, Server
+
+from .support import ACQUIRE, RELEASE, World, scripts_run
+
+pytestmark = pytest.mark.asyncio
+TIMEOUT = 0.3
+LONGEST = 1.5
+"""About two reply deadlines, and what a busy machine adds."""
+
+
+@pytest.fixture
+def root(own_server: Server) -> Iterator[Redis]:
+    """A plain client of this test's own server."""
+    with own_server.redis() as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def paused(world: World, server: Server) -> AsyncIterator[None]:
+    """The server hangs in there, and answers again in time for the end of the test."""
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_hung_server_is_an_error_within_the_deadline(
+    world: World, own_server: Server, connected: bool
+) -> None:
+    lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
+    if connected:
+        await world.do(lock.is_locked())
+    async with paused(world, own_server):
+        begin = time.monotonic()
+        with pytest.raises((TimeoutError, ConnectionError)):
+            await world.do(lock.lock())
+        assert time.monotonic() - begin < LONGEST
+        begin = time.monotonic()
+        with pytest.raises((TimeoutError, ConnectionError)):
+            await world.do(lock.is_locked())
+        assert time.monotonic() - begin < LONGEST
+    # What was given up is undone, and all is well again.
+    await world.do(lock.lock())
+    assert await world.do(lock.get_hold_count()) == 1
+    await world.do(lock.unlock())
+
+
+async def test_a_release_on_a_hung_server_is_an_error_and_done_later(
+    world: World, own_server: Server, root: Redis
+) -> None:
+    lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
+    await world.do(lock.lock())
+    async with paused(world, own_server):
+        begin = time.monotonic()
+        with pytest.raises((TimeoutError, ConnectionError)):
+            await world.do(lock.unlock())
+        assert time.monotonic() - begin < LONGEST
+    await world.until(lambda: not root.exists("a"), 5)
+
+
+async def test_a_wait_on_a_hung_server_ends_with_its_deadline(world: World, own_server: Server) -> None:
+    lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
+    await world.do(lock.is_locked())
+    async with paused(world, own_server):
+        begin = time.monotonic()
+        with pytest.raises((TimeoutError, ConnectionError)):
+            await world.do(lock.try_lock(1.0))
+        assert time.monotonic() - begin < 1.0 + LONGEST
+
+
+async def test_a_hung_server_does_not_hold_up_closing(world: World, own_server: Server) -> None:
+    client = world.connect(own_server.url, timeout=TIMEOUT)
+    await world.do(client.get_lock("a").lock())
+    async with paused(world, own_server):
+        begin = time.monotonic()
+        await world.do(client.close())
+        assert time.monotonic() - begin < 2.5
+
+
+async def test_no_server_is_an_error_within_the_callers_deadline(world: World, own_server: Server) -> None:
+    own_server.kill()
+    client = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionError):
+        await world.do(client.get_lock("a").lock())
+    # One more try, half a second to a second later.
+    assert time.monotonic() - begin < 1.0 + LONGEST
+    begin = time.monotonic()
+    with pytest.raises(ConnectionError):
+        await world.do(client.get_lock("a").try_lock(0.2))
+    assert time.monotonic() - begin < LONGEST
+
+
+async def test_a_server_that_restarts_is_waited_for(world: World, own_server: Server) -> None:
+    client = world.connect(own_server.url, timeout=TIMEOUT)
+    await world.do(client.get_lock("a").is_locked())
+    own_server.kill()
+    taking = world.start(lambda: take(world, client))
+    own_server.start()
+    assert await taking.result() is True
+
+
+async def take(world: World, client: object) -> bool:
+    return bool(await world.do(client.get_lock("a").try_lock(10)))  # type: ignore[attr-defined]
+
+
+async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(world: World) -> None:
+    with Server(password="right") as server, Proxy(server.host, server.port) as proxy:
+        client = world.connect(proxy.url, password="wrong", timeout=2)
+        begin = time.monotonic()
+        with pytest.raises(AuthenticationError):
+            await world.do(client.get_lock("a").lock())
+        with pytest.raises(AuthenticationError):
+            await world.do(client.get_lock("a").try_lock(5))
+        assert time.monotonic() - begin < LONGEST
+        # Once a call, and nobody goes on behind the caller's back.
+        await world.sleep(1.5)
+        assert proxy.seen(b"AUTH") == 2
+
+
+async def test_a_missing_password_fails_at_once(world: World) -> None:
+    with Server(password="right") as server:
+        client = world.connect(f"redis://{server.host}:{server.port}/0", timeout=2)
+        begin = time.monotonic()
+        with pytest.raises(AuthenticationError):
+            await world.do(client.get_lock("a").lock())
+        assert time.monotonic() - begin < LONGEST
+
+
+async def test_a_full_connection_limit_is_an_error_in_bounded_time(
+    world: World, own_server: Server, root: Redis
+) -> None:
+    root.ping()
+    root.config_set("maxclients", 1)
+    client = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionError, match="max number of clients"):
+        await world.do(client.get_lock("a").lock())
+    assert time.monotonic() - begin < 1.0 + LONGEST
+    begin = time.monotonic()
+    with pytest.raises(ConnectionError, match="max number of clients"):
+        await world.do(client.get_lock("a").try_lock(0.2))
+    assert time.monotonic() - begin < LONGEST
+    root.config_set("maxclients", 100)
+    assert await world.do(client.get_lock("a").try_lock())
+
+
+async def test_after_a_script_flush_one_more_round_trip_does(
+    world: World, proxy: Proxy, server: Server, admin: Redis
+) -> None:
+    lock = world.connect(proxy.url).get_lock("a")
+    await world.do(lock.lock())
+    await world.do(lock.unlock())
+    admin.script_flush()
+    proxy.forget()
+    before = scripts_run(admin)
+    await world.do(lock.lock())
+    assert [words[0].upper() for words in proxy.commands] == [b"EVALSHA", b"EVAL"]
+    proxy.forget()
+    await world.do(lock.unlock())
+    assert [words[0].upper() for words in proxy.commands] == [b"EVALSHA", b"EVAL"]
+    proxy.forget()
+    await world.do(lock.lock())
+    await world.do(lock.unlock())
+    assert [words[0].upper() for words in proxy.commands] == [b"EVALSHA", b"EVALSHA"]
+    assert scripts_run(admin) - before <= 6
+
+
+async def test_a_renewal_survives_a_script_flush(world: World, proxy: Proxy, admin: Redis) -> None:
+    lock = world.connect(proxy.url, lock_watchdog_timeout=0.6).get_lock("a")
+    await world.do(lock.lock())
+    for _ in range(4):
+        admin.script_flush()
+        await world.sleep(0.25)
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+
+
+async def test_readonly_passes_within_the_callers_deadline(
+    world: World, own_server: Server, root: Redis
+) -> None:
+    """As after a failover: the old master is a replica for a while."""
+    client = world.connect(own_server.url, timeout=TIMEOUT)
+    lock = client.get_lock("a")
+    await world.do(lock.is_locked())
+    root.replicaof("127.0.0.1", 1)
+    begin = time.monotonic()
+    with pytest.raises(ReadOnlyError):
+        await world.do(lock.try_lock(0.3))
+    assert time.monotonic() - begin < LONGEST
+    taking = world.start(lambda: take(world, client))
+    await world.sleep(0.2)
+    root.replicaof("NO", "ONE")
+    assert await taking.result() is True
+
+
+async def test_a_release_waits_for_readonly_to_pass(world: World, own_server: Server, root: Redis) -> None:
+    client = world.connect(own_server.url, timeout=TIMEOUT)
+    lock = client.get_lock("a", owner=1)
+    await world.do(lock.lock())
+
+    async def give_back() -> None:
+        await world.do(lock.unlock())
+
+    root.replicaof("127.0.0.1", 1)
+    giving = world.start(give_back)
+    await world.sleep(0.2)
+    root.replicaof("NO", "ONE")
+    await giving.result()
+    assert not root.exists("a")
+
+
+async def test_a_busy_script_passes_within_the_callers_deadline(
+    world: World, own_server: Server, root: Redis
+) -> None:
+    root.config_set("lua-time-limit", 10)
+    client = world.connect(own_server.url, timeout=2)
+    await world.do(client.get_lock("a").is_locked())
+
+    def busy() -> None:
+        with own_server.redis(socket_timeout=10) as other, contextlib.suppress(RedisError):
+            other.eval("while true do end", 0)
+
+    async def keep_busy() -> None:
+        await world.elsewhere(busy)
+
+    running = world.start(keep_busy)
+    await world.until(lambda: is_busy(root))
+    with pytest.raises(RedisError, match="BUSY"):
+        await world.do(client.get_lock("a").try_lock(0.2))
+    taking = world.start(lambda: take(world, client))
+    await world.sleep(0.2)
+    root.script_kill()
+    assert await taking.result() is True
+    await running.result()
+
+
+def is_busy(root: Redis) -> bool:
+    try:
+        root.get("a")
+    except RedisError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+async def test_loading_passes_within_the_callers_deadline(world: World) -> None:
+    """A server that restarts from its data answers everything with LOADING, for as long as that takes."""
+    with Server(config={"key-load-delay": "2000"}) as server, server.redis() as root:
+        client = world.connect(server.url, timeout=2)
+        await world.do(client.get_lock("a").is_locked())
+        root.config_set("enable-debug-command", "yes") if False else None
+        root.eval("for i = 1, 500 do redis.call('SET', 'k' .. i, i) end", 0)
+        assert client
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_out_of_memory_an_acquire_is_an_error_and_a_release_works(
+    world: World, own_server: Server, root: Redis, depth: int
+) -> None:
+    lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
+    for _ in range(depth):
+        await world.do(lock.lock())
+    root.config_set("maxmemory", 1)
+    begin = time.monotonic()
+    with pytest.raises(OutOfMemoryError):
+        await world.do(lock.lock())
+    assert time.monotonic() - begin < LONGEST
+    assert await world.do(lock.get_hold_count()) == depth
+    for left in reversed(range(depth)):
+        await world.do(lock.unlock())
+        assert root.hvals("a") == ([b"%d" % left] if left else [])
+
+
+async def test_without_the_right_to_name_connections_it_still_works(
+    world: World, server: Server, proxy: Proxy, admin: Redis
+) -> None:
+    """CLIENT INFO, KILL and SETINFO are courtesies: a user with the scripts' commands alone can lock."""
+    admin.acl_setuser(
+        "plain",
+        enabled=True,
+        nopass=True,
+        keys=["*"],
+        channels=["*"],
+        commands=["+@write", "+@read", "+@scripting", "+@pubsub", "+@connection", "-client", "+time", "-acl"],
+    )
+    lock = world.connect(proxy.url, username="plain", password="any", timeout=TIMEOUT).get_lock("a")
+    fault = proxy.cut_reply(ACQUIRE)
+    await world.do(lock.lock())
+    assert fault.happened.is_set()
+    assert await world.do(lock.get_hold_count()) == 1
+    proxy.drop_reply(RELEASE)
+    await world.do(lock.unlock())
+    assert not admin.exists("a")
+    admin.acl_deluser("plain")
+
+
+ERRORS: list[Callable[[Redis], object]] = [
+    lambda root: root.set("a", "a text"),
+    lambda root: root.lpush("a", "a list"),
+]
+
+
+@pytest.mark.parametrize("spoil", ERRORS)
+async def test_a_key_of_a_wrong_type_is_an_error_at_once(
+    world: World, server: Server, admin: Redis, spoil: Callable[[Redis], object]
+) -> None:
+    spoil(admin)
+    lock = world.connect(server.url).get_lock("a")
+    begin = time.monotonic()
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        await world.do(lock.lock())
+    assert time.monotonic() - begin < LONGEST
