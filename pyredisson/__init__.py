@@ -1,7 +1,7 @@
 """Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
 
 from pyredisson import asyncio
-from pyredisson.client import Client, Lock, connect
+from pyredisson.client import Client, connect
 from pyredisson.config import Config
 from pyredisson.errors import (
     ClosedError,
@@ -15,6 +15,7 @@ from pyredisson.errors import (
     PermitNotHeldError,
     RedissonError,
 )
+from pyredisson.lock import Lock
 
 __all__ = [
     "Client",

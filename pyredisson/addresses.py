@@ -19,7 +19,7 @@ from pyredisson.errors import ConfigError
 
 
 def settings_of(address: object) -> dict[str, Any]:
-    """The Config fields that an address stands for."""
+    """The Config fields that an address stands for. ConfigError: it can't be used; TypeError: it is none."""
     if address is None:
         return {}
     if isinstance(address, str):

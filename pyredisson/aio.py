@@ -5,49 +5,58 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis.exceptions import RedisError
 
+from pyredisson.logic.holds import Owner
+from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply, Signal
+from pyredisson.signals import AioSignal
 from pyredisson.threads import clock
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Line
 
 
-class AioSignal:
-    """A flag that one task waits for; set on the loop's thread only."""
+class Callers:
+    """Which owner the calling task is; an owner's id is never given twice, unlike a task's address."""
 
-    __slots__ = ("_future", "_set")
+    owners: dict[asyncio.Task[Any], Owner]
+    blocks: dict[asyncio.Task[Any], list[Any]]
 
-    def __init__(self) -> None:
-        self._set = False
-        self._future: asyncio.Future[None] | None = None
+    def begin(self, shared: Shared) -> None:
+        """Nobody is an owner yet."""
+        self._shared = shared
+        self.owners = {}
+        self.blocks = {}
 
-    def set(self) -> None:
-        self._set = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+    def current(self) -> Owner:
+        """The calling task's owner. `RuntimeError` where no task runs."""
+        task = calling_task()
+        return self.owners.get(task) or self._adopt(task)
 
-    def clear(self) -> None:
-        self._set = False
+    def blocks_of(self, task: asyncio.Task[Any]) -> list[Any]:
+        """The `async with` blocks that a task is in, innermost last."""
+        if task not in self.owners:
+            self._adopt(task)
+        return self.blocks.setdefault(task, [])
 
-    def is_set(self) -> bool:
-        return self._set
+    def _adopt(self, task: asyncio.Task[Any]) -> Owner:
+        owner = self.owners[task] = self._shared.new_owner()
+        task.add_done_callback(self._ended)
+        return owner
 
-    async def wait(self, seconds: float | None) -> bool:
-        """Until it is set, or the time is over. It stays set."""
-        if self._set:
-            return True
-        loop = asyncio.get_running_loop()
-        future = self._future = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, _let_go, future)
-        try:
-            await future
-        finally:
-            self._future = None
-            if timer is not None:
-                timer.cancel()
-        return self._set
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.owners.pop(task, None)
+        self.blocks.pop(task, None)
+
+
+def calling_task() -> asyncio.Task[Any]:
+    """The task that runs. `RuntimeError` where none does."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a lock's owner is a task, and no task is running here")
+    return task
 
 
 class AioRuntime:
@@ -105,8 +114,3 @@ class AioRuntime:
 
     async def close(self) -> None:
         await self._line.close()
-
-
-def _let_go(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

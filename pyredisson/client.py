@@ -1,35 +1,19 @@
-"""The thread world's face: `Client` and `Lock`, thin and typed over the logic."""
+"""The thread world's client: makes locks, and owns what stands behind them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from pyredisson.config import Config
-from pyredisson.durations import Duration
 from pyredisson.engine import Engine
-from pyredisson.errors import LockTimeoutError
-from pyredisson.faces import (
-    Name,
-    attach,
-    deadline_of,
-    key_of,
-    lease_of,
-    owner_id_of,
-    timeout_of,
-    wait_of,
-)
-from pyredisson.logic.holds import LOST, Hold, Holds, Owner, shown
+from pyredisson.faces import Name, given_name, key_of, owner_id_of
+from pyredisson.lock import Lock
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
 from pyredisson.runtime import Runtime
-from pyredisson.signals import ThreadSignal
-from pyredisson.threads import ThreadRuntime, clock, run
+from pyredisson.threads import Callers, ThreadRuntime, run
 from pyredisson.wire.listener import Listener
-
-LostCallback = TypeVar("LostCallback", bound=Callable[["Lock"], object])
 
 
 def connect(address: object = None, **fields: Any) -> Client:
@@ -47,6 +31,8 @@ class Client:
     """Makes locks; owns the connections and the watchdog behind them. A context manager; threads may share it."""
 
     def __init__(self, config: Config) -> None:
+        self._config = config
+        self._callers = Callers()
         self._engine = Engine(config, self._connect)
         self._shared = self._engine.shared
 
@@ -66,7 +52,9 @@ class Client:
         `owner` stands in for the calling thread: an int below 2**32, for handing a lock from one thread to
         another. Raises `ValueError` or `TypeError` for a name or an owner that can't be.
         """
-        return Lock(self, name, owner)
+        mapper = self._config.name_mapper
+        logic = LockLogic(self._shared, key_of(name, mapper))
+        return Lock(logic, self._callers, owner_id_of(owner), given_name(name, mapper))
 
     def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
@@ -90,221 +78,7 @@ class Client:
         return f"<pyredisson.Client {self.id} at {self._engine.node.address}>"
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
-        self._mine = _Mine()
+        self._callers.begin(engine.shared)
         self._runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
         self._listener = Listener(engine.node, hub)
         return self._runtime, self._listener
-
-    def _adopt(self) -> Owner:
-        """The calling thread becomes an owner."""
-        owner = self._mine.owner = self._shared.new_owner()
-        return owner
-
-
-class _Mine(threading.local):
-    """Per thread: the owner that it is."""
-
-    owner: Owner | None = None
-
-
-class Lock:
-    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
-
-    Its owner is the calling thread. A lease lock can't exclude a holder that was paused beyond its lease:
-    `lost` tells, and fencing tokens protect what must never see a late writer.
-    """
-
-    __slots__ = ("_client", "_logic", "_name", "_owner_id")
-
-    def __init__(self, client: Client, name: Name, owner: int | None = None) -> None:
-        self._client = client
-        self._name = name if isinstance(name, bytes) or client._engine.config.name_mapper else None
-        self._owner_id = owner_id_of(owner)
-        self._logic = LockLogic(client._shared, key_of(name, client._engine.config.name_mapper))
-
-    @property
-    def name(self) -> Name:
-        """As it was given."""
-        return self._logic.key.decode() if self._name is None else self._name
-
-    def lock(self, lease_time: Duration | None = None) -> None:
-        """Waits as long as it takes.
-
-        `lease_time` (seconds or a timedelta, at least 1 ms): the lock frees itself after that time. None: it
-        is kept until released, its lease of `lock_watchdog_timeout` renewed for as long as the process lives.
-
-        Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
-        """
-        run(self._logic.acquire, self._owner(), lease_of(lease_time), None)
-
-    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> bool:
-        """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
-        deadline = deadline_of(wait_time, "wait_time", clock)
-        return run(self._logic.acquire, self._owner(), lease_of(lease_time), deadline)
-
-    def unlock(self) -> None:
-        """Gives back one hold.
-
-        Raises `LockLostError` if it was lost meanwhile, `LockNotHeldError` if the calling thread has none.
-        """
-        logic = self._logic
-        hold: Hold | None = None
-        count = 0
-        try:
-            owner = self._owner()
-            hold = logic.hold_of(owner.id)
-            count = 0 if hold is None else hold.count - 1
-            run(logic.release, owner, hold)
-        except Exception:
-            # The logic has seen to it.
-            raise
-        except BaseException:
-            if hold is not None:
-                logic.settle(hold, count)
-            raise
-
-    def force_unlock(self) -> bool:
-        """Removes the lock whoever holds it, and wakes a waiter; was anything removed."""
-        return run(self._logic.force_release)
-
-    def delete(self) -> bool:
-        """As `force_unlock`."""
-        return self.force_unlock()
-
-    def is_locked(self) -> bool:
-        """Whether anyone holds it."""
-        return run(self._logic.is_locked)
-
-    def is_held(self) -> bool:
-        """Whether the calling thread holds it: the server says so and the lease hasn't ended by our clock."""
-        return self.get_hold_count() > 0
-
-    is_held_by_current_thread = is_held
-
-    def is_held_by(self, owner_id: int) -> bool:
-        """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return run(self._logic.hold_count, owner_id) > 0
-
-    def get_hold_count(self) -> int:
-        """How many holds the calling thread has; 0: none."""
-        return run(self._logic.hold_count, self._owner().id)
-
-    def remain_time_to_live(self) -> float | None:
-        """Seconds until the lock frees itself; None when it is free, `math.inf` when it never does."""
-        return run(self._logic.remain_time_to_live)
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
-        return run(self._logic.acquire, self._owner(), None, timeout_of(blocking, timeout, clock))
-
-    def release(self) -> None:
-        """`threading.Lock.release`: as `unlock`."""
-        self.unlock()
-
-    def locked(self) -> bool:
-        """`threading.Lock.locked`: as `is_locked`."""
-        return self.is_locked()
-
-    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding:
-        """`with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit)."""
-        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
-
-    @property
-    def lost(self) -> Lost:
-        """Tells whether the calling thread's present hold is lost; may be given to other threads."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
-
-    def on_lost(self, callback: LostCallback) -> LostCallback:
-        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
-
-        It stays registered, for every handle of this name, as long as the client lives.
-        """
-        self._logic.shared.on_lost(self._logic.key, lambda: callback(self))
-        return callback
-
-    def __enter__(self) -> Lock:
-        self.lock()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.unlock()
-            return
-        try:
-            self.unlock()
-        except Exception as failure:  # noqa: BLE001
-            # The body's own exception is what the user must see.
-            attach(error, failure)
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.Lock {shown(self._logic.key)!r}>"
-
-    def _owner(self) -> Owner:
-        if self._owner_id is not None:
-            return self._logic.shared.given_owner(self._owner_id)
-        return self._client._mine.owner or self._client._adopt()
-
-
-class Holding:
-    """What `Lock.hold` gives: one hold as a context manager."""
-
-    __slots__ = ("_lease", "_lock", "_wait")
-
-    def __init__(self, lock: Lock, wait: float | None, lease: int | None) -> None:
-        self._lock = lock
-        self._wait = wait
-        self._lease = lease
-
-    def __enter__(self) -> Lock:
-        lock = self._lock
-        owner = lock._owner()
-        deadline = None if self._wait is None else clock() + self._wait
-        if not run(lock._logic.acquire, owner, self._lease, deadline):
-            raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
-        return lock
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
-
-
-class Lost:
-    """Whether one hold is lost: once set, it stays so."""
-
-    __slots__ = ("_hold", "_holds")
-
-    def __init__(self, hold: Hold | None, holds: Holds) -> None:
-        self._hold = hold
-        self._holds = holds
-
-    def is_set(self) -> bool:
-        """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
-        return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
-
-    def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,
-        or as soon as the hold was given back; without a hold, at once."""
-        deadline = deadline_of(timeout, "timeout", clock)
-        hold = self._hold
-        if hold is None:
-            return False
-        over = ThreadSignal()
-
-        def ended(hold: Hold) -> None:
-            over.set()
-
-        hold.listen(ended)
-        try:
-            over.wait(threading.TIMEOUT_MAX if deadline is None else max(0.0, deadline - clock()))
-        finally:
-            hold.unlisten(ended)
-        return self.is_set()

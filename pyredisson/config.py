@@ -10,7 +10,7 @@ from typing import IO, Any, Literal
 
 from redis.credentials import CredentialProvider
 
-from pyredisson import addresses, redisson_yaml
+from pyredisson import addresses
 from pyredisson.durations import MAX_LEASE_MS, seconds
 from pyredisson.errors import ConfigError
 
@@ -122,7 +122,10 @@ class Config:
         win; `name_mapper` and `credential_provider` stand in for Java classes. ConfigError for an unknown key
         or a value that can't be used.
         """
-        return cls(**{**redisson_yaml.read(source, fields), **fields})
+        # Here: most programs never read a file, and every import of pyredisson would pay for PyYAML.
+        from pyredisson import redisson_yaml
+
+        return cls(**{**redisson_yaml.settings_of_file(source, fields), **fields})
 
 
 _LONGEST_LEASE = MAX_LEASE_MS / 1000

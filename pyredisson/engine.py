@@ -59,6 +59,7 @@ class Engine:
         patience = max(SHORTEST_PATIENCE, self.shared.lease / 1000 / ROUNDS_A_LEASE / 2)
         self._watchdog_runtime = ThreadRuntime(self.node.hurried(patience), self.shared.repair, size=2)
         self.shared.begin(runtime, self._watchdog_runtime, hub)
+        self.node.client_id = self.shared.id
 
     def end(self) -> list[bytes]:
         """Ends waiting and renewing; returns the commands that give back what is held, for `say_farewell`."""

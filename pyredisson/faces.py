@@ -25,6 +25,11 @@ def key_of(name: Name, mapper: Callable[[str], str] | None) -> bytes:
     return name.encode() if isinstance(name, str) else name
 
 
+def given_name(name: Name, mapper: Callable[[str], str] | None) -> Name | None:
+    """The name, where it can't be told from the key; a million locks need not keep it twice."""
+    return name if mapper is not None or isinstance(name, bytes) else None
+
+
 def owner_id_of(owner: int | None) -> int | None:
     """An explicit owner's id; None: the calling thread or task."""
     if owner is None:
@@ -47,10 +52,10 @@ def wait_of(wait: Duration | None, name: str) -> float | None:
     return None if bound == math.inf else bound
 
 
-def deadline_of(wait: Duration | None, name: str, clock: Clock) -> float | None:
-    """The one deadline that a bound on waiting stands for."""
-    bound = wait_of(wait, name)
-    return None if bound is None else clock() + bound
+def deadline_of(wait: Duration, name: str, clock: Clock) -> float | None:
+    """The one deadline that a bound on waiting stands for; None: an infinite one."""
+    bound = seconds(wait, name, allow_inf=True)
+    return None if bound == math.inf else clock() + bound
 
 
 def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:

@@ -8,26 +8,23 @@ import os
 import re
 import ssl as tls
 from collections.abc import Callable, Collection, Mapping
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
+
+import yaml
 
 from pyredisson.addresses import settings_of_url, ssl_context
 from pyredisson.errors import ConfigError
 
-if TYPE_CHECKING:
-    import yaml
-
-    _Reader = Callable[[yaml.Node, str], Any]
-
 log = logging.getLogger("pyredisson")
 
+_Reader = Callable[[yaml.Node, str], Any]
 
-def read(source: str | os.PathLike[str] | IO[str], given: Collection[str]) -> dict[str, Any]:
+
+def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection[str]) -> dict[str, Any]:
     """The Config fields that a file sets: a path, an open text file, or text with a newline in it.
 
     `given` names the fields that stand beside the file. ConfigError for what can't be used or isn't known.
     """
-    import yaml  # here: most programs never read a file, and every import of pyredisson would pay for it
-
     text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
     try:
         # Composed, not loaded: Java's !<class> tags are harmless, a password `0123` or `yes` stays as it is.

@@ -1,8 +1,9 @@
-"""How one thread tells another to look again."""
+"""How one thread, or task, tells another to look again."""
 
 from __future__ import annotations
 
 import _thread
+import asyncio
 import threading
 
 
@@ -34,3 +35,44 @@ class ThreadSignal:
             self._lock.release()
             return True
         return False
+
+
+class AioSignal:
+    """A flag that one task waits for; set on the loop's thread only."""
+
+    __slots__ = ("_future", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._future: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Until it is set, or the time is over. It stays set."""
+        if self._set:
+            return True
+        loop = asyncio.get_running_loop()
+        future = self._future = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _let_go, future)
+        try:
+            await future
+        finally:
+            self._future = None
+            if timer is not None:
+                timer.cancel()
+        return self._set
+
+
+def _let_go(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

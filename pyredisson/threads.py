@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from pyredisson.logic.holds import Owner
+from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Signal
 from pyredisson.signals import ThreadSignal
 from pyredisson.wire.blocking import Pool
@@ -37,6 +39,28 @@ def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs:
         result: T = done.value
         return result
     raise AssertionError("an operation suspended in the thread world")
+
+
+class _Local(threading.local):
+    """Per thread: the owner that it is."""
+
+    owner: Owner | None = None
+
+
+class Callers:
+    """Which owner the calling thread is; an owner's id is never given twice, unlike a thread's."""
+
+    local: _Local
+
+    def begin(self, shared: Shared) -> None:
+        """Nobody is an owner yet."""
+        self._shared = shared
+        self.local = _Local()
+
+    def adopt(self) -> Owner:
+        """The calling thread becomes an owner."""
+        owner = self.local.owner = self._shared.new_owner()
+        return owner
 
 
 class ThreadRuntime(Pool):

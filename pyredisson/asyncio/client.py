@@ -1,35 +1,20 @@
-"""The asyncio world's face: `Client` and `Lock`, thin and typed over the logic."""
+"""The asyncio world's client: makes locks, and owns what stands behind them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from pyredisson.aio import AioRuntime, AioSignal
+from pyredisson.aio import AioRuntime, Callers
+from pyredisson.asyncio.lock import Lock
 from pyredisson.config import Config
-from pyredisson.durations import Duration
 from pyredisson.engine import Engine
-from pyredisson.errors import LockLostError, LockTimeoutError
-from pyredisson.faces import (
-    Name,
-    attach,
-    deadline_of,
-    key_of,
-    lease_of,
-    owner_id_of,
-    timeout_of,
-    wait_of,
-)
-from pyredisson.logic.holds import LOST, Hold, Holds, Owner, shown
+from pyredisson.faces import Name, given_name, key_of, owner_id_of
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
 from pyredisson.runtime import Runtime
-from pyredisson.threads import clock
 from pyredisson.wire.aio_listener import AioListener
-
-LostCallback = TypeVar("LostCallback", bound=Callable[["Lock"], object])
 
 
 def connect(address: object = None, **fields: Any) -> Client:
@@ -50,6 +35,8 @@ class Client:
     """
 
     def __init__(self, config: Config) -> None:
+        self._config = config
+        self._callers = Callers()
         self._engine = Engine(config, self._connect)
         self._shared = self._engine.shared
 
@@ -69,7 +56,9 @@ class Client:
         `owner` stands in for the calling task: an int below 2**32, for handing a lock from one task to
         another. Raises `ValueError` or `TypeError` for a name or an owner that can't be.
         """
-        return Lock(self, name, owner)
+        mapper = self._config.name_mapper
+        logic = LockLogic(self._shared, key_of(name, mapper))
+        return Lock(logic, self._callers, owner_id_of(owner), given_name(name, mapper))
 
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
@@ -93,290 +82,7 @@ class Client:
         return f"<pyredisson.asyncio.Client {self.id} at {self._engine.node.address}>"
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
-        self._owners: dict[asyncio.Task[Any], Owner] = {}
-        self._scopes: dict[asyncio.Task[Any], list[Scope]] = {}
+        self._callers.begin(engine.shared)
         self._runtime = AioRuntime(engine.node, engine.shared.repair)
         self._listener = AioListener(engine.node, hub)
         return self._runtime, self._listener
-
-    def _adopt(self, task: asyncio.Task[Any]) -> Owner:
-        """A task becomes an owner, for as long as it runs."""
-        owner = self._owners[task] = self._shared.new_owner()
-        task.add_done_callback(self._task_ended)
-        return owner
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._owners.pop(task, None)
-        self._scopes.pop(task, None)
-
-
-class Lock:
-    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
-
-    Its owner is the task that calls the method, also where another task is made to await the result
-    (`asyncio.gather`, `asyncio.wait_for`). A lease lock can't exclude a holder that was paused beyond its
-    lease: `lost` tells, and fencing tokens protect what must never see a late writer.
-    """
-
-    __slots__ = ("_client", "_logic", "_name", "_owner_id")
-
-    def __init__(self, client: Client, name: Name, owner: int | None = None) -> None:
-        self._client = client
-        self._name = name if isinstance(name, bytes) or client._engine.config.name_mapper else None
-        self._owner_id = owner_id_of(owner)
-        self._logic = LockLogic(client._shared, key_of(name, client._engine.config.name_mapper))
-
-    @property
-    def name(self) -> Name:
-        """As it was given."""
-        return self._logic.key.decode() if self._name is None else self._name
-
-    def lock(self, lease_time: Duration | None = None) -> Awaitable[object]:
-        """Waits as long as it takes.
-
-        `lease_time` (seconds or a timedelta, at least 1 ms): the lock frees itself after that time. None: it
-        is kept until released, its lease of `lock_watchdog_timeout` renewed for as long as the process lives.
-
-        Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
-        """
-        return self._logic.acquire(self._owner(), lease_of(lease_time), None)
-
-    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Awaitable[bool]:
-        """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
-        deadline = deadline_of(wait_time, "wait_time", clock)
-        return self._logic.acquire(self._owner(), lease_of(lease_time), deadline)
-
-    def unlock(self) -> Awaitable[None]:
-        """Gives back one hold.
-
-        Raises `LockLostError` if it was lost meanwhile, `LockNotHeldError` if the calling task has none.
-        """
-        owner = self._owner()
-        return self._logic.release(owner, self._logic.hold_of(owner.id))
-
-    async def force_unlock(self) -> bool:
-        """Removes the lock whoever holds it, and wakes a waiter; was anything removed."""
-        return await self._logic.force_release()
-
-    async def delete(self) -> bool:
-        """As `force_unlock`."""
-        return await self._logic.force_release()
-
-    async def is_locked(self) -> bool:
-        """Whether anyone holds it."""
-        return await self._logic.is_locked()
-
-    def is_held(self) -> Awaitable[bool]:
-        """Whether the calling task holds it: the server says so and the lease hasn't ended by our clock."""
-        return self.is_held_by(self._owner().id)
-
-    is_held_by_current_thread = is_held
-
-    async def is_held_by(self, owner_id: int) -> bool:
-        """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return await self._logic.hold_count(owner_id) > 0
-
-    def get_hold_count(self) -> Awaitable[int]:
-        """How many holds the calling task has; 0: none."""
-        return self._logic.hold_count(self._owner().id)
-
-    async def remain_time_to_live(self) -> float | None:
-        """Seconds until the lock frees itself; None when it is free, `math.inf` when it never does."""
-        return await self._logic.remain_time_to_live()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> Awaitable[bool]:
-        """`threading.Lock.acquire`, awaited: on the same state as `lock` and `try_lock`."""
-        return self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock))
-
-    def release(self) -> Awaitable[None]:
-        """`threading.Lock.release`, awaited: as `unlock`."""
-        return self.unlock()
-
-    async def locked(self) -> bool:
-        """`threading.Lock.locked`, awaited: as `is_locked`."""
-        return await self._logic.is_locked()
-
-    def hold(
-        self,
-        wait_time: Duration | None = None,
-        lease_time: Duration | None = None,
-        *,
-        cancel_on_lost: bool = True,
-    ) -> Scope:
-        """`async with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit).
-
-        When the hold is lost its body is cancelled at that moment, and the block raises `LockLostError`;
-        `cancel_on_lost=False` lets the body run on.
-        """
-        return Scope(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
-
-    @property
-    def lost(self) -> Lost:
-        """Tells whether the calling task's present hold is lost; may be given to other tasks."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
-
-    def on_lost(self, callback: LostCallback) -> LostCallback:
-        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
-
-        A coroutine function runs on the event loop that registered it. It stays registered, for every
-        handle of this name, as long as the client lives.
-        """
-        if asyncio.iscoroutinefunction(callback):
-            loop = asyncio.get_running_loop()
-
-            def schedule() -> None:
-                asyncio.run_coroutine_threadsafe(callback(self), loop).result()
-
-            self._logic.shared.on_lost(self._logic.key, schedule)
-        else:
-            self._logic.shared.on_lost(self._logic.key, lambda: callback(self))
-        return callback
-
-    async def __aenter__(self) -> Lock:
-        scope = Scope(self, None, None, cancel_on_lost=True)
-        await scope.__aenter__()
-        self._scopes().append(scope)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        scopes = self._scopes()
-        for i in reversed(range(len(scopes))):
-            if scopes[i].lock._logic.key == self._logic.key:
-                await scopes.pop(i).__aexit__(kind, error, trace)
-                return
-        raise AssertionError("left a block that was not entered")
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.Lock {shown(self._logic.key)!r}>"
-
-    def _owner(self) -> Owner:
-        if self._owner_id is not None:
-            return self._logic.shared.given_owner(self._owner_id)
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a lock's owner is a task, and no task is running here")
-        return self._client._owners.get(task) or self._client._adopt(task)
-
-    def _scopes(self) -> list[Scope]:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a lock's owner is a task, and no task is running here")
-        return self._client._scopes.setdefault(task, [])
-
-
-class Scope:
-    """One `async with` block around one hold: it ends its body when the hold is lost."""
-
-    __slots__ = (
-        "_cancel_on_lost",
-        "_cancelled",
-        "_cancelling",
-        "_hold",
-        "_lease",
-        "_owner",
-        "_task",
-        "_wait",
-        "lock",
-    )
-
-    def __init__(self, lock: Lock, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
-        self.lock = lock
-        self._wait = wait
-        self._lease = lease
-        self._cancel_on_lost = cancel_on_lost
-        self._cancelled = False
-        self._cancelling = 0
-        self._hold: Hold | None = None
-        self._task: asyncio.Task[Any] | None = None
-
-    async def __aenter__(self) -> Lock:
-        logic = self.lock._logic
-        self._owner = self.lock._owner()
-        deadline = None if self._wait is None else clock() + self._wait
-        if not await logic.acquire(self._owner, self._lease, deadline):
-            raise LockTimeoutError(f"{logic.named(self._owner)} was not had in {self._wait:g} s")
-        if self._cancel_on_lost:
-            self._task = asyncio.current_task()
-            self._cancelling = 0 if self._task is None else self._task.cancelling()
-            self._hold = logic.hold_of(self._owner.id)
-            if self._hold is not None:
-                self._hold.listen(self._ended)
-        return self.lock
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        task, self._task = self._task, None
-        if self._hold is not None:
-            self._hold.unlisten(self._ended)
-        ours = False
-        if self._cancelled and task is not None:
-            # As asyncio.timeout: the cancellation is ours alone if nobody else asked for one.
-            ours = task.uncancel() <= self._cancelling
-        try:
-            await self.lock._logic.release(self._owner, self.lock._logic.hold_of(self._owner.id))
-        except asyncio.CancelledError:
-            if ours and self._hold is not None:
-                # The body ended before it could be cancelled.
-                raise LockLostError(self.lock._logic.loss_of(self._owner, self._hold)) from None
-            raise
-        except Exception as failure:
-            if error is None or (ours and isinstance(error, asyncio.CancelledError)):
-                raise
-            # The body's own exception is what the user must see.
-            attach(error, failure)
-
-    def _ended(self, hold: Hold) -> None:
-        task = self._task
-        if hold.state is LOST and task is not None:
-            loop = task.get_loop()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._task is not None and not self._cancelled:
-            self._cancelled = True
-            self._task.cancel()
-
-
-class Lost:
-    """Whether one hold is lost: once set, it stays so."""
-
-    __slots__ = ("_hold", "_holds")
-
-    def __init__(self, hold: Hold | None, holds: Holds) -> None:
-        self._hold = hold
-        self._holds = holds
-
-    def is_set(self) -> bool:
-        """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
-        return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
-
-    async def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,
-        or as soon as the hold was given back; without a hold, at once."""
-        bound = wait_of(timeout, "timeout")
-        hold = self._hold
-        if hold is None:
-            return False
-        loop = asyncio.get_running_loop()
-        over = AioSignal()
-
-        def ended(hold: Hold) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(over.set)
-
-        hold.listen(ended)
-        try:
-            await over.wait(bound)
-        finally:
-            hold.unlisten(ended)
-        return self.is_set()

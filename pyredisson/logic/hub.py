@@ -74,15 +74,7 @@ class Hub:
         return channel
 
     def leave(self, name: bytes, signal: Signal) -> None:
-        """A waiter goes, whatever the reason; a wake-up that it didn't use goes to the next. Never waits."""
-        try:
-            self._leave(name, signal)
-        except BaseException:
-            # Interrupted: a waiter that is gone would swallow the next wake-up.
-            self._leave(name, signal)
-            raise
-
-    def _leave(self, name: bytes, signal: Signal) -> None:
+        """A waiter goes, whatever the reason; a wake-up that it didn't use goes to the next. Never waits; idempotent."""
         with self.mutex:
             channel = self._channels.get(name)
             if channel is None:

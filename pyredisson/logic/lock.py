@@ -21,7 +21,7 @@ from pyredisson.logic.holds import (
     shown,
 )
 from pyredisson.logic.shared import Shared
-from pyredisson.runtime import Cut, Reply
+from pyredisson.runtime import Cut, Reply, Signal
 
 CHANNEL = b"redisson_lock__channel"
 UNHEARD_WAIT = 1.0
@@ -51,20 +51,22 @@ class LockLogic:
         shared = self.shared
         if deadline is not None and shared.clock() >= deadline:
             return False
-        taken = False
+        freed = shared.runtime.signal()
+        hold = self.hold_of(owner.id)
+        before = 0 if hold is None or hold.state is not HELD else hold.count
         try:
-            taken = await self._wait(owner, lease, deadline, busy)
+            return await self._wait(owner, lease, deadline, busy, freed)
         except BaseException:
-            if taken:
-                hold = shared.holds.table[self.key, owner.id]
-                self.settle(hold, hold.count - 1)
+            # Interrupted on the way out with the lock in its hands, or before it left the channel.
+            shared.hub.leave(self._channel, freed)
+            hold = self.hold_of(owner.id)
+            if hold is not None and hold.state is HELD and hold.count > before:
+                self.settle(owner, hold, before)
             raise
-        return taken
 
-    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float, freed: Signal) -> bool:
         shared = self.shared
         runtime = shared.runtime
-        freed = runtime.signal()
         try:
             channel = shared.hub.join(self._channel, freed)
             while True:
@@ -140,11 +142,11 @@ class LockLogic:
         except BaseException as error:
             if owner.name is not sure or not isinstance(error, RedisError):
                 # It may have run, or run late: put it back as it was, under a name that is not used again.
-                if hold is None:
-                    runtime.post(self._release_command(name, 0))
+                if hold is not None:
+                    self.settle(owner, hold, count - 1)
                 else:
-                    self.settle(hold, count - 1)
-                owner.rename()
+                    owner.rename()
+                    runtime.post(self._release_command(name, 0))
             raise
         if hold is not None:
             shared.holds.lose(hold, "another acquire found that the server doesn't know it any more")
@@ -153,8 +155,12 @@ class LockLogic:
         # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
         return (shared.lease if busy < 0 else min(busy + 1, shared.lease)) / 1000
 
-    def settle(self, hold: Hold, count: int) -> None:
-        """Leaves a hold's owner with `count` holds: here at once, on the server in the background. Idempotent."""
+    def settle(self, owner: Owner, hold: Hold, count: int) -> None:
+        """Leaves `owner` with `count` holds: here at once, on the server in the background. Idempotent.
+
+        What runs in the background must not meet a later hold, so that one gets another name.
+        """
+        owner.rename()
         self._cut_down(hold, count)
         self.shared.runtime.post(self._release_command(hold.owner, count))
 
@@ -195,8 +201,7 @@ class LockLogic:
                 )
             self._cut_down(hold, count)
         except BaseException:
-            self.settle(hold, count)
-            owner.rename()
+            self.settle(owner, hold, count)
             raise
         if reply is None and proven:
             shared.holds.lose(hold, GONE)

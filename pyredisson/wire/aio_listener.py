@@ -11,6 +11,7 @@ from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
 from pyredisson.runtime import Cut, Reply
+from pyredisson.signals import AioSignal
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Pipeline, connect
 from pyredisson.wire.subscription import PING, Subscription, pause
@@ -25,7 +26,6 @@ class AioListener:
         self._pipeline: Pipeline | None = None
         self._subscription = Subscription(hub)
         self._task: asyncio.Task[None] | None = None
-        self._heard = False
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
@@ -64,8 +64,10 @@ class AioListener:
         node, hub = self._node, self._hub
         subscription = Subscription(hub)
 
+        heard = AioSignal()
+
         def hear(reply: Reply) -> None:
-            self._heard = True
+            heard.set()
             subscription.hear(reply)
 
         pipeline.hear = hear
@@ -74,21 +76,16 @@ class AioListener:
                 self._pipeline = pipeline
                 self._subscription = subscription
                 pipeline.write(subscription.ask(hub.names()))
-            asked = False
             while True:
-                self._heard = False
-                interval = node.timeout if asked else node.ping_interval or LINGER
-                await asyncio.wait([pipeline.lost], timeout=interval)
+                heard.clear()
+                await asyncio.wait([pipeline.lost], timeout=node.ping_interval or LINGER)
                 if pipeline.lost.done():
                     raise pipeline.lost.result()
                 hub.sweep()
-                if self._heard:
-                    asked = False
-                elif asked:
-                    raise ConnectionError(f"{node.address} doesn't answer a PING")
-                elif node.ping_interval:
+                if not heard.is_set() and node.ping_interval:
                     pipeline.write(PING)
-                    asked = True
+                    if not await heard.wait(node.timeout):
+                        raise ConnectionError(f"{node.address} doesn't answer a PING")
         finally:
             self._pipeline = None
             pipeline.close()

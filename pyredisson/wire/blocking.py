@@ -299,7 +299,7 @@ class Pool:
         deadline = time.monotonic() + self.node.timeout
         while True:
             if self._closed:
-                raise ClosedError("the client is closed")
+                raise ClosedError(f"client {self.node.client_id} is closed")
             with self._making:
                 connection = None
                 if len(self._all) < self._size:

@@ -17,6 +17,8 @@ class Node:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.client_id = ""
+        """For messages: whose connections these are."""
         self.timeout = seconds(config.timeout, "timeout")
         self.connect_timeout = seconds(config.connect_timeout, "connect_timeout")
         self.ping_interval = seconds(config.ping_interval, "ping_interval")

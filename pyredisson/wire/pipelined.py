@@ -171,7 +171,7 @@ class Line:
     async def connected(self) -> Pipeline:
         """A usable pipeline of the running loop; however many ask, one connection is made."""
         if self._closed:
-            raise ClosedError("the client is closed")
+            raise ClosedError(f"client {self._node.client_id} is closed")
         loop = asyncio.get_running_loop()
         if self.pipeline is not None and self.pipeline.loop is not loop:
             if not self.pipeline.loop.is_closed():
@@ -223,7 +223,9 @@ async def connect(node: Node) -> Pipeline:
                 if config.socket_keepalive:
                     connection = transport.get_extra_info("socket")
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            welcome = greeting.read(await _exchange(pipeline, greeting))
+            async with asyncio.timeout(node.timeout):
+                replies = await _exchange(pipeline, greeting)
+            welcome = greeting.read(replies)
     except BaseException as error:
         pipeline.close()
         if isinstance(error, ssl.SSLCertVerificationError):

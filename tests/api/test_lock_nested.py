@@ -12,7 +12,7 @@ from .worlds import Behind, World
 
 pytestmark = pytest.mark.asyncio
 
-WATCHDOG = 0.6
+WATCHDOG = 0.45
 
 
 async def test_the_holder_comes_in_again(world: World, behind: Behind) -> None:
@@ -107,7 +107,7 @@ async def test_the_watchdog_keeps_a_lock(world: World, behind: Behind) -> None:
     lock = world.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
     await lock.lock()
     assert behind.redis.pttl("orders") <= WATCHDOG * 1000
-    until = time.monotonic() + WATCHDOG * 1.5
+    until = time.monotonic() + WATCHDOG * 1.4
     while time.monotonic() < until:
         assert 0 < behind.redis.pttl("orders") <= WATCHDOG * 1000
         await world.sleep(0.05)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.client import Holding, Lost
+from pyredisson.lock import Holding, Lost
 
 T = TypeVar("T")
 PATIENCE = 5.0

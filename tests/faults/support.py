@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import queue
 import signal
 import subprocess
@@ -112,7 +111,7 @@ class Story:
             story.send(None)
         except StopIteration as end:
             self._future.set_result(end.value)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
             self._future.set_exception(error)
         else:
             self._future.set_exception(AssertionError("a story suspended in the thread world"))
@@ -182,18 +181,5 @@ def scripts_run(admin: Redis) -> int:
 
 def listeners(admin: Redis, name: str) -> int:
     """How many connections listen for that lock's release."""
-    counts: list[tuple[bytes, int]] = admin.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")
+    counts: list[tuple[Any, int]] = admin.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")
     return counts[0][1]
-
-
-def in_child(body: Callable[[], None]) -> int:
-    """Runs `body` in a forked copy of this process and returns its exit status; an exception makes it 99."""
-    pid = os.fork()
-    if pid == 0:
-        status = 99
-        try:
-            body()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import AuthenticationError, ConnectionError, OutOfMemoryError, ReadOnlyError, RedisError, TimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,
+)
 
 from pyredisson.testing import Proxy, Server
 
@@ -38,9 +46,7 @@ async def paused(world: World, server: Server) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_a_hung_server_is_an_error_within_the_deadline(
-    world: World, own_server: Server, connected: bool
-) -> None:
+async def test_a_hung_server_is_an_error_within_the_deadline(world: World, own_server: Server, connected: bool) -> None:
     lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
     if connected:
         await world.do(lock.is_locked())
@@ -114,8 +120,8 @@ async def test_a_server_that_restarts_is_waited_for(world: World, own_server: Se
     assert await taking.result() is True
 
 
-async def take(world: World, client: object) -> bool:
-    return bool(await world.do(client.get_lock("a").try_lock(10)))  # type: ignore[attr-defined]
+async def take(world: World, client: Any) -> bool:
+    return bool(await world.do(client.get_lock("a").try_lock(10)))
 
 
 async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(world: World) -> None:
@@ -148,11 +154,12 @@ async def test_a_full_connection_limit_is_an_error_in_bounded_time(
     root.config_set("maxclients", 1)
     client = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
     begin = time.monotonic()
-    with pytest.raises(ConnectionError, match="max number of clients"):
+    # What the server says is lost where its RST overtakes it.
+    with pytest.raises(ConnectionError):
         await world.do(client.get_lock("a").lock())
     assert time.monotonic() - begin < 1.0 + LONGEST
     begin = time.monotonic()
-    with pytest.raises(ConnectionError, match="max number of clients"):
+    with pytest.raises(ConnectionError):
         await world.do(client.get_lock("a").try_lock(0.2))
     assert time.monotonic() - begin < LONGEST
     root.config_set("maxclients", 100)
@@ -190,9 +197,7 @@ async def test_a_renewal_survives_a_script_flush(world: World, proxy: Proxy, adm
     assert await world.do(lock.is_held())
 
 
-async def test_readonly_passes_within_the_callers_deadline(
-    world: World, own_server: Server, root: Redis
-) -> None:
+async def test_readonly_passes_within_the_callers_deadline(world: World, own_server: Server, root: Redis) -> None:
     """As after a failover: the old master is a replica for a while."""
     client = world.connect(own_server.url, timeout=TIMEOUT)
     lock = client.get_lock("a")
@@ -224,9 +229,7 @@ async def test_a_release_waits_for_readonly_to_pass(world: World, own_server: Se
     assert not root.exists("a")
 
 
-async def test_a_busy_script_passes_within_the_callers_deadline(
-    world: World, own_server: Server, root: Redis
-) -> None:
+async def test_a_busy_script_passes_within_the_callers_deadline(world: World, own_server: Server, root: Redis) -> None:
     root.config_set("lua-time-limit", 10)
     client = world.connect(own_server.url, timeout=2)
     await world.do(client.get_lock("a").is_locked())
@@ -257,14 +260,23 @@ def is_busy(root: Redis) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_loading_passes_within_the_callers_deadline(world: World) -> None:
-    """A server that restarts from its data answers everything with LOADING, for as long as that takes."""
-    with Server(config={"key-load-delay": "2000"}) as server, server.redis() as root:
+    """A server that restarts with its data answers LOADING for as long as that takes."""
+    slowly = {"key-load-delay": "5000", "loading-process-events-interval-bytes": "1024"}
+    with Server(config=slowly) as server, server.redis() as root:
         client = world.connect(server.url, timeout=2)
         await world.do(client.get_lock("a").is_locked())
-        root.config_set("enable-debug-command", "yes") if False else None
-        root.eval("for i = 1, 500 do redis.call('SET', 'k' .. i, i) end", 0)
-        assert client
+        root.mset({f"key{number}": "x" * 100 for number in range(500)})
+        root.save()
+        server.kill()
+        # It returns when the data is loaded.
+        starting = world.start(lambda: world.elsewhere(server.start))
+        assert await world.start(lambda: take(world, client)).result(20) is True
+        await starting.result()
+        assert root.dbsize() == 501
+        stats: dict[str, Any] = root.info("commandstats")
+        assert sum(entry["rejected_calls"] for name, entry in stats.items() if "eval" in name) >= 1
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -157,7 +157,7 @@ async def test_a_wait_cut_short_by_a_timeout_leaves_no_key(client: Client, admin
         async with asyncio.timeout(0.05):
             await client.get_lock("a").lock()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.get_lock("a").lock(), 0.05)  # type: ignore[arg-type]
+        await asyncio.wait_for(client.get_lock("a").lock(), 0.05)
     await holder.unlock()
     await nothing_left(admin, client, "a")
 

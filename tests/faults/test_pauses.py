@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import signal
@@ -147,7 +148,7 @@ def test_stopped_holders_never_believe_at_the_same_time(
     assert losses, "no pause struck a holder: the test shows nothing"
     assert len({which for _, _, which in beliefs}) == 2
     beliefs.sort()
-    for (_, last, one), (first, _, other) in zip(beliefs, beliefs[1:], strict=False):
+    for (_, last, one), (first, _, other) in itertools.pairwise(beliefs):
         assert one == other or last < first
 
 

@@ -16,7 +16,7 @@ from pyredisson.testing import Proxy, Server
 
 from .support import ACQUIRE, RENEW, World
 
-LEASE = 0.9
+LEASE = 0.6
 
 
 def unreachable(admin: Redis) -> None:
@@ -107,6 +107,8 @@ async def test_a_busy_script_costs_no_lock(world: World, own_server: Server, own
     root.config_set("lua-time-limit", 10)
     lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
     await world.do(lock.lock())
+    # Renewed once, so that its connection is there: a new one would not get past BUSY.
+    await world.elsewhere(own_proxy.wait_for, RENEW)
 
     def run_for_ever() -> None:
         with own_server.redis(socket_timeout=10) as other:

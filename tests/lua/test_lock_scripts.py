@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -293,12 +293,13 @@ class TestServers:
             while redis.info("replication")["master_link_status"] != "up":
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            for call in (
+            calls: list[Callable[[], Any]] = [
                 lambda: at.acquire(ME, 2, 60_000, redis=redis),
                 lambda: at.release(ME, 0, redis=redis),
                 lambda: at.force_release(redis=redis),
                 lambda: at.renew(60_000, ("orders", ME), redis=redis),
-            ):
+            ]
+            for call in calls:
                 with pytest.raises(ResponseError, match="read only"):
                     call()
             if at.flags:

@@ -17,7 +17,7 @@ FLOORS = [
     {"wire"},
     {"threads", "aio"},
     {"faces", "engine"},
-    {"client", "asyncio"},
+    {"client", "lock", "asyncio"},
     {"cli", "testing", "metrics"},
 ]
 FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
@@ -35,6 +35,7 @@ BESIDE = {
     ("aio", "threads"),  # the watchdog of the asyncio world turns in a thread
     ("engine", "faces"),
     ("asyncio", "client"),
+    ("client", "lock"),
 }
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() != "__init__.py")

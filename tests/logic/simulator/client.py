@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 DEEPEST = 3
+STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
+"""At which await a cancellation strikes; the fourth is the first at which a waiter hears of a release."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Owner:
         """The locks of which an undo may be on its way, so that the server's count is not ours yet."""
         self.operations = 0
         """How many it has begun."""
+        self._retired = False
         self.gone = False
         """Left without giving back a lock that frees itself."""
 
@@ -97,12 +100,12 @@ class Owner:
 
     async def live(self) -> None:
         """All that it does."""
-        await self.client.shared.runtime.sleep(self._random.random() * self._random.choice((0.0, 0.02, 0.2)))
+        await self.client.shared.runtime.sleep(self._random.random() * self._random.choice((0.0, 0.0, 0.02, 0.2)))
         for _ in range(self._random.randint(1, 3)):
             if self._weather.forces and self._random.random() < self._weather.forces:
                 await self._force()
             await self._round(self._random.choice(self._locks), patient=True)
-            if self.gone:
+            if self.gone or self._retired:
                 return
             await self._nap()
 
@@ -149,6 +152,8 @@ class Owner:
         try:
             taken = await lock.acquire(self.holder, lease, deadline)
         except Cancelled:
+            # Who comes back soon would make up for a wake-up that was lost.
+            self._retired = self._random.random() < 0.7
             self._unclean.add(lock.key)
             self._ended(lock, "acquire was cancelled")
             return False
@@ -203,7 +208,7 @@ class Owner:
     def _plan_strike(self) -> None:
         assert self.task is not None
         if self._weather.cancels and self._random.random() < self._weather.cancels:
-            self.task.plan_strike(self._random.randint(1, 4), self._random.choice((0.5, 4)) * self._weather.slowest)
+            self.task.plan_strike(self._random.choice(STRIKES), self._random.choice((0.5, 4)) * self._weather.slowest)
 
     def _ended(self, lock: LockLogic, outcome: str) -> None:
         assert self.task is not None

@@ -16,7 +16,7 @@ from .client import Client, Owner
 from .weather import STORM_ENDS
 from .wire import Network
 
-WAYS = 40
+WAYS = 25
 """How often a message may cross the network until somebody has noticed what happened, retries of others included."""
 AFTERMATH = 20.0
 """Seconds after a storm in which the last timeouts and pauses between tries run out."""
@@ -34,16 +34,24 @@ class Judge:
         self._weather = network.weather
         self._keyspace = network.server.keyspace
         self._lease = lease
-        self._soon = WAYS * network.weather.slowest
+        self.soon = WAYS * network.weather.slowest
         self._forcing = {frames(key, prefixed(CHANNEL, key)): key for key in keys}
         self._tampered: set[tuple[bytes, bytes]] = set()
         self.clients: list[Client] = []
         self.owners: list[Owner] = []
+        self._busy: list[Owner] = []
         self.acquired = 0
+        self.waits = 0
+        self.lost = 0
         self.verdict = ""
         network.on_executed = self._executed
         self._keyspace.on_taken = self._taken
         self._world.after_event = self._look
+
+    def add(self, owner: Owner) -> None:
+        """One more who takes part."""
+        self.owners.append(owner)
+        self._busy.append(owner)
 
     def blame(self, text: str) -> NoReturn:
         """Ends the schedule, even if whoever called this swallows the exception."""
@@ -57,6 +65,8 @@ class Judge:
 
     def answered(self, owner: Owner, key: bytes, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""
+        assert owner.wants is not None
+        self.waits += self._world.now - owner.wants[1] > 3 * self._weather.slowest
         if taken:
             self.acquired += 1
             return
@@ -65,7 +75,7 @@ class Judge:
             self.blame(f"{owner.name}: an acquire without a deadline gave up")
         elif now < deadline:
             self.blame(f"{owner.name}: an acquire gave up {deadline - now:.3f} s before its deadline")
-        elif self._weather.calm and now > deadline + self._soon:
+        elif self._weather.calm and now > deadline + self.soon:
             self.blame(f"{owner.name}: an acquire gave up {now - deadline:.3f} s after its deadline")
         if not self._keyspace.hash(key):
             self._neglected(key)
@@ -81,7 +91,8 @@ class Judge:
             hold.listen(self._hold_ended)
         if hold.state is HELD and hold.ends > self._world.now:
             known = self._keyspace.hash(key).get(hold.owner)
-            if clean and (key, hold.owner) not in self._tampered and known != b"%d" % hold.count:
+            sure = clean and hold.under is None and (key, hold.owner) not in self._tampered
+            if sure and known != b"%d" % hold.count:
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
         elif self._weather.calm and hold.renewed and (key, hold.owner) not in self._tampered:
             self.blame(f"{name}: was told True of a hold that is over")
@@ -104,10 +115,16 @@ class Judge:
     def operation_ended(self, owner: Owner, key: bytes) -> None:
         """Whatever became of it: soon nothing must be left on the server that its client doesn't know of."""
         if self._weather.calm:
-            self._world.after(self._soon, self._leaked, owner, key, owner.operations)
+            self._world.after(self.soon, self._leaked, owner, key, owner.operations)
         else:
             when = max(self._world.now, STORM_ENDS) + AFTERMATH
             self._world.at(when, self._leaked, owner, key, owner.operations)
+
+    def all_over(self) -> bool:
+        """Whether everybody has done all that they had to do, or is dead."""
+        while self._busy and self._busy[-1].over:
+            self._busy.pop()
+        return not self._busy
 
     def stuck(self) -> None:
         """The time is over."""
@@ -123,7 +140,7 @@ class Judge:
             for owner in self.owners:
                 if owner.client.alive and not owner.gone and any(_names(owner, name) for name in value):
                     self.blame(f"{owner.name}: {key!r} is left behind")
-            if self._keyspace.ends[key] / 1000 > self._world.now + 2 * self._lease + self._soon:
+            if self._keyspace.ends[key] / 1000 > self._world.now + 2 * self._lease + self.soon:
                 self.blame(f"{key!r} lasts too long")
         for client in self.clients:
             if not client.alive:
@@ -132,7 +149,7 @@ class Judge:
             left = [hold for hold in client.shared.holds.table.values() if hold.key[1] not in ids]
             if left:
                 self.blame(f"{client.name}: a hold was not forgotten")
-            if not ids and len(client.shared.watchdog._wheel):
+            if not ids and not self.lost and len(client.shared.watchdog._wheel):
                 self.blame(f"{client.name}: a timer is left behind")
             if any(channel.waiters for channel in client.shared.hub._channels.values()):
                 self.blame(f"{client.name}: a waiter is left behind")
@@ -156,6 +173,7 @@ class Judge:
                     self.blame(f"{hold.owner!r} believes to hold {key!r}; the server knows nothing of it")
 
     def _hold_ended(self, hold: Hold) -> None:
+        self.lost += hold.state is LOST
         if hold.state is not LOST or (hold.lock.key, hold.owner) in self._tampered:
             return
         if hold.ends > self._world.now:
@@ -168,15 +186,17 @@ class Judge:
             if payload.endswith(ending):
                 for name in self._keyspace.hash(key):
                     self._tampered.add((key, name))
-                    if self._weather.calm:
-                        self._world.after(self._lease / 3 * 1.02 + self._soon, self._must_know, key, name)
+                    for hold in self._believed(key, name):
+                        if self._weather.calm and hold.renewed:
+                            self._world.after(self._lease / 3 * 1.02 + self.soon, self._must_know, hold)
 
-    def _must_know(self, key: bytes, name: bytes) -> None:
-        for client in self.clients:
-            for hold in client.shared.holds.table.values():
-                if hold.lock.key == key and hold.owner == name and hold.renewed and hold.state is HELD:
-                    if name not in self._keyspace.hash(key):
-                        self.blame(f"{name!r} was not told that {key!r} was taken away")
+    def _believed(self, key: bytes, name: bytes) -> list[Hold]:
+        holds = [hold for client in self.clients for hold in client.shared.holds.table.values()]
+        return [hold for hold in holds if hold.lock.key == key and hold.owner == name and hold.state is HELD]
+
+    def _must_know(self, hold: Hold) -> None:
+        if hold.state is HELD and hold.owner not in self._keyspace.hash(hold.lock.key):
+            self.blame(f"{hold.owner!r} was not told that {hold.lock.key!r} was taken away")
 
     def _taken(self, key: bytes) -> None:
         self._neglected(key)
@@ -192,7 +212,7 @@ class Judge:
             if owner.wants is None or owner.wants[0] != key or not owner.client.alive:
                 continue
             since = max(when, owner.wants[1])
-            bound = self._soon
+            bound = self.soon
             if expired or not self._weather.calm:
                 # No message came, or none that was heard: the time that is left to the holder, but a lease at most.
                 bound += self._lease

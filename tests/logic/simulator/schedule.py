@@ -28,6 +28,8 @@ class Report:
 
     calm: bool
     acquired: int
+    waits: int
+    lost: int
 
 
 def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Report:
@@ -51,18 +53,17 @@ def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Repor
             locks = [logic.lock(client.shared, key) for key in keys]
             for _ in range(random.randint(1, 3)):
                 owner = Owner(client, judge, locks, f"o{len(judge.owners)}")
-                judge.owners.append(owner)
+                judge.add(owner)
                 owner.task = client.spawn(owner.live())
             _plan_faults(world, weather, client)
         for when in weather.times(weather.flushes):
             world.at(when, network.server.flush_scripts)
-        owners = judge.owners
-        if not world.run(LONGEST, lambda: all(owner.over for owner in owners)):
+        if not world.run(LONGEST, judge.all_over):
             judge.stuck()
-        # What was left to do in the background is done by now, or was given up.
-        world.run(max(world.now, STORM_ENDS) + 2 * lease, lambda: False)
+        # What is left to do in the background is done by then, or was given up.
+        world.run(world.now + judge.soon if weather.calm else max(world.now, STORM_ENDS) + 2 * lease)
         judge.closing()
-        return Report(weather.calm, judge.acquired)
+        return Report(weather.calm, judge.acquired, judge.waits, judge.lost)
     finally:
         for client in judge.clients:
             client.die()

@@ -23,7 +23,7 @@ class Weather:
         self.calm = calm
         self.slowest = random.choice((0.001, 0.005, 0.02))
         """The longest way to the server or back, in seconds."""
-        self.cancels = random.choice((0.0, 0.15, 0.4))
+        self.cancels = random.choice((0.0, 0.2, 0.5))
         self.pipelined = random.random() < 0.5
 
         def chance(highest: float) -> float:
@@ -39,7 +39,7 @@ class Weather:
         self.flushes = chance(4.0)
         self.deaths = chance(1.0)
         self.pauses = chance(3.0)
-        self.forces = chance(0.3)
+        self.forces = 0.2 if calm and random.random() < 0.2 else chance(0.3)
         self._faults = self._lost + self._unanswered + self._late
 
     def delay(self) -> float:

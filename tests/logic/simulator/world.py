@@ -36,7 +36,7 @@ class World:
         """As `at`, from now."""
         self.at(self.now + seconds, action, *args)
 
-    def run(self, until: float, done: Callable[[], bool]) -> bool:
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
         """Lets time pass until `done`, or until that moment: False."""
         queue = self._queue
         while not done():
