@@ -32,14 +32,8 @@ async def call(
         # A connection that was closed while it lay idle would cost a command that can't be repeated.
         return await runtime.send(payload, fresh=not idempotent)
     except (Cut, RedisError) as problem:
-        return await repeat(
-            runtime,
-            payload,
-            problem,
-            attempts=attempts,
-            deadline=deadline,
-            idempotent=idempotent,
-        )
+        reply, _ = await repeat(runtime, payload, problem, attempts=attempts, deadline=deadline, idempotent=idempotent)
+        return reply
 
 
 async def repeat(
@@ -52,8 +46,10 @@ async def repeat(
     idempotent: bool = True,
     none_after_cut: Reply = None,
     on_doubt: Callable[[], None] | None = None,
-) -> Reply:
+) -> tuple[Reply, float]:
     """Sends a command again whose first try failed with `problem`; raises what Redis reported when it gives up.
+
+    Gives the reply, and when the copy was sent that it answers: a lease counts from there.
 
     At most `attempts` more tries, none begun after `deadline` (on the runtime's clock); a server that doesn't
     answer in time is tried further only for a caller who named a deadline. One look at the
@@ -91,12 +87,13 @@ async def repeat(
                 passing += 1
         if delay:
             await runtime.sleep(delay)
+        sent_at = runtime.clock()
         try:
             reply = await runtime.send(payload, fresh=fresh)
         except (Cut, RedisError) as again:
             problem = again
             continue
-        return none_after_cut if in_doubt and reply is None else reply
+        return (none_after_cut if in_doubt and reply is None else reply), sent_at
 
 
 def _delay(tries: int, jitter: float) -> float:

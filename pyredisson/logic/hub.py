@@ -74,7 +74,7 @@ class Hub:
         return channel
 
     def leave(self, name: bytes, signal: Signal) -> None:
-        """A waiter goes, whatever the reason; a wake-up that it didn't use goes to the next. Never waits; idempotent."""
+        """A waiter goes, whatever the reason; a wake-up that it didn't use goes to the next. Idempotent."""
         with self.mutex:
             channel = self._channels.get(name)
             if channel is None:

@@ -117,7 +117,7 @@ class LockLogic:
             try:
                 busy = await runtime.send(payload)
             except (Cut, RedisError) as problem:
-                busy = await calls.repeat(
+                busy, now = await calls.repeat(
                     runtime,
                     payload,
                     problem,
@@ -133,11 +133,11 @@ class LockLogic:
                 if hold is None:
                     hold = Hold(key, self, name, lease, ends, buried(under))
                     shared.holds.table[key] = hold
+                    shared.watchdog.watch(hold, now)
                 else:
                     hold.nest(lease)
-                    if hold.ends < ends:
-                        hold.ends = ends
-                shared.watchdog.watch(hold, now)
+                    hold.ends = max(hold.ends, ends)
+                    shared.watchdog.watch_nested(hold, now)
                 return None
         except BaseException as error:
             if owner.name is not sure or not isinstance(error, RedisError):
@@ -190,7 +190,7 @@ class LockLogic:
             try:
                 reply = await runtime.send(payload)
             except (Cut, RedisError) as problem:
-                reply = await calls.repeat(
+                reply, _ = await calls.repeat(
                     runtime,
                     payload,
                     problem,
@@ -247,7 +247,9 @@ class LockLogic:
         if reply is None:
             shared.watchdog.forget(hold)
             shared.holds.lose(hold, GONE)
-        return int(reply or 0)
+            return 0
+        # The number there is a copy of ours, and may be a late one.
+        return hold.count
 
     async def remain_time_to_live(self) -> float | None:
         """Seconds until it frees itself; None: free; inf: never."""

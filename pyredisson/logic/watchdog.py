@@ -21,6 +21,7 @@ BATCH = 100
 ROUNDS_A_LEASE = 3
 GRAINS_A_ROUND = 100
 """Renewals fall due on a grid, so that many holds make few batches and the thread wakes seldom."""
+REPAIR_FOR = 600.0
 RETRIES_A_ROUND = 10
 """How often a failed renewal is tried again in the time of one round."""
 
@@ -55,6 +56,7 @@ class Watchdog:
         self._due: deque[Hold] = deque()
         self._work = runtime.signal()
         self._repairs: deque[tuple[bytes, float]] = deque()
+        self._repair_for = max(REPAIR_FOR, self._lease)
         self._start = start
         self._starting = threading.Lock()
         self._started = False
@@ -70,13 +72,18 @@ class Watchdog:
         if due < self._looks_at:
             self._look_earlier()
 
+    def watch_nested(self, hold: Hold, now: float) -> None:
+        """The same after a nested acquire: a renewal may come earlier by it, but never later."""
+        if not hold.renewed or hold.due < 0 or int(now * 1000) + self._round < hold.due:
+            self.watch(hold, now)
+
     def forget(self, hold: Hold) -> None:
         """The hold is given back."""
         self._wheel.discard(hold)
 
     def repair(self, payload: bytes) -> None:
-        """Sends an idempotent command in the background until it has run, for as long as a lease may last."""
-        self._repairs.append((payload, self._runtime.clock() + self._lease))
+        """Sends an idempotent command in the background until it has run, for `REPAIR_FOR` seconds at least."""
+        self._repairs.append((payload, self._runtime.clock() + self._repair_for))
         self._look_earlier()
         self._work.set()
 
@@ -146,26 +153,30 @@ class Watchdog:
         if not due:
             return False
         batches = [due[i : i + BATCH] for i in range(0, len(due), BATCH)]
+        failed: list[Hold] = []
+        applied = 0
         sent_at = self._runtime.clock()
         try:
             replies = await self._runtime.send_all([self._command(batch) for batch in batches])
+            for batch, reply in zip(batches, replies, strict=True):
+                try:
+                    await self._apply(batch, reply, sent_at)
+                except RedisError as error:
+                    logger.warning("renewing %d locks failed and is tried again: %s", len(batch), error)
+                    failed.extend(batch)
+                applied += 1
         except (Cut, RedisError) as problem:
             logger.warning("renewing %d locks failed and is tried again: %s", len(due), problem)
-            self._due.extend(due)
-            return True
-        failed = False
-        for batch, reply in zip(batches, replies, strict=True):
-            failed |= await self._apply(batch, reply, sent_at)
-        return failed
+        finally:
+            # Whatever happened, nobody's lease is forgotten.
+            for batch in batches[applied:]:
+                failed.extend(batch)
+            self._due.extend(failed)
+        return bool(failed)
 
-    async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> bool:
+    async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):
-            try:
-                reply = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
-            except RedisError as error:
-                logger.warning("renewing %d locks failed and is tried again: %s", len(batch), error)
-                self._due.extend(batch)
-                return True
+            reply, _ = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
         ends = sent_at + self._lease
         due = int(sent_at * self._grains_a_second) * self._grain + self._round
         for hold, renewed in zip(batch, reply, strict=True):
@@ -176,12 +187,10 @@ class Watchdog:
                 self._wheel.discard(hold)
                 self._holds.lose(hold, GONE)
             else:
-                if hold.ends < ends:
-                    hold.ends = ends
+                hold.ends = max(hold.ends, ends)
                 self._wheel.add(hold, due)
         if due < self._looks_at:
             self._look_earlier()
-        return False
 
     def _command(self, batch: Sequence[Hold]) -> bytes:
         return command(
@@ -195,17 +204,20 @@ class Watchdog:
 
     async def _repair_all(self) -> bool:
         for _ in range(len(self._repairs)):
-            payload, until = self._repairs.popleft()
+            # It stays in the list until it has run: who closes the client meanwhile has to see it.
+            payload, until = self._repairs[0]
+            done = False
             try:
                 await self._repair_one(payload)
+                done = True
             except RedisError as error:
-                if self._runtime.clock() < until:
+                done = self._runtime.clock() >= until
+                if done:
+                    logger.warning("gave up repeating a release after %g s: %s", self._repair_for, error)
+            finally:
+                self._repairs.popleft()
+                if not done:
                     self._repairs.append((payload, until))
-                else:
-                    logger.warning(
-                        "gave up repeating a release; the lock's lease has ended: %s",
-                        error,
-                    )
         return bool(self._repairs)
 
     async def _repair_one(self, payload: bytes) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson.errors import ClosedError
+from pyredisson.logic.calls import ELSEWHERE
 from pyredisson.runtime import Cut, Reply
 from pyredisson.signals import ThreadSignal
 from pyredisson.wire.handshake import Greeting, Peer
@@ -90,18 +91,27 @@ class Connection:
             self.abandon()
             raise
         if isinstance(reply, RedisError):
+            self._judge(reply)
             raise reply
         return reply
 
     def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""
         try:
-            return self._exchange(b"".join(payloads), len(payloads))
+            replies = self._exchange(b"".join(payloads), len(payloads))
+            for reply in replies:
+                self._judge(reply)
+            return replies
         except (OSError, RedisError) as error:
             raise self._cut(error) from error
         except BaseException:
             self.abandon()
             raise
+
+    def _judge(self, reply: Reply) -> None:
+        if isinstance(reply, RedisError) and str(reply).partition(" ")[0] in ELSEWHERE:
+            # Not the master, or not yet: a new connection may reach another server.
+            self.close()
 
     def abandon(self) -> None:
         """Closes the connection with a call in flight: its next reply would be the answer to that one."""

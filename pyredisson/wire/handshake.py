@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 
 from pyredisson._core import command
 from pyredisson.config import Config
+from pyredisson.version import VERSION
 
-VERSION = importlib.metadata.version("pyredisson")
-"""Read here, as it imports what it needs: an import that a signal interrupts in the middle of a call leaves
-that module locked, and whoever connects next would wait for ever."""
 SCRIPT_FLAGS_SINCE = 7
 """The major version from which on servers know the `#!lua` line."""
 

@@ -18,7 +18,7 @@ from pyredisson.scripts import script
 from .simulator import Violation, run
 from .simulator.schedule import Logic
 
-ENOUGH = 1500
+ENOUGH = 4000
 
 
 class NoLookAgain(Hub):
@@ -94,8 +94,8 @@ class ErrorsAreSuccess(Watchdog):
 class LossIsSuccess(Watchdog):
     """A renewal that the server refused counts as one."""
 
-    async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> bool:
-        return await super()._apply(batch, [1] * len(batch) if isinstance(reply, list) else reply, sent_at)
+    async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
+        await super()._apply(batch, [1] * len(batch) if isinstance(reply, list) else reply, sent_at)
 
 
 class NoRepair(Watchdog):
@@ -142,5 +142,3 @@ def test_patched_scripts_differ(text: bytes) -> None:
 
 def _ignore(payload: bytes) -> None:
     """Nothing is posted."""
-
-

@@ -57,7 +57,7 @@ class Both:
         self._heard: list[tuple[bytes, bytes]] = []
         self._model = Server(lambda: self._now, self._publish)
         self._channels = [prefixed(CHANNEL, key) for key in KEYS]
-        self._ear = admin.pubsub()
+        self._ear = admin.pubsub()  # type: ignore[no-untyped-call]
         self._ear.subscribe(*self._channels)
         for _ in self._channels:
             assert self._next()["type"] == "subscribe"
@@ -174,7 +174,7 @@ def test_same_as_a_real_server(server: RealServer, admin: Redis, sequence: list[
 def test_time_passes() -> None:
     """A key lives through the whole of its last millisecond, as on a real server."""
     now = 1000.0
-    server = Server(lambda: now, lambda channel, payload: 0)
+    server = Server(lambda: now, lambda *_: 0)
     server.load_all()
     acquire = pack(ScriptSet().lock_acquire, b"a", b"me:1", 1, 250)
     other = pack(ScriptSet().lock_acquire, b"a", b"you:1", 1, 250)
@@ -188,7 +188,7 @@ def test_time_passes() -> None:
 
 
 def test_every_script_is_known() -> None:
-    server = Server(lambda: 0.0, lambda channel, payload: 0)
+    server = Server(lambda: 0.0, lambda *_: 0)
     server.load_all()
     for flags in (False, True):
         sha = script("lock_acquire", flags=flags).sha

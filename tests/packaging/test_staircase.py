@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
-    {"_core", "lua"},
+    {"_core", "lua", "version"},
     {"errors", "scripts", "durations", "addresses", "redisson_yaml", "config"},
     {"runtime", "signals"},
     {"logic"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .schedule import run
+from .schedule import Violation, run
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
         for seed in range(first, last[0]):
             try:
                 run(seed)
-            except Exception as error:
+            except Violation as error:
                 print(f"{seed}: {error!r}")
         return
     trace: list[str] = []

@@ -16,7 +16,7 @@ from .client import Client, Owner
 from .weather import STORM_ENDS
 from .wire import Network
 
-WAYS = 25
+WAYS = 30
 """How often a message may cross the network until somebody has noticed what happened, retries of others included."""
 AFTERMATH = 20.0
 """Seconds after a storm in which the last timeouts and pauses between tries run out."""

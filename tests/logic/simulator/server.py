@@ -229,7 +229,4 @@ def _converted(result: Any) -> Reply:
         return as_error(result[b"err"].decode())
     if result[b"ok"] is not None:
         return result[b"ok"]
-    replies = []
-    for i in range(1, len(result) + 1):
-        replies.append(_converted(result[i]))
-    return replies
+    return [_converted(result[i]) for i in range(1, len(result) + 1)]
