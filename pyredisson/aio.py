@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson.logic.holds import Owner
 from pyredisson.logic.shared import Shared
@@ -15,7 +15,7 @@ from pyredisson.runtime import Cut, Reply, Signal
 from pyredisson.signals import AioSignal
 from pyredisson.threads import clock
 from pyredisson.wire.node import Node
-from pyredisson.wire.pipelined import Line
+from pyredisson.wire.pipelined import Line, Pipeline
 
 
 class Callers:
@@ -74,21 +74,31 @@ class AioRuntime:
         # used again, and the next one has the server drop it first.
         pipeline = self._line.pipeline
         if pipeline is None or not pipeline.usable or pipeline.loop is not asyncio.get_running_loop():
-            pipeline = await self._line.connected()
+            pipeline = await self._connected()
         return await pipeline.submit(payload)
 
-    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
-        pipeline = await self._line.connected()
+    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+        pipeline = await self._connected()
         replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
         for reply in replies:
             if isinstance(reply, Cut):
                 raise reply
         return replies
 
+    async def _connected(self) -> Pipeline:
+        pipeline = await self._line.connected()
+        if not pipeline.usable:
+            # Lost again while this task waited for its turn.
+            raise Cut(ConnectionError("the connection was closed at once"), sent=False)
+        return pipeline
+
     def post(self, payload: bytes) -> None:
         # On the same connection it runs after what was sent before, even if this loop stops right now.
         pipeline = self._line.pipeline
         if pipeline is None or not pipeline.usable or pipeline.loop.is_closed():
+            if pipeline is not None and pipeline.waiting:
+                # What is still on its way there must not run after this.
+                pipeline.node.suspect(pipeline.peer)
             self._repair(payload)
             return
 

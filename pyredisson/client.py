@@ -58,10 +58,12 @@ class Client:
 
     def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
-        left = self._engine.end()
-        self._listener.close()
-        run(self._runtime.close)
-        self._engine.say_farewell(left)
+        try:
+            self._engine.end()
+            self._listener.close()
+            run(self._runtime.close)
+        finally:
+            self._engine.say_farewell()
 
     def __enter__(self) -> Client:
         return self

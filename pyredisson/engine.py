@@ -17,7 +17,7 @@ from pyredisson.logic import holds
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.shared import Callback, Shared
-from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Watchdog
+from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
 from pyredisson.runtime import Cut, Runtime
 from pyredisson.scripts import as_eval
 from pyredisson.threads import ThreadRuntime, clock, run, start
@@ -42,7 +42,7 @@ class Engine:
         connect: Callable[[Engine, Hub], tuple[Runtime, Subscriber]],
     ) -> None:
         self.config = config
-        self.shared = Shared(config, _start_watchdog, self._notify)
+        self.shared = Shared(config, _start, self._notify, self._say_last)
         self._connect = connect
         self.begin()
         _engines.add(self)
@@ -51,6 +51,8 @@ class Engine:
         """As a client that owns nothing and has talked to nobody."""
         self._errands: queue.SimpleQueue[Callback | None] = queue.SimpleQueue()
         self._messenger: threading.Thread | None = None
+        self._hiring = threading.Lock()
+        self._left: list[bytes] = []
         self.node = Node(self.config)
         hub = Hub(clock)
         runtime, subscriber = self._connect(self, hub)
@@ -61,32 +63,37 @@ class Engine:
         self.shared.begin(runtime, self._watchdog_runtime, hub)
         self.node.client_id = self.shared.id
 
-    def end(self) -> list[bytes]:
-        """Ends waiting and renewing; returns the commands that give back what is held, for `say_farewell`."""
+    def end(self) -> None:
+        """Ends waiting and renewing; `say_farewell` must follow, after the world's own connections were closed."""
         shared = self.shared
-        if shared.closed:
-            return []
-        left = shared.watchdog.unrepaired()
-        for hold in shared.close():
-            left.append(hold.lock.release_command(hold))
-        self._errands.put(None)
-        run(self._watchdog_runtime.close)
-        return left
+        if not shared.closed:
+            self._left += [hold.lock.release_command(hold) for hold in shared.close()]
+            self._errands.put(None)
+            run(self._watchdog_runtime.close)
 
-    def say_farewell(self, payloads: list[bytes], seconds: float = FAREWELL) -> None:
+    def say_farewell(self, seconds: float = FAREWELL) -> None:
         """Sends what must still be sent, once, over a connection of its own, and lets `on_lost` callbacks end.
 
-        In about so many seconds.
+        In about so many seconds. What an interrupt left unsaid, the next call says.
         """
         deadline = clock() + seconds
-        if payloads:
-            self._send_last(payloads, seconds)
+        if left := [*self._left, *self.shared.watchdog.unrepaired()]:
+            self._send_last(left, seconds)
+        self._left.clear()
+        self.shared.watchdog.drop_repairs()
         if self._messenger is not None and self._messenger is not threading.current_thread():
             self._messenger.join(max(SHORTEST_FAREWELL, deadline - clock()))
+
+    def _say_last(self, payload: bytes) -> None:
+        """For a call that was under way while the client was closed; not a daemon, as the program may end now."""
+        self._left.append(payload)
+        threading.Thread(target=self.say_farewell, name="pyredisson-farewell").start()
 
     def _send_last(self, payloads: list[bytes], seconds: float) -> None:
         config = dataclasses.replace(self.config, timeout=seconds / 2, connect_timeout=seconds / 2)
         node = Node(config)
+        # A late copy of an acquire must not run after its release.
+        node.suspects = self.node.suspects
         connection = Connection(node)
         try:
             connection.open()
@@ -111,10 +118,12 @@ class Engine:
 
     def _notify(self, callback: Callback) -> None:
         """Calls a user's function on a thread that nobody waits for."""
-        if self._messenger is None:
-            self._messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
-            self._messenger.start()
         self._errands.put(callback)
+        with self._hiring:
+            if self._messenger is None:
+                messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
+                messenger.start()
+                self._messenger = messenger
 
     def _deliver(self) -> None:
         while (callback := self._errands.get()) is not None:
@@ -128,16 +137,19 @@ class Engine:
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def _start_watchdog(watchdog: Watchdog) -> None:
-    start(watchdog.keep_time, "pyredisson-timekeeper")
-    start(watchdog.renew, "pyredisson-watchdog")
+def _start(loop: Loop) -> None:
+    start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
 
 
 def _at_exit() -> None:
     # One deadline for all clients: behind hung servers each of them would use up its own.
     deadline = clock() + FAREWELL
     for engine in list(_engines):
-        engine.say_farewell(engine.end(), max(SHORTEST_FAREWELL, deadline - clock()))
+        try:
+            engine.end()
+            engine.say_farewell(max(SHORTEST_FAREWELL, deadline - clock()))
+        except Exception:  # noqa: BLE001
+            logger.exception("a client could not be closed; the others are")
 
 
 def _after_fork() -> None:

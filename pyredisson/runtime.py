@@ -49,7 +49,7 @@ class Runtime(Protocol):
         connections that were cut: what they carried can't run any more once this command has run.
         """
 
-    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         """Several commands in one write; an error reply stands in the list, `Cut` is raised."""
 
     def post(self, payload: bytes) -> None:

@@ -48,8 +48,9 @@ class AioSignal:
 
     def set(self) -> None:
         self._set = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        future = self._future
+        if future is not None and not future.done() and not future.get_loop().is_closed():
+            future.set_result(None)
 
     def clear(self) -> None:
         self._set = False

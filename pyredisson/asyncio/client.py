@@ -62,10 +62,14 @@ class Client:
 
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
-        left = self._engine.end()
-        await self._listener.close()
-        await self._runtime.close()
-        await asyncio.to_thread(self._engine.say_farewell, left)
+        self._engine.end()
+        try:
+            await self._listener.close()
+            await self._runtime.close()
+        finally:
+            # Under way at once, and on its way even if this task is cancelled.
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(None, self._engine.say_farewell))
 
     async def __aenter__(self) -> Client:
         return self

@@ -124,7 +124,7 @@ class Hold(Timer):
             with _listening:
                 listeners, self.listeners = self.listeners, None
             for listener in listeners or ():
-                listener(self)
+                _guarded(listener, self)
 
     def listen(self, listener: Listener) -> None:
         """Has `listener` called when the hold ends; at once, and perhaps once more, if it has ended."""
@@ -184,22 +184,21 @@ class Holds:
             self.lose(hold, "its lease ended without a proven renewal")
         return hold.state is HELD
 
-    def lose(self, hold: Hold, reason: str) -> None:
-        """Marks a hold as lost, once; it stays in the table until its owner gives it back."""
-        if hold.state is LOST:
-            return
+    def lose(self, hold: Hold, reason: str, *, given_back: bool = False) -> None:
+        """Marks a hold as lost, once; it stays in the table until its owner gives it back.
+
+        `given_back` by its owner, who learns only from the reply that there was nothing left to give back.
+        """
+        with _listening:
+            if hold.state is not (GIVEN_BACK if given_back else HELD):
+                return
+            hold.state = LOST
         hold.reason = reason
         hold.ends = min(hold.ends, self._clock())
-        hold.state = LOST
+        logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
         # Before anyone is woken who might end the program: the callbacks are on their way.
-        self._on_lost(hold)
+        _guarded(self._on_lost, hold)
         hold.end(LOST)
-        logger.warning(
-            "lock %r was lost by owner %s: %s",
-            shown(hold.lock.key),
-            shown(hold.owner),
-            reason,
-        )
         self._lost.append(hold.key)
         if len(self._lost) > MOST_LOST:
             oldest = self._lost.popleft()
@@ -213,6 +212,14 @@ class Holds:
             self.table[hold.key] = hold.under
         elif self.table.get(hold.key) is hold:
             del self.table[hold.key]
+
+
+def _guarded(listener: Listener, hold: Hold) -> None:
+    try:
+        listener(hold)
+    except Exception:
+        # An event loop that was just closed, a thread that can't start: the next listener must be told all the same.
+        logger.exception("telling of the end of a hold failed")
 
 
 def buried(hold: Hold | None) -> Hold | None:

@@ -17,7 +17,9 @@ LINGER = 5.0
 class Subscriber(Protocol):
     """The connection that listens. Its methods are called with the hub's lock held; they never wait for a reply."""
 
-    def subscribe(self, channels: Iterable[bytes]) -> None: ...
+    def subscribe(self, channels: Iterable[bytes]) -> None:
+        """Asks for these channels; also with none, sees to it that somebody listens."""
+
     def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
 
 
@@ -67,6 +69,9 @@ class Hub:
             if channel is None or channel.error is not None:
                 channel = self._channels[name] = Channel()
                 subscriber.subscribe((name,))
+            elif not channel.confirmed:
+                # Whoever listens may have ended with a thread that couldn't start, or with another event loop.
+                subscriber.subscribe(())
             channel.waiters[signal] = None
             if channel.confirmed:
                 # What was published between the caller's try and this moment went to nobody.
@@ -115,10 +120,10 @@ class Hub:
                 channel.wake_all()
 
     def disconnected(self) -> None:
-        """Nothing arrives until the next confirmation."""
-        with self.mutex:
-            for channel in self._channels.values():
-                channel.confirmed = False
+        """Nothing arrives until the next confirmation: who waits looks now, and then often. With the lock held."""
+        for channel in self._channels.values():
+            channel.confirmed = False
+            channel.wake_all()
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to; called with the lock held."""

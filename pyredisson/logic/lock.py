@@ -131,6 +131,11 @@ class LockLogic:
                     # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
                     under, hold = hold, None
                 if hold is None:
+                    # Another acquire of this owner, at the same time, may have been counted meanwhile.
+                    hold = shared.holds.table.get(key)
+                    if hold is not None and (hold.state is not HELD or hold.owner != name):
+                        hold = None
+                if hold is None:
                     hold = Hold(key, self, name, lease, ends, buried(under))
                     shared.holds.table[key] = hold
                     shared.watchdog.watch(hold, now)
@@ -138,6 +143,8 @@ class LockLogic:
                     hold.nest(lease)
                     hold.ends = max(hold.ends, ends)
                     shared.watchdog.watch_nested(hold, now)
+                if shared.closed:
+                    shared.check_open()
                 return None
         except BaseException as error:
             if owner.name is not sure or not isinstance(error, RedisError):
@@ -149,7 +156,7 @@ class LockLogic:
                     runtime.post(self._release_command(name, 0))
             raise
         if hold is not None:
-            shared.holds.lose(hold, "another acquire found that the server doesn't know it any more")
+            shared.holds.lose(hold, GONE)
             if busy == FREE:
                 return await self._try(owner, lease, deadline)
         # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
@@ -204,7 +211,7 @@ class LockLogic:
             self.settle(owner, hold, count)
             raise
         if reply is None and proven:
-            shared.holds.lose(hold, GONE)
+            shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
             raise LockLostError(self.loss_of(owner, hold))
 

@@ -11,7 +11,7 @@ from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import GIVEN_BACK, Hold, Holds, Owner
 from pyredisson.logic.hub import Hub
-from pyredisson.logic.watchdog import Watchdog
+from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.runtime import Runtime
 
 FIRST_OWN_ID = 2**32
@@ -31,10 +31,12 @@ class Shared:
     def __init__(
         self,
         config: Config,
-        start: Callable[[Watchdog], None],
+        start: Callable[[Loop], None],
         notify: Callable[[Callback], None],
+        say_last: Callable[[bytes], None],
     ) -> None:
-        """`start` sets the watchdog going; `notify` calls a callback where it holds up nobody.
+        """`start` sets one of the watchdog's loops going; `notify` calls a callback where it holds up nobody;
+        `say_last` sends a command of a client that is closed already.
 
         `begin` must follow.
         """
@@ -44,6 +46,7 @@ class Shared:
         self.closed = False
         self._start = start
         self._notify = notify
+        self._say_last = say_last
         self._callbacks: dict[bytes, tuple[Callback, ...]] = {}
 
     def begin(self, runtime: Runtime, watchdog_runtime: Runtime, hub: Hub) -> None:
@@ -66,8 +69,11 @@ class Shared:
         return self._given.setdefault(owner_id, Owner(self.id, owner_id))
 
     def repair(self, payload: bytes) -> None:
-        """Has the watchdog repeat an idempotent command until it has run."""
-        self.watchdog.repair(payload)
+        """Has the watchdog repeat an idempotent command until it has run; a closed client says it once."""
+        if self.closed:
+            self._say_last(payload)
+        else:
+            self.watchdog.repair(payload)
 
     def on_lost(self, name: bytes, callback: Callback) -> None:
         """Has `callback` called for each hold of that lock which this client loses."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
 
 from redis.exceptions import RedisError
 
@@ -22,8 +23,14 @@ ROUNDS_A_LEASE = 3
 GRAINS_A_ROUND = 100
 """Renewals fall due on a grid, so that many holds make few batches and the thread wakes seldom."""
 REPAIR_FOR = 600.0
+"""Seconds; at least a lease."""
+MOST_REPAIRS = 1000
+"""Releases in one write."""
 RETRIES_A_ROUND = 10
 """How often a failed renewal is tried again in the time of one round."""
+
+
+Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Watchdog:
@@ -40,7 +47,7 @@ class Watchdog:
         holds: Holds,
         runtime: Runtime,
         lease_ms: int,
-        start: Callable[[Watchdog], None],
+        start: Callable[[Loop], None],
     ) -> None:
         """`start` sets `keep_time` and `renew` going, with the first hold."""
         self._holds = holds
@@ -60,6 +67,7 @@ class Watchdog:
         self._start = start
         self._starting = threading.Lock()
         self._started = False
+        self._loops = 0
         self.closed = False
 
     def watch(self, hold: Hold, now: float) -> None:
@@ -90,6 +98,10 @@ class Watchdog:
     def unrepaired(self) -> list[bytes]:
         """The commands that have not run yet."""
         return [payload for payload, _ in list(self._repairs)]
+
+    def drop_repairs(self) -> None:
+        """They have been seen to."""
+        self._repairs.clear()
 
     def close(self) -> None:
         """Ends both loops."""
@@ -203,38 +215,48 @@ class Watchdog:
         )
 
     async def _repair_all(self) -> bool:
-        for _ in range(len(self._repairs)):
-            # It stays in the list until it has run: who closes the client meanwhile has to see it.
-            payload, until = self._repairs[0]
-            done = False
-            try:
-                await self._repair_one(payload)
-                done = True
-            except RedisError as error:
-                done = self._runtime.clock() >= until
-                if done:
-                    logger.warning("gave up repeating a release after %g s: %s", self._repair_for, error)
-            finally:
+        # They stay in the list until they have run: who closes the client meanwhile has to see them.
+        pending = list(itertools.islice(self._repairs, MOST_REPAIRS))
+        if not pending:
+            return False
+        failed: list[tuple[bytes, float]] = pending
+        try:
+            # Over a connection that is made after whatever was cut: no late copy may run after them.
+            replies = await self._runtime.send_all([payload for payload, _ in pending], fresh=True)
+            failed = [
+                repair
+                for repair, reply in zip(pending, replies, strict=True)
+                if isinstance(reply, RedisError) and not await self._repaired(repair[0], reply)
+            ]
+        except (Cut, RedisError) as error:
+            logger.info("%d releases failed and are tried again: %s", len(pending), error)
+        finally:
+            now = self._runtime.clock()
+            for _ in pending:
                 self._repairs.popleft()
-                if not done:
-                    self._repairs.append((payload, until))
+            self._repairs.extend(repair for repair in failed if now < repair[1])
+            if given_up := sum(now >= until for _, until in failed):
+                logger.warning("gave up repeating %d releases after %g s", given_up, self._repair_for)
         return bool(self._repairs)
 
-    async def _repair_one(self, payload: bytes) -> None:
+    async def _repaired(self, payload: bytes, problem: RedisError) -> bool:
         try:
-            await self._runtime.send(payload, fresh=True)
-        except (Cut, RedisError) as problem:
             await calls.repeat(self._runtime, payload, problem, attempts=0)
+        except RedisError as error:
+            logger.info("a release failed and is tried again: %s", error)
+            return False
+        return True
 
     def _look_earlier(self) -> None:
         if self._started:
             self._earlier.set()
             return
         with self._starting:
-            first = not self._started
+            # One after the other, each noted when it runs: where a thread can't start, the next hold tries again.
+            for loop in (self.keep_time, self.renew)[self._loops :]:
+                self._start(loop)
+                self._loops += 1
             self._started = True
-        if first:
-            self._start(self)
 
     def _ms(self) -> int:
         return int(self._runtime.clock() * 1000)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError
 
 from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
-from pyredisson.runtime import Cut, Reply
+from pyredisson.runtime import Reply
 from pyredisson.signals import AioSignal
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Pipeline, connect
@@ -30,7 +30,7 @@ class AioListener:
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
         loop = asyncio.get_running_loop()
-        if self._task is None or self._task.get_loop() is not loop:
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
             self._pipeline = None
             self._task = loop.create_task(self._run(), name="pyredisson-listener")
         if self._pipeline is not None:
@@ -50,12 +50,16 @@ class AioListener:
 
     async def _run(self) -> None:
         failures = 0
+        with self._hub.mutex:
+            # What was heard in another loop is heard no more.
+            self._hub.disconnected()
         while True:
             try:
                 pipeline = await connect(self._node)
                 failures = 0
                 await self._listen(pipeline)
-            except (Cut, RedisError) as error:
+            except Exception as error:  # noqa: BLE001
+                # Whatever it was (a credential provider may raise anything): somebody waits to be woken.
                 failures += 1
                 logger.warning("subscription lost, it is made anew: %s", error)
             await asyncio.sleep(pause(failures))
@@ -87,6 +91,7 @@ class AioListener:
                     if not await heard.wait(node.timeout):
                         raise ConnectionError(f"{node.address} doesn't answer a PING")
         finally:
-            self._pipeline = None
+            with hub.mutex:
+                self._pipeline = None
+                hub.disconnected()
             pipeline.close()
-            hub.disconnected()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import select
 import socket
 import ssl
 import struct
@@ -35,7 +36,9 @@ class Connection:
         "_fed",
         "_gets",
         "_node",
+        "_one_at_a_time",
         "_receive",
+        "_secure",
         "_send",
         "_socket",
         "_timeout",
@@ -48,8 +51,11 @@ class Connection:
         self._timeout = node.timeout
         self._buffer = bytearray(BUFFER)
         self._socket: socket.socket | None = None
+        self._secure = node.config.ssl_context is not None
+        self._one_at_a_time = threading.Lock()
         self.peer: Peer | None = None
         self.closed = True
+        """Not open, or not to be used by anybody else."""
 
     def open(self) -> None:
         """Connects and shakes hands; drops the node's suspects. Raises `Cut` or what the server objects to."""
@@ -71,9 +77,12 @@ class Connection:
             raise
         self.peer = welcome.peer
         node.welcomed(welcome, suspects)
+        self.closed = False
 
     def call(self, payload: bytes) -> Reply:
         """One command, one reply; an error reply is raised."""
+        # Until its reply is here, whatever happens: nobody else may use this connection.
+        self.closed = True
         try:
             sent = self._send(payload)
             if sent != len(payload):
@@ -85,6 +94,7 @@ class Connection:
                 if not size:
                     raise ConnectionError(f"{self._node.address} closed the connection")
                 reply = self._rest()
+            self.closed = False
         except (OSError, RedisError) as error:
             raise self._cut(error) from error
         except BaseException:
@@ -97,8 +107,10 @@ class Connection:
 
     def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""
+        self.closed = True
         try:
             replies = self._exchange(b"".join(payloads), len(payloads))
+            self.closed = False
             for reply in replies:
                 self._judge(reply)
             return replies
@@ -115,14 +127,16 @@ class Connection:
 
     def abandon(self) -> None:
         """Closes the connection with a call in flight: its next reply would be the answer to that one."""
-        self.close()
         self._node.suspect(self.peer)
+        self.close()
 
     def send(self, payload: bytes) -> None:
         """Sends without waiting for anything; for subscriptions."""
-        if self._socket is None:
+        connection = self._socket
+        if connection is None:
             raise ConnectionError("the connection is closed")
-        self._socket.sendall(payload)
+        with self._one_at_a_time:
+            connection.sendall(payload)
 
     def limit(self, seconds: float | None) -> None:
         """How long `receive` and `call` wait from now on; None: for ever."""
@@ -142,7 +156,7 @@ class Connection:
         reply = self._gets()
         while reply is False:
             try:
-                size = self._receive(self._buffer)
+                size = self._read_secure() if self._secure else self._receive(self._buffer)
             except (BlockingIOError, builtins.TimeoutError):
                 return False
             if not size:
@@ -150,6 +164,20 @@ class Connection:
             self._fed(self._buffer, 0, size)
             reply = self._gets()
         return reply
+
+    def _read_secure(self) -> int:
+        """OpenSSL takes no read and write at a time: wait outside, read when there is something."""
+        connection = self._socket
+        if not isinstance(connection, ssl.SSLSocket):
+            raise ConnectionError("the connection is closed")
+        if not connection.pending():
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            limit = connection.gettimeout()
+            if not poll.poll(None if limit is None else limit * 1000):
+                raise BlockingIOError
+        with self._one_at_a_time:
+            return self._receive(self._buffer)
 
     def shut(self) -> None:
         """Wakes a thread that waits in `receive`; it finds the connection closed."""
@@ -195,7 +223,6 @@ class Connection:
         self._gets = parser.gets
         self._send = connection.send
         self._receive = connection.recv_into
-        self.closed = False
 
     def _exchange(self, payload: bytes, count: int) -> list[Reply]:
         self._send_rest(payload, 0)
@@ -225,7 +252,10 @@ class Connection:
                 raise BlockingIOError
 
     def _cut(self, error: OSError | RedisError) -> Cut:
-        self.abandon()
+        if self._node.config.path is None or not isinstance(error, ConnectionError | builtins.ConnectionError):
+            self._node.suspect(self.peer)
+        # Else the server itself has ended it: no network in between could still deliver what was sent.
+        self.close()
         if isinstance(error, OSError):
             return Cut(reported(error, self._node, "waiting for"), sent=True)
         return Cut(error, sent=True)
@@ -254,35 +284,28 @@ class Pool:
 
         With `fresh` over a new one: where one failed the idle ones are likely to, and are closed.
         """
-        if fresh:
-            self.clear()
-            connection = self._another(fresh=True)
-        else:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._another()
+        try:
+            connection = self._one(fresh=True) if fresh else self._idle.pop()
+        except IndexError:
+            connection = self._another()
         try:
             return connection.call(payload)
         finally:
             if connection.closed:
-                self._all.discard(connection)
+                self._end(connection)
             else:
                 self._idle.append(connection)
             if self._attention:
                 self._returned()
 
-    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
+    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._another()
+        connection = self._one(fresh=fresh)
         try:
             return connection.call_all(payloads)
         finally:
             if connection.closed:
-                self._all.discard(connection)
+                self._end(connection)
             else:
                 self._idle.append(connection)
             if self._attention:
@@ -295,8 +318,7 @@ class Pool:
                 connection = self._idle.pop()
             except IndexError:
                 return
-            connection.close()
-            self._all.discard(connection)
+            self._end(connection)
 
     async def close(self) -> None:
         """Closes every connection, those in use when they come back."""
@@ -304,6 +326,19 @@ class Pool:
         self.clear()
         for signal in list(self._waiting):
             signal.set()
+
+    def _one(self, *, fresh: bool) -> Connection:
+        if fresh:
+            self.clear()
+            return self._another(fresh=True)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._another()
+
+    def _end(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.close()
 
     def _another(self, *, fresh: bool = False) -> Connection:
         deadline = time.monotonic() + self.node.timeout

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError
 
 from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
-from pyredisson.runtime import Cut
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 from pyredisson.wire.subscription import PING, Subscription, pause
@@ -29,9 +28,10 @@ class Listener:
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
-        if self._thread is None and not self._stop.is_set():
-            self._thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
-            self._thread.start()
+        if (self._thread is None or not self._thread.is_alive()) and not self._stop.is_set():
+            thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
+            thread.start()
+            self._thread = thread
         if self._connection is not None:
             self._say(self._subscription.ask(channels))
 
@@ -63,15 +63,16 @@ class Listener:
                 connection.open()
                 failures = 0
                 self._listen(connection)
-            except (Cut, RedisError, OSError) as error:
+            except Exception as error:  # noqa: BLE001
+                # Whatever it was (a credential provider may raise anything): somebody waits to be woken.
                 failures += 1
                 if not self._stop.is_set():
                     logger.warning("subscription lost, it is made anew: %s", error)
             finally:
                 with self._hub.mutex:
                     self._connection = None
+                    self._hub.disconnected()
                 connection.close()
-                self._hub.disconnected()
             if failures:
                 self._stop.wait(pause(failures))
 

@@ -36,7 +36,7 @@ class Pipeline(asyncio.BufferedProtocol):
         """Takes what comes, in place of the commands' futures: for subscriptions."""
         self.lost = loop.create_future()
         """Done when the connection is gone."""
-        self._node = node
+        self.node = node
         self._transport: asyncio.Transport | None = None
         self._open: deque[asyncio.Future[Reply]] = deque()
         self._unsent: list[bytes] = []
@@ -50,6 +50,11 @@ class Pipeline(asyncio.BufferedProtocol):
         parser = reader()
         self._feed = parser.feed
         self._gets = parser.gets
+
+    @property
+    def waiting(self) -> bool:
+        """Whether commands are on their way."""
+        return bool(self._open)
 
     def submit(self, payload: bytes) -> asyncio.Future[Reply]:
         """Sends a command with the others of this tick; at once if it seems to be the only one."""
@@ -122,15 +127,17 @@ class Pipeline(asyncio.BufferedProtocol):
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        what = f"{self._node.address} closed the connection" if error is None else str(error)
+        what = f"{self.node.address} closed the connection" if error is None else str(error)
         self._fail(ConnectionError(what))
 
     def _fail(self, error: RedisError) -> None:
         self.usable = False
         if self._timer is not None:
             self._timer.cancel()
-        if self._open:
-            self._node.suspect(self.peer)
+            self._timer = None
+        if self._open and (self.node.config.path is None or not isinstance(error, ConnectionError)):
+            # Where the server itself has ended a unix socket, nothing could still deliver what was sent.
+            self.node.suspect(self.peer)
         unsent = len(self._unsent)
         self._unsent.clear()
         while self._open:
@@ -154,9 +161,9 @@ class Pipeline(asyncio.BufferedProtocol):
             self._looks = 0
         self._looks += 1
         if self._looks > LOOKS_A_DEADLINE:
-            self._fail(TimeoutError(f"timeout waiting for {self._node.address}"))
+            self._fail(TimeoutError(f"timeout waiting for {self.node.address}"))
             return
-        self._timer = self.loop.call_later(self._node.timeout / LOOKS_A_DEADLINE, self._look)
+        self._timer = self.loop.call_later(self.node.timeout / LOOKS_A_DEADLINE, self._look)
 
 
 class Line:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from redis.exceptions import RedisError
 
 from pyredisson.logic.holds import HELD, Hold, Owner
 from pyredisson.logic.hub import Channel, Hub
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.watchdog import Watchdog
-from pyredisson.runtime import Cut, Reply, Signal
+from pyredisson.runtime import Reply, Signal
 from pyredisson.scripts import script
 
 from .simulator import Violation, run
@@ -101,11 +100,10 @@ class LossIsSuccess(Watchdog):
 class NoRepair(Watchdog):
     """What is left in doubt stays so after one try."""
 
-    async def _repair_one(self, payload: bytes) -> None:
-        try:
-            await self._runtime.send(payload, fresh=True)
-        except (Cut, RedisError):
-            return
+    async def _repair_all(self) -> bool:
+        await super()._repair_all()
+        self._repairs.clear()
+        return False
 
 
 ADDING = script("lock_acquire", flags=False).text.replace(

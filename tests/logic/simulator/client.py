@@ -12,8 +12,8 @@ from pyredisson.errors import LockLostError
 from pyredisson.logic.holds import LOST
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.lock import LockLogic
-from pyredisson.logic.shared import Callback, Shared
-from pyredisson.logic.watchdog import Watchdog
+from pyredisson.logic.shared import Shared
+from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.scripts import ScriptSet
 
 from .wire import Network, Node, SimRuntime, Subscription
@@ -44,7 +44,7 @@ class Client(Process):
     def __init__(self, world: World, name: str, network: Network, config: Config, logic: Logic) -> None:
         super().__init__(world, name)
         weather = network.weather
-        self.shared = Shared(config, self._start_watchdog, _ignore)
+        self.shared = Shared(config, self._start, _ignore, _ignore)
         scripts = ScriptSet()
         scripts.use(flags=world.random.random() < 0.5)
         self.node = Node(self, network, scripts)
@@ -54,17 +54,15 @@ class Client(Process):
         runtime = SimRuntime(self.node, self.shared.repair, pipelined=weather.pipelined)
         renewer = SimRuntime(self.node, self.shared.repair, pipelined=False)
         self.shared.begin(runtime, renewer, hub)
-        self.shared.watchdog = logic.watchdog(self.shared.holds, renewer, self.shared.lease, self._start_watchdog)
+        self.shared.watchdog = logic.watchdog(self.shared.holds, renewer, self.shared.lease, self._start)
         self.shared.id = name
 
-    def _start_watchdog(self, watchdog: Watchdog) -> None:
+    def _start(self, loop: Loop) -> None:
         # Not at once: whoever starts it is in the middle of something.
-        self.world.after(0.0, self.deliver, self.spawn_all, watchdog)
+        self.world.after(0.0, self.deliver, self._begin, loop)
 
-    def spawn_all(self, watchdog: Watchdog) -> None:
-        """The watchdog's two loops."""
-        self.spawn(watchdog.keep_time())
-        self.spawn(watchdog.renew())
+    def _begin(self, loop: Loop) -> None:
+        self.spawn(loop())
 
 
 class Owner:
@@ -218,5 +216,5 @@ class Owner:
         self._judge.operation_ended(self, lock.key)
 
 
-def _ignore(callback: Callback) -> None:
+def _ignore(_: object) -> None:
     raise AssertionError("no callback was registered")

@@ -207,8 +207,8 @@ class SimRuntime:
             raise reply
         return reply
 
-    async def send_all(self, payloads: Sequence[bytes]) -> list[Reply]:
-        return await self._wire.exchange(payloads)
+    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+        return await self._wire.exchange(payloads, fresh=fresh)
 
     def post(self, payload: bytes) -> None:
         process = self._node.process
@@ -288,7 +288,8 @@ class Subscription:
         self.ear = None
         self._connecting = True
         self._network.world.log("%s: the subscription is over", self._process.name)
-        self.hub.disconnected()
+        with self.hub.mutex:
+            self.hub.disconnected()
         self._network.world.after(0.05 + self._network.world.random.random() / 20, self._connect)
 
     def _connect(self) -> None:
