@@ -122,8 +122,9 @@ class Hub:
     def disconnected(self) -> None:
         """Nothing arrives until the next confirmation: who waits looks now, and then often. With the lock held."""
         for channel in self._channels.values():
-            channel.confirmed = False
-            channel.wake_all()
+            if channel.confirmed:
+                channel.confirmed = False
+                channel.wake_all()
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to; called with the lock held."""
