@@ -1,5 +1,7 @@
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
+from typing import Any
+
 from typing import final
 
 def crc16(data: bytes) -> int:
@@ -88,3 +90,28 @@ class Wheel:
 
     def next_due(self) -> int | None:
         """A tick until which nothing will be due, never later than the earliest; None when empty."""
+
+class HoldFields(Timer):
+    """What `pyredisson.logic.holds.Hold` is made of; what the fields mean is said there."""
+
+    key: tuple[bytes, int]
+    lock: Any
+    owner: bytes
+    count: int
+    leases: int | list[int | None] | None
+    ends: float
+    state: Any
+    reason: str
+    listeners: list[Any] | None
+    under: Any
+
+    def __init__(
+        self,
+        key: tuple[bytes, int],
+        lock: object,
+        owner: bytes,
+        lease: int | None,
+        ends: float,
+        under: object,
+        state: object,
+    ) -> None: ...

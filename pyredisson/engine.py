@@ -52,7 +52,7 @@ class Engine:
         self._errands: queue.SimpleQueue[Callback | None] = queue.SimpleQueue()
         self._messenger: threading.Thread | None = None
         self._hiring = threading.Lock()
-        self._left: list[bytes] = []
+        self._left: dict[bytes, None] = {}
         self.node = Node(self.config)
         hub = Hub(clock)
         runtime, subscriber = self._connect(self, hub)
@@ -67,7 +67,7 @@ class Engine:
         """Ends waiting and renewing; `say_farewell` must follow, after the world's own connections were closed."""
         shared = self.shared
         if not shared.closed:
-            self._left += [hold.lock.release_command(hold) for hold in shared.close()]
+            self._left.update((hold.lock.release_command(hold), None) for hold in shared.close())
             self._errands.put(None)
             run(self._watchdog_runtime.close)
 
@@ -77,16 +77,19 @@ class Engine:
         In about so many seconds. What an interrupt left unsaid, the next call says.
         """
         deadline = clock() + seconds
-        if left := [*self._left, *self.shared.watchdog.unrepaired()]:
+        self._left.update(dict.fromkeys(self.shared.watchdog.unrepaired()))
+        if left := list(self._left):
             self._send_last(left, seconds)
-        self._left.clear()
+        for payload in left:
+            # Only these: another thread may have left something meanwhile, or be saying the same.
+            self._left.pop(payload, None)
         self.shared.watchdog.drop_repairs()
         if self._messenger is not None and self._messenger is not threading.current_thread():
             self._messenger.join(max(SHORTEST_FAREWELL, deadline - clock()))
 
     def _say_last(self, payload: bytes) -> None:
         """For a call that was under way while the client was closed; not a daemon, as the program may end now."""
-        self._left.append(payload)
+        self._left[payload] = None
         threading.Thread(target=self.say_farewell, name="pyredisson-farewell").start()
 
     def _send_last(self, payloads: list[bytes], seconds: float) -> None:

@@ -46,7 +46,7 @@ class Lock:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        run(self._logic.acquire, self._owner(), lease_of(lease_time), None)
+        run(self._logic.acquire, self._owner(), lease_time if lease_time is None else lease_of(lease_time), None)
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> bool:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""

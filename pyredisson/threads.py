@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -22,9 +23,8 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts on while the machine is suspended, as the server's clock does."""
 
 
-def clock() -> float:
-    """Seconds since some moment in the past, never set back."""
-    return time.clock_gettime(CLOCK)
+clock: Callable[[], float] = functools.partial(time.clock_gettime, CLOCK)
+"""Seconds since some moment in the past, never set back. Not a function of ours: it is read for every call."""
 
 
 def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from pyredisson._core import Timer
+from pyredisson._core import HoldFields
 
 logger = logging.getLogger("pyredisson")
 
@@ -53,49 +53,26 @@ class Owner:
         self.name = f"{self._prefix}:{self._doubts}".encode()
 
 
-class Hold(Timer):
+class Hold(HoldFields):
     """One owner's hold of one lock, from the first acquire to the last release.
 
     As a timer it stands in the watchdog's wheel: for its renewal, or for the end of its lease.
     """
 
-    __slots__ = (
-        "count",
-        "ends",
-        "key",
-        "leases",
-        "listeners",
-        "lock",
-        "owner",
-        "reason",
-        "state",
-        "under",
-    )
+    __slots__ = ()
 
-    def __init__(
-        self,
-        key: HoldKey,
-        lock: Held,
-        owner: bytes,
-        lease: int | None,
-        ends: float,
-        under: Hold | None,
-    ) -> None:
-        self.key = key
-        self.lock = lock
-        self.owner = owner
-        """The owner's name on the server, as it was when the lock was taken."""
-        self.count = 1
-        self.leases: int | list[int | None] | None = lease
-        """The lease of each nested hold in ms, innermost last (None: renewed); bare while there is one."""
-        self.ends = ends
-        """The clock's reading from which on this hold can't be proven any more; once lost, since when."""
-        self.state = HELD
-        self.reason = ""
-        self.listeners: list[Listener] | None = None
-        """Called when the hold is lost or given back."""
-        self.under = under
-        """A lost hold of the same owner that has not been given back yet."""
+    lock: Held
+    owner: bytes
+    """The owner's name on the server, as it was when the lock was taken."""
+    leases: int | list[int | None] | None
+    """The lease of each nested hold in ms, innermost last (None: renewed); bare while there is one."""
+    ends: float
+    """The clock's reading from which on this hold can't be proven any more; once lost, since when."""
+    state: State
+    listeners: list[Listener] | None
+    """Called when the hold is lost or given back."""
+    under: Hold | None
+    """A lost hold of the same owner that has not been given back yet."""
 
     @property
     def renewed(self) -> bool:
@@ -222,9 +199,9 @@ def _guarded(listener: Listener, hold: Hold) -> None:
         logger.exception("telling of the end of a hold failed")
 
 
-def buried(hold: Hold | None) -> Hold | None:
+def buried(hold: Hold) -> Hold:
     """What to keep below a fresh hold: the lost ones of the same owner, as one."""
-    if hold is not None and hold.under is not None:
+    if hold.under is not None:
         hold.count += hold.under.count
         hold.under = None
     return hold

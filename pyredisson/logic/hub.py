@@ -69,8 +69,8 @@ class Hub:
             if channel is None or channel.error is not None:
                 channel = self._channels[name] = Channel()
                 subscriber.subscribe((name,))
-            elif not channel.confirmed:
-                # Whoever listens may have ended with a thread that couldn't start, or with another event loop.
+            else:
+                # Whoever listened may have ended, with a thread that couldn't start or with another event loop.
                 subscriber.subscribe(())
             channel.waiters[signal] = None
             if channel.confirmed:

@@ -136,7 +136,7 @@ class LockLogic:
                     if hold is not None and (hold.state is not HELD or hold.owner != name):
                         hold = None
                 if hold is None:
-                    hold = Hold(key, self, name, lease, ends, buried(under))
+                    hold = Hold(key, self, name, lease, ends, under and buried(under), HELD)
                     shared.holds.table[key] = hold
                     shared.watchdog.watch(hold, now)
                 else:
@@ -177,7 +177,9 @@ class LockLogic:
             self.shared.holds.remove(hold)
             self.shared.watchdog.forget(hold)
             if hold.state is not LOST:
-                hold.end(GIVEN_BACK)
+                hold.state = GIVEN_BACK
+                if hold.listeners is not None:
+                    hold.end(GIVEN_BACK)
 
     async def release(self, owner: Owner, hold: Hold | None) -> None:
         """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
@@ -188,9 +190,9 @@ class LockLogic:
             raise await self._stranger(owner)
         count = hold.count - 1
         runtime = shared.runtime
-        payload = self._release_command(hold.owner, count)
+        payload = pack(runtime.scripts.lock_release, self.key, self._channel, hold.owner, count)
         try:
-            proven = shared.holds.proven(hold)
+            proven = (hold.state is HELD and hold.ends > shared.clock()) or shared.holds.proven(hold)
             if proven and not count:
                 # Before the release is sent: a renewal that finds the key gone must not call that a loss.
                 hold.state = GIVEN_BACK

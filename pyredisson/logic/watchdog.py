@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Wheel, command
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
 from pyredisson.logic.holds import GONE, HELD, Hold, Holds, logger
 from pyredisson.runtime import Cut, Reply, Runtime
+from pyredisson.scripts import as_eval
 
 BATCH = 100
 """Locks a script call, as Redisson's `lockWatchdogBatchSize`: more would keep the server from others."""
@@ -58,6 +60,8 @@ class Watchdog:
         self._grain = max(1, self._round // GRAINS_A_ROUND)
         self._grains_a_second = 1000 / self._grain
         self._wheel = Wheel(self._ms())
+        self.forget = self._wheel.discard
+        """Takes a hold out that is over."""
         self._looks_at = math.inf
         self._earlier = runtime.signal()
         self._due: deque[Hold] = deque()
@@ -84,10 +88,6 @@ class Watchdog:
         """The same after a nested acquire: a renewal may come earlier by it, but never later."""
         if not hold.renewed or hold.due < 0 or int(now * 1000) + self._round < hold.due:
             self.watch(hold, now)
-
-    def forget(self, hold: Hold) -> None:
-        """The hold is given back."""
-        self._wheel.discard(hold)
 
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run, for `REPAIR_FOR` seconds at least."""
@@ -117,7 +117,11 @@ class Watchdog:
             now = self._ms()
             for holds in wheel.advance(now).values():
                 for hold in cast(list[Hold], holds):
-                    self._look(hold)
+                    try:
+                        self._look(hold)
+                    except Exception:  # noqa: BLE001
+                        # Whatever it was (a user's logging filter): all the other holds depend on this loop.
+                        _report("looking at a hold failed")
             next_due = wheel.next_due()
             # An empty wheel is looked at once a round: a hold with a longer lease needs to wake nobody.
             idle = max(1, self._round // 2)
@@ -149,7 +153,7 @@ class Watchdog:
                 return
             except Exception:  # noqa: BLE001
                 # Whatever it was: the leases of all the others depend on this loop.
-                logger.exception("the watchdog failed and goes on")
+                _report("the watchdog failed and goes on")
                 failed = True
             pause = self._lease / ROUNDS_A_LEASE
             if failed:
@@ -223,11 +227,18 @@ class Watchdog:
         try:
             # Over a connection that is made after whatever was cut: no late copy may run after them.
             replies = await self._runtime.send_all([payload for payload, _ in pending], fresh=True)
-            failed = [
-                repair
-                for repair, reply in zip(pending, replies, strict=True)
-                if isinstance(reply, RedisError) and not await self._repaired(repair[0], reply)
-            ]
+            # All at once: one by one they would take as many round trips from the next renewal.
+            unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if unknown:
+                flags = self._runtime.scripts.flags
+                again = await self._runtime.send_all([as_eval(pending[i][0], flags=flags) for i in unknown])
+                for i, reply in zip(unknown, again, strict=True):
+                    replies[i] = reply
+            failed = []
+            for repair, reply in zip(pending, replies, strict=True):
+                if isinstance(reply, RedisError):
+                    logger.info("a release failed and is tried again: %s", reply)
+                    failed.append(repair)
         except (Cut, RedisError) as error:
             logger.info("%d releases failed and are tried again: %s", len(pending), error)
         finally:
@@ -238,14 +249,6 @@ class Watchdog:
             if given_up := sum(now >= until for _, until in failed):
                 logger.warning("gave up repeating %d releases after %g s", given_up, self._repair_for)
         return bool(self._repairs)
-
-    async def _repaired(self, payload: bytes, problem: RedisError) -> bool:
-        try:
-            await calls.repeat(self._runtime, payload, problem, attempts=0)
-        except RedisError as error:
-            logger.info("a release failed and is tried again: %s", error)
-            return False
-        return True
 
     def _look_earlier(self) -> None:
         if self._started:
@@ -260,3 +263,12 @@ class Watchdog:
 
     def _ms(self) -> int:
         return int(self._runtime.clock() * 1000)
+
+
+def _report(what: str) -> None:
+    """Logs the exception that is being handled."""
+    try:
+        logger.exception(what)
+    except Exception:  # noqa: BLE001
+        # A logging filter may raise too; what is wrong with it is told where `logging` itself would.
+        traceback.print_exc()
