@@ -1,8 +1,6 @@
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
-from typing import Any
-
-from typing import final
+from typing import Any, final
 
 def crc16(data: bytes) -> int:
     """The CRC16 (XMODEM) with which Redis hashes a key."""

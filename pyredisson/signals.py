@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import socket
 import threading
 
 
 class ThreadSignal:
     """A lock that is free while the signal is set: waiting for it costs no polling, setting it is one call."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "ring")
 
     def __init__(self) -> None:
+        self.ring: socket.socket | None = None
+        """Where to send a byte when it is set: for one who waits in a poll instead."""
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
@@ -22,6 +25,13 @@ class ThreadSignal:
         except RuntimeError:
             # It was set already.
             return
+        ring = self.ring
+        if ring is not None:
+            try:
+                ring.send(b"\0")
+            except OSError:
+                # Too many bells are ringing for one more to make a difference, or the one who reads has ended.
+                return
 
     def clear(self) -> None:
         self._lock.acquire(blocking=False)

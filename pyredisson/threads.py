@@ -14,6 +14,7 @@ from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Signal
 from pyredisson.signals import ThreadSignal
 from pyredisson.wire.blocking import Pool
+from pyredisson.wire.listener import Listener
 from pyredisson.wire.node import Node
 
 P = ParamSpec("P")
@@ -71,11 +72,16 @@ class ThreadRuntime(Pool):
     def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
         super().__init__(node, size)
         self.post = post
+        self.listener: Listener | None = None
+        """Who waits for a message lends it a hand."""
         self.scripts = node.scripts
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         assert isinstance(signal, ThreadSignal)
-        signal.wait(seconds)
+        if self.listener is not None:
+            self.listener.wait(signal, seconds)
+        else:
+            signal.wait(seconds)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -172,7 +172,6 @@ class Holds:
             hold.state = LOST
         hold.reason = reason
         hold.ends = min(hold.ends, self._clock())
-        logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
         # Before anyone is woken who might end the program: the callbacks are on their way.
         _guarded(self._on_lost, hold)
         hold.end(LOST)
@@ -182,6 +181,8 @@ class Holds:
             forgotten = self.table.get(oldest)
             if forgotten is not None and forgotten.state is LOST:
                 del self.table[oldest]
+        # Last: a user's logging filter may raise.
+        logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
 
     def remove(self, hold: Hold) -> None:
         """Takes a hold out; a lost one below it, which its owner has still to give back, comes up again."""

@@ -52,6 +52,8 @@ class Hub:
         self.mutex = threading.Lock()
         self._clock = clock
         self._next_sweep = 0.0
+        self.waiting = 0
+        """How many wait, for whatever channel."""
         self._channels: dict[bytes, Channel] = {}
         self._subscriber: Subscriber | None = None
 
@@ -67,12 +69,17 @@ class Hub:
         with self.mutex:
             channel = self._channels.get(name)
             if channel is None or channel.error is not None:
+                if channel is not None:
+                    # Its waiters are on their way out with the error.
+                    self.waiting -= len(channel.waiters)
                 channel = self._channels[name] = Channel()
                 subscriber.subscribe((name,))
             else:
                 # Whoever listened may have ended, with a thread that couldn't start or with another event loop.
                 subscriber.subscribe(())
-            channel.waiters[signal] = None
+            if signal not in channel.waiters:
+                channel.waiters[signal] = None
+                self.waiting += 1
             if channel.confirmed:
                 # What was published between the caller's try and this moment went to nobody.
                 signal.set()
@@ -84,7 +91,9 @@ class Hub:
             channel = self._channels.get(name)
             if channel is None:
                 return
-            channel.waiters.pop(signal, None)
+            if signal in channel.waiters:
+                del channel.waiters[signal]
+                self.waiting -= 1
             if signal.is_set():
                 channel.wake_one()
             if not channel.waiters:

@@ -234,20 +234,20 @@ class Watchdog:
                 again = await self._runtime.send_all([as_eval(pending[i][0], flags=flags) for i in unknown])
                 for i, reply in zip(unknown, again, strict=True):
                     replies[i] = reply
-            failed = []
-            for repair, reply in zip(pending, replies, strict=True):
-                if isinstance(reply, RedisError):
-                    logger.info("a release failed and is tried again: %s", reply)
-                    failed.append(repair)
+            failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
+            if failed:
+                logger.info("%d releases were refused and are tried again", len(failed))
         except (Cut, RedisError) as error:
             logger.info("%d releases failed and are tried again: %s", len(pending), error)
         finally:
-            now = self._runtime.clock()
-            for _ in pending:
-                self._repairs.popleft()
-            self._repairs.extend(repair for repair in failed if now < repair[1])
-            if given_up := sum(now >= until for _, until in failed):
-                logger.warning("gave up repeating %d releases after %g s", given_up, self._repair_for)
+            # Else whoever closed the client has seen to them.
+            if not self.closed:
+                now = self._runtime.clock()
+                for _ in pending:
+                    self._repairs.popleft()
+                self._repairs.extend(repair for repair in failed if now < repair[1])
+                if given_up := sum(now >= until for _, until in failed):
+                    logger.warning("gave up repeating %d releases after %g s", given_up, self._repair_for)
         return bool(self._repairs)
 
     def _look_earlier(self) -> None:
@@ -256,7 +256,8 @@ class Watchdog:
             return
         with self._starting:
             # One after the other, each noted when it runs: where a thread can't start, the next hold tries again.
-            for loop in (self.keep_time, self.renew)[self._loops :]:
+            # The timekeeper last: as soon as it runs, it is asked only for what is due before its next look.
+            for loop in (self.renew, self.keep_time)[self._loops :]:
                 self._start(loop)
                 self._loops += 1
             self._started = True

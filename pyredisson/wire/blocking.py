@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import select
 import socket
 import ssl
 import struct
@@ -38,12 +37,12 @@ class Connection:
         "_node",
         "_one_at_a_time",
         "_receive",
-        "_secure",
         "_send",
         "_socket",
         "_timeout",
         "closed",
         "peer",
+        "secure",
     )
 
     def __init__(self, node: Node) -> None:
@@ -51,7 +50,7 @@ class Connection:
         self._timeout = node.timeout
         self._buffer = bytearray(BUFFER)
         self._socket: socket.socket | None = None
-        self._secure = node.config.ssl_context is not None
+        self.secure = node.config.ssl_context is not None
         self._one_at_a_time = threading.Lock()
         self.peer: Peer | None = None
         self.closed = True
@@ -151,33 +150,25 @@ class Connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
-    def receive(self) -> Reply:
-        """The next thing that the server says; False when it says nothing within the limit."""
-        reply = self._gets()
-        while reply is False:
-            try:
-                size = self._read_secure() if self._secure else self._receive(self._buffer)
-            except (BlockingIOError, builtins.TimeoutError):
-                return False
-            if not size:
-                raise ConnectionError(f"{self._node.address} closed the connection")
-            self._fed(self._buffer, 0, size)
-            reply = self._gets()
-        return reply
-
-    def _read_secure(self) -> int:
-        """OpenSSL takes no read and write at a time: wait outside, read when there is something."""
-        connection = self._socket
-        if not isinstance(connection, ssl.SSLSocket):
-            raise ConnectionError("the connection is closed")
-        if not connection.pending():
-            poll = select.poll()
-            poll.register(connection, select.POLLIN)
-            limit = connection.gettimeout()
-            if not poll.poll(None if limit is None else limit * 1000):
-                raise BlockingIOError
+    def take(self) -> list[Reply]:
+        """What the server says, complete replies only; for one who knows by polling that there is something."""
         with self._one_at_a_time:
-            return self._receive(self._buffer)
+            size = self._receive(self._buffer)
+        if not size:
+            raise ConnectionError(f"{self._node.address} closed the connection")
+        self._fed(self._buffer, 0, size)
+        replies = []
+        while (reply := self._gets()) is not False:
+            replies.append(reply)
+        return replies
+
+    def pending(self) -> bool:
+        """Whether there is something that no poll of the socket can tell of."""
+        return self.secure and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def fileno(self) -> int:
+        """For a poll."""
+        return -1 if self._socket is None else self._socket.fileno()
 
     def shut(self) -> None:
         """Wakes a thread that waits in `receive`; it finds the connection closed."""

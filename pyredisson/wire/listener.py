@@ -1,22 +1,36 @@
-"""The subscription connection of the thread world: one thread that reads, any thread that subscribes."""
+"""The subscription connection of the thread world: whoever waits reads it, one at a time."""
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from collections.abc import Iterable
+from time import monotonic
 
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
+from pyredisson.signals import ThreadSignal
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 from pyredisson.wire.subscription import PING, Subscription, pause
 
+ALARMS = 4096
+"""Bytes that end as many polls."""
+GRACE = 0.02
+"""Seconds in which a waiter that was just woken comes back to read, or goes."""
+
 
 class Listener:
-    """Keeps a connection subscribed to what the hub's waiters wait for, for as long as the client lives."""
+    """Keeps a connection subscribed to what the hub's waiters wait for, for as long as the client lives.
+
+    A waiter that finds nobody reading reads itself, and hears its message without a switch of threads: that
+    is a good part of a hand-off's time. A thread of its own connects, and reads whenever others wait and no
+    waiter does.
+    """
 
     def __init__(self, node: Node, hub: Hub) -> None:
         self._node = node
@@ -24,24 +38,57 @@ class Listener:
         self._connection: Connection | None = None
         self._subscription = Subscription(hub)
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._stopped = False
+        self._reading = threading.Lock()
+        """Held by whoever reads."""
+        self._relief = ThreadSignal()
+        """Tells the thread to look whether it is to read, or to connect anew."""
+        self._broken = False
+        self._poll = select.poll()
+        self._quiet_since = 0.0
+        self._asked_at = 0.0
+        """When a PING was sent that isn't answered yet; 0: none."""
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
-        """With the hub's lock held."""
-        if (self._thread is None or not self._thread.is_alive()) and not self._stop.is_set():
+        """With the hub's lock held; also of nothing: sees to it that somebody listens."""
+        if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
             thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
             thread.start()
             self._thread = thread
         if self._connection is not None:
-            self._say(self._subscription.ask(channels))
+            payload = self._subscription.ask(channels)
+            if payload:
+                self._say(payload)
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
         self._say(command(b"UNSUBSCRIBE", *channels))
 
+    def wait(self, signal: ThreadSignal, seconds: float) -> None:
+        """Until the signal is set or the time is over; reads meanwhile, if nobody else does."""
+        deadline = monotonic() + seconds
+        connection = self._connection
+        if connection is None or connection.secure or not self._reading.acquire(blocking=False):
+            signal.wait(seconds)
+            return
+        try:
+            self._read(connection, signal, deadline)
+        except (OSError, RedisError) as error:
+            self._break(connection, error)
+        except BaseException as error:
+            # What was received may not have been heard.
+            self._break(connection, error)
+            raise
+        finally:
+            signal.ring = None
+            self._reading.release()
+            if self._broken or self._hub.waiting > 1:
+                self._relief.set()
+
     def close(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
+        """Ends the thread, and whoever reads."""
+        self._stopped = True
+        self._relief.set()
         with self._hub.mutex:
             if self._connection is not None:
                 self._connection.shut()
@@ -51,55 +98,130 @@ class Listener:
             return
         try:
             self._connection.send(payload)
-        except OSError:
-            # The reading thread finds the connection broken, makes a new one and subscribes anew.
-            self._connection.shut()
+        except OSError as error:
+            self._break(self._connection, error)
+            self._relief.set()
+
+    def _break(self, connection: Connection, error: BaseException) -> None:
+        """Has the thread make a new connection."""
+        if self._connection is connection:
+            self._broken = True
+            connection.shut()
+            if not self._stopped:
+                logger.warning("subscription lost, it is made anew: %r", error)
+
+    def _read(self, connection: Connection, signal: ThreadSignal, deadline: float, *, for_others: bool = False) -> None:
+        """Hears what comes until the signal is set or the deadline has passed.
+
+        The thread, which reads `for_others`, stops when it has woken the only one who waits.
+        """
+        node, subscription = self._node, self._subscription
+        while True:
+            due = deadline
+            if self._asked_at:
+                due = min(due, self._asked_at + node.timeout)
+            elif node.ping_interval:
+                due = min(due, self._quiet_since + node.ping_interval)
+            # Rung only while it polls: who hears its own message needs no bell.
+            signal.ring = self._ring
+            if signal.is_set():
+                return
+            ready = self._poll.poll(0 if connection.pending() else max(0.0, due - monotonic()) * 1000)
+            signal.ring = None
+            if connection.pending() or any(descriptor != self._alarm.fileno() for descriptor, _ in ready):
+                for reply in connection.take():
+                    subscription.hear(reply)
+                if signal.is_set():
+                    # At once: somebody waits for it.
+                    return
+                self._quiet_since = now = monotonic()
+                self._asked_at = 0.0
+                if for_others and self._hub.waiting <= 1:
+                    deadline = min(deadline, now)
+                continue
+            if ready:
+                self._alarm.recv(ALARMS)
+                continue
+            now = monotonic()
+            if now >= deadline:
+                return
+            self._ask(connection, now)
+
+    def _ask(self, connection: Connection, now: float) -> None:
+        """Sends a PING after a long silence; raises when one has found no answer in time."""
+        node = self._node
+        if self._asked_at:
+            if now >= self._asked_at + node.timeout:
+                raise ConnectionError(f"{node.address} doesn't answer a PING")
+        elif node.ping_interval and now >= self._quiet_since + node.ping_interval:
+            with self._hub.mutex:
+                connection.send(PING)
+            self._asked_at = now
+
+    def _serve(self, connection: Connection) -> None:
+        """Reads for others, for as long as the connection lives."""
+        hub = self._hub
+        with hub.mutex:
+            if self._stopped:
+                return
+            self._poll = select.poll()
+            self._poll.register(connection.fileno(), select.POLLIN)
+            self._poll.register(self._alarm, select.POLLIN)
+            self._quiet_since = monotonic()
+            self._asked_at = 0.0
+            self._broken = False
+            self._subscription = Subscription(hub)
+            self._connection = connection
+            self.subscribe(hub.names())
+        while not self._stopped and not self._broken:
+            self._relief.clear()
+            rest = LINGER
+            if self._reading.acquire(blocking=False):
+                try:
+                    waits = LINGER if hub.waiting else 0.0
+                    self._read(connection, self._relief, monotonic() + waits, for_others=not connection.secure)
+                finally:
+                    self._relief.ring = None
+                    self._reading.release()
+                if connection.secure:
+                    rest = 0.0 if hub.waiting else LINGER
+                elif hub.waiting:
+                    # It was woken, and comes back to read itself, or goes.
+                    rest = GRACE
+            hub.sweep()
+            self._relief.wait(rest)
+        if self._broken:
+            raise ConnectionError("the connection was found broken")
 
     def _run(self) -> None:
+        # Rung, it ends the reader's poll: its signal was set by another thread.
+        alarm, ring = socket.socketpair()
+        with alarm, ring:
+            alarm.setblocking(False)
+            ring.setblocking(False)
+            self._alarm, self._ring = alarm, ring
+            self._keep_listening()
+
+    def _keep_listening(self) -> None:
         failures = 0
-        while not self._stop.is_set():
+        while not self._stopped:
             connection = Connection(self._node)
             try:
                 connection.open()
                 failures = 0
-                self._listen(connection)
+                self._serve(connection)
             except Exception as error:  # noqa: BLE001
                 # Whatever it was (a credential provider may raise anything): somebody waits to be woken.
                 failures += 1
-                if not self._stop.is_set():
+                if not self._stopped:
                     logger.warning("subscription lost, it is made anew: %s", error)
             finally:
                 with self._hub.mutex:
                     self._connection = None
                     self._hub.disconnected()
-                connection.close()
-            if failures:
-                self._stop.wait(pause(failures))
-
-    def _listen(self, connection: Connection) -> None:
-        node, hub = self._node, self._hub
-        with hub.mutex:
-            if self._stop.is_set():
-                return
-            self._connection = connection
-            subscription = self._subscription = Subscription(hub)
-            self.subscribe(hub.names())
-        asked = False
-        connection.limit(node.ping_interval or LINGER)
-        while not self._stop.is_set():
-            reply = connection.receive()
-            if reply is not False:
-                # First of all: somebody waits for it.
-                subscription.hear(reply)
-                if asked:
-                    asked = False
-                    connection.limit(node.ping_interval or LINGER)
-                continue
-            if asked:
-                raise ConnectionError(f"{node.address} doesn't answer a PING")
-            hub.sweep()
-            if node.ping_interval:
-                with hub.mutex:
-                    connection.send(PING)
-                asked = True
-                connection.limit(node.timeout)
+                connection.shut()
+                with self._reading:
+                    connection.close()
+            if failures and not self._stopped:
+                self._relief.clear()
+                self._relief.wait(pause(failures))

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from types import FrameType
 from typing import Any
 
 from redis import Redis
+from redis.credentials import CredentialProvider
 
 import pyredisson
 import pyredisson.asyncio
@@ -163,6 +165,50 @@ class Child:
         for line in stdout:
             self._lines.put(line.rstrip("\n"))
         self._lines.put("")
+
+
+class Credentials(CredentialProvider):
+    """A provider that fails, with whatever it likes, when the thread or task of that name asks."""
+
+    def __init__(self, password: str, failing: str, times: int = 1) -> None:
+        self._password = password
+        self._failing = failing
+        self._left = times
+        self.failed = threading.Event()
+
+    def get_credentials(self) -> tuple[str, str]:
+        return self._give(threading.current_thread().name)
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        task = asyncio.current_task()
+        return self._give("" if task is None else task.get_name())
+
+    def _give(self, to: str) -> tuple[str, str]:
+        if to == self._failing and self._left:
+            self._left -= 1
+            self.failed.set()
+            raise LookupError("the token service is out for lunch")
+        return "default", self._password
+
+
+class InterruptAt:
+    """Ctrl-C at the first step of a function, once: the moment that a signal hits only once in a million times."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._code = function.__code__
+        self.happened = False
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code is self._code and not self.happened:
+            self.happened = True
+            raise KeyboardInterrupt
 
 
 def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

@@ -1,0 +1,152 @@
+"""Closing: whatever is under way, interrupted or cancelled at that moment, no lock stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson.testing import Proxy, Server
+from pyredisson.wire.listener import Listener
+
+from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, eventually
+
+INTERRUPTED = """
+import sys
+import pyredisson
+lock = pyredisson.connect(sys.argv[1]).get_lock("a")
+lock.lock()
+lock.unlock()
+print("go")
+sys.stdin.readline()
+try:
+    lock.lock()
+except KeyboardInterrupt:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("latency", [0, 0.02])
+def test_an_acquire_whose_reply_was_on_its_way_at_ctrl_c_is_given_back_by_the_exit(
+    proxy: Proxy, admin: Redis, child: Callable[..., Child], latency: float
+) -> None:
+    user = child(INTERRUPTED, proxy.url)
+    assert user.hear() == "go"
+    late = proxy.hold_reply(ACQUIRE)
+    # So that the repair is under way when the program ends.
+    proxy.latency(latency)
+    user.say()
+    assert late.held.wait(10)
+    assert admin.exists("a")
+    user.signal(signal.SIGINT)
+    assert user.wait() == 3
+    assert not admin.exists("a")
+
+
+def test_an_acquire_whose_request_was_on_its_way_at_ctrl_c_never_runs_after_the_exit(
+    proxy: Proxy, admin: Redis, child: Callable[..., Child]
+) -> None:
+    user = child(INTERRUPTED, proxy.url)
+    assert user.hear() == "go"
+    late = proxy.hold_request(ACQUIRE)
+    user.say()
+    assert late.held.wait(10)
+    user.signal(signal.SIGINT)
+    assert user.wait() == 3
+    with pytest.raises(ConnectionError, match="closed the connection"):
+        late.deliver()
+    assert not admin.exists("a")
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_close_gives_back_what_is_held(server: Server, admin: Redis) -> None:
+    client = pyredisson.asyncio.connect(server.url)
+    await client.get_lock("a").lock()
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.to_thread(eventually, lambda: not admin.exists("a"))
+
+
+def test_an_interrupted_close_gives_back_what_is_held(server: Server, admin: Redis) -> None:
+    client = pyredisson.connect(server.url)
+    client.get_lock("a").lock()
+    with pytest.raises(KeyboardInterrupt), InterruptAt(Listener.close) as interrupt:
+        client.close()
+    assert interrupt.happened
+    assert not admin.exists("a")
+
+
+@pytest.mark.asyncio
+async def test_an_acquire_under_way_while_the_client_is_closed_leaves_nothing(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    client = world.connect(proxy.url)
+    lock = client.get_lock("a")
+    await world.do(lock.is_locked())
+    late = proxy.hold_reply(ACQUIRE)
+
+    async def take() -> None:
+        await world.do(lock.lock())
+
+    taking = world.start(take)
+    assert await world.elsewhere(late.held.wait, 5)
+    assert admin.exists("a")
+    await world.do(client.close())
+    if world.threads:
+        # In asyncio its connection is gone already.
+        late.deliver()
+    with pytest.raises(pyredisson.ClosedError):
+        await taking.result()
+    await world.until(lambda: not admin.exists("a"))
+
+
+@pytest.mark.asyncio
+async def test_a_release_under_way_while_the_client_is_closed_is_done(world: World, proxy: Proxy, admin: Redis) -> None:
+    client = world.connect(proxy.url, timeout=0.3)
+    lock = client.get_lock("a")
+    late = proxy.hold_request(RELEASE)
+
+    async def give_back() -> None:
+        await world.do(lock.lock())
+        await world.do(lock.unlock())
+
+    giving = world.start(give_back)
+    assert await world.elsewhere(late.held.wait, 5)
+    await world.do(client.close())
+    with pytest.raises(pyredisson.ClosedError):
+        await giving.result()
+    await world.until(lambda: not admin.exists("a"))
+
+
+def test_what_is_left_to_say_during_a_farewell_is_said_too(proxy: Proxy, admin: Redis) -> None:
+    """A call that comes back while the client says its last words has words of its own to add."""
+    client = pyredisson.connect(proxy.url, timeout=5)
+    world = World("threads")
+    client.get_lock("held").lock()
+    late = proxy.hold_reply(ACQUIRE)
+
+    async def take() -> None:
+        client.get_lock("late").lock()
+
+    taking = world.start(take)
+    assert late.held.wait(5)
+    farewell = proxy.hold_request(RELEASE)
+
+    async def close() -> None:
+        client.close()
+
+    closing = world.start(close)
+    assert farewell.held.wait(5)
+    late.deliver()
+    eventually(lambda: taking.done)
+    farewell.deliver()
+    eventually(lambda: closing.done)
+    eventually(lambda: not admin.keys())

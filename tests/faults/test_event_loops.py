@@ -1,0 +1,91 @@
+"""Event loops: a client that comes to a second loop listens there, and a closed loop keeps nobody from closing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from pyredisson.testing import Server
+
+from .support import Child, eventually, listeners
+
+CHANNEL = "redisson_lock__channel:{a}"
+
+
+SEVERAL = """
+import asyncio, sys
+import pyredisson.asyncio
+client = pyredisson.asyncio.connect(sys.argv[1])
+loops = []
+
+async def wait():
+    lock = client.get_lock("a")
+    print("waiting", flush=True)
+    await lock.lock()
+    await lock.unlock()
+
+for _ in range(3):
+    sys.stdin.readline()
+    if sys.argv[2] == "run":
+        asyncio.run(wait())
+    else:
+        # Nothing in it is cancelled: it just never runs again.
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(wait())
+        loop.close()
+        loops.append(loop)
+    print("got it", flush=True)
+sys.stderr = None
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "abandon"])
+def test_waiters_are_heard_in_every_loop(server: Server, admin: Redis, child: Callable[..., Child], how: str) -> None:
+    user = child(SEVERAL, server.url, how)
+    for number in range(1, 4):
+        admin.hset("a", "another:1", 1)
+        user.say()
+        assert user.hear() == "waiting"
+        # What an abandoned loop had opened stays there: nobody closes it.
+        wanted = number if how == "abandon" else 1
+        eventually(lambda: listeners(admin, "a") == wanted)  # noqa: B023
+        admin.delete("a")
+        admin.publish(CHANNEL, "0")
+        # Unheard, it would look again at the end of a whole lease.
+        assert user.hear(5) == "got it"
+        assert not admin.exists("a")
+    assert user.wait() == 0
+
+
+CLOSED = """
+import asyncio, sys
+import pyredisson, pyredisson.asyncio
+client = pyredisson.asyncio.connect(sys.argv[1])
+other = pyredisson.connect(sys.argv[1])
+other.get_lock("other").lock()
+loop = asyncio.new_event_loop()
+
+async def main():
+    await client.get_lock("own").lock()
+    waiting = loop.create_task(client.get_lock("other").acquire())
+    print("held", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+
+loop.run_until_complete(main())
+loop.close()
+sys.stderr = None
+"""
+
+
+def test_a_task_that_waits_in_a_closed_loop_keeps_no_client_from_giving_back(
+    server: Server, admin: Redis, child: Callable[..., Child]
+) -> None:
+    user = child(CLOSED, server.url)
+    assert user.hear() == "held"
+    eventually(lambda: listeners(admin, "other") == 1)
+    assert admin.exists("own", "other") == 2
+    user.say()
+    assert user.wait() == 0
+    assert not admin.keys()

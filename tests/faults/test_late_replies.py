@@ -1,0 +1,200 @@
+"""Late replies and late repairs: whom an answer belongs to, how long it may be believed, and how long one tries."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson.testing import Proxy, Server
+from pyredisson.wire.blocking import Connection
+
+from .support import ACQUIRE, PATIENCE, RELEASE, InterruptAt, World, listeners, scripts_run
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(proxy: Proxy, admin: Redis) -> None:
+    admin.hset("a", "another:1", 1)
+    with pyredisson.connect(proxy.url, timeout=0.2) as client:
+        taken, free = client.get_lock("a"), client.get_lock("b")
+        free.is_locked()
+        late = proxy.hold_reply(b"PTTL")
+        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._cut) as interrupt:
+            taken.remain_time_to_live()
+        assert interrupt.happened
+        late.deliver()
+        assert free.is_locked() is False
+        assert free.remain_time_to_live() is None
+        assert taken.is_locked() is True
+
+
+async def test_a_lease_counts_from_the_copy_that_was_answered(world: World, proxy: Proxy) -> None:
+    """Waiting for the lost reply took longer than the lease."""
+    lock = world.connect(proxy.url, timeout=0.4).get_lock("a")
+    await world.do(lock.is_locked())
+    fault = proxy.drop_reply(ACQUIRE)
+    assert await world.do(lock.try_lock(3, lease_time=0.35)) is True
+    assert fault.happened.is_set()
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+    await world.do(lock.unlock())
+
+
+async def test_two_acquires_of_one_owner_at_once_count_twice(world: World, proxy: Proxy, admin: Redis) -> None:
+    client = world.connect(proxy.url)
+    lock = client.get_lock("a", owner=7)
+    await world.do(lock.is_locked())
+    late = proxy.hold_reply(ACQUIRE)
+
+    async def take() -> None:
+        await world.do(lock.lock())
+
+    first = world.start(take)
+    assert await world.elsewhere(late.held.wait, 5)
+    second = world.start(take)
+    await world.elsewhere(proxy.wait_for, lambda: proxy.seen(ACQUIRE) == 2)
+    await world.elsewhere(late.deliver)
+    await first.result()
+    await second.result()
+    assert await world.do(lock.get_hold_count()) == 2
+    await world.do(lock.unlock())
+    assert await world.do(lock.get_hold_count()) == 1
+    assert admin.exists("a")
+    await world.do(lock.unlock())
+    assert not admin.exists("a")
+
+
+async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    """The lock has a longer one of its own: it would stay for a minute."""
+    client = world.connect(proxy.url, lock_watchdog_timeout=0.4, timeout=0.2, retry_attempts=0)
+    lock = client.get_lock("a")
+    await world.do(lock.lock(lease_time=60))
+    proxy.cut_request(RELEASE)
+    proxy.refuse(True)
+    with pytest.raises(ConnectionError):
+        await world.do(lock.unlock())
+    await world.sleep(0.8)
+    assert admin.exists("a")
+    proxy.refuse(False)
+    await world.until(lambda: not admin.exists("a"), 5)
+
+
+async def test_a_waiter_whose_subscription_cannot_be_made_anew_looks_by_itself(
+    world: World, proxy: Proxy, admin: Redis
+) -> None:
+    """Nothing is heard any more, and the data plane is fine: it must not sleep until the lease's end."""
+    admin.hset("a", "another:1", 1)
+    client = world.connect(proxy.url)
+    before = scripts_run(admin)
+
+    async def take() -> bool:
+        return bool(await world.do(client.get_lock("a").try_lock(25)))
+
+    waiter = world.start(take)
+    await world.until(lambda: scripts_run(admin) - before == 2)
+    proxy.refuse(True)
+    admin.client_kill_filter(_type="pubsub")
+    await world.until(lambda: listeners(admin, "a") == 0)
+    admin.delete("a")
+    assert await waiter.result(5) is True
+
+
+@pytest.fixture
+def hasty(server: Server) -> Iterator[tuple[int, threading.Event]]:
+    """A balancer before the server; it ends its first connection with the reply to the first thing said there."""
+    ended = threading.Event()
+    sockets = [socket.create_server(("127.0.0.1", 0))]
+    threads: list[threading.Thread] = []
+
+    def pass_on(source: socket.socket, sink: socket.socket) -> None:
+        while data := receive(source):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        while client := accept(sockets[0]):
+            behind = socket.create_connection((server.host, server.port))
+            sockets.extend((client, behind))
+            if not ended.is_set():
+                behind.sendall(receive(client))
+                client.sendall(receive(behind))
+                client.close()
+                ended.set()
+                continue
+            for pair in ((client, behind), (behind, client)):
+                threads.append(threading.Thread(target=pass_on, args=pair))
+                threads[-1].start()
+
+    threads.append(threading.Thread(target=serve))
+    threads[0].start()
+    yield sockets[0].getsockname()[1], ended
+    sockets[0].shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join()
+    for each in sockets:
+        each.close()
+
+
+def accept(listening: socket.socket) -> socket.socket | None:
+    try:
+        return listening.accept()[0]
+    except OSError:
+        # The end of the test.
+        return None
+
+
+def receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1 << 16)
+    except ConnectionError:
+        return b""
+
+
+async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(hasty: tuple[int, threading.Event]) -> None:
+    """Its waiters may wake up after it is gone already; what they would send then gets no answer ever."""
+    port, ended = hasty
+    async with pyredisson.asyncio.connect(f"redis://127.0.0.1:{port}/0", timeout=60) as client:
+        taken = asyncio.gather(*[client.get_lock(f"a{number}").acquire() for number in range(3)])
+        assert await asyncio.wait_for(taken, PATIENCE) == [True, True, True]
+        assert ended.is_set()
+
+
+async def test_over_a_unix_socket_a_restart_costs_no_strangers_connection(world: World, own_server: Server) -> None:
+    """All clients have the same address there, and after a restart the same numbers."""
+    client = world.connect(own_server.unix_url, timeout=5, retry_attempts=0)
+    lock = client.get_lock("a")
+    await world.do(lock.is_locked())
+
+    async def ask() -> None:
+        await world.do(lock.is_locked())
+
+    own_server.pause()
+    asking = world.start(ask)
+    await world.sleep(0.1)
+    await world.elsewhere(own_server.restart)
+    with pytest.raises(ConnectionError):
+        await asking.result()
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    try:
+        for stranger in strangers:
+            stranger.connect(own_server.path)
+            stranger.settimeout(5)
+            stranger.sendall(b"PING\r\n")
+            assert stranger.recv(100) == b"+PONG\r\n"
+        await world.do(lock.is_locked())
+        for stranger in strangers:
+            stranger.sendall(b"PING\r\n")
+            assert stranger.recv(100) == b"+PONG\r\n"
+    finally:
+        for stranger in strangers:
+            stranger.close()

@@ -1,0 +1,191 @@
+"""Threads that can't start, or meet an exception of somebody else's: the client goes on all the same."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson.testing import Server
+
+from .support import Credentials, World, eventually, listeners
+
+LEASE = 0.6
+CHANNEL = "redisson_lock__channel:{a}"
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], threading.Event]:
+    """The next thread of that name doesn't start, as when the system's limit is reached."""
+    start = threading.Thread.start
+
+    def fail(name: str) -> threading.Event:
+        happened = threading.Event()
+
+        def start_or_not(thread: threading.Thread) -> None:
+            if thread.name == name and not happened.is_set():
+                happened.set()
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_not)
+        return happened
+
+    return fail
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["pyredisson-keep-time", "pyredisson-renew"])
+async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
+    world: World, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event], name: str
+) -> None:
+    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    happened = no_thread(name)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await world.do(client.get_lock("a").lock())
+    assert happened.is_set()
+    lock = client.get_lock("b")
+    await world.do(lock.lock())
+    await world.until(lambda: not admin.exists("a"), 3)
+    await world.sleep(1.5 * LEASE)
+    assert not lock.lost.is_set()
+    assert await world.do(lock.is_held())
+    # It keeps time, too.
+    admin.delete("b")
+    assert await world.do(lock.lost.wait(3))
+
+
+def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
+    server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
+) -> None:
+    admin.hset("a", "another:1", 1)
+    with pyredisson.connect(server.url) as client:
+        happened = no_thread("pyredisson-listener")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            client.get_lock("a").try_lock(5)
+        assert happened.is_set()
+        waiter = threading.Thread(target=client.get_lock("a").lock)
+        waiter.start()
+        eventually(lambda: listeners(admin, "a") == 1)
+        admin.delete("a")
+        admin.publish(CHANNEL, "0")
+        waiter.join(5)
+        assert not waiter.is_alive()
+
+
+@pytest.mark.asyncio
+async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
+    world: World, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
+) -> None:
+    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    told: list[Any] = []
+    locks = [client.get_lock(name) for name in "abc"]
+    for lock in locks:
+        lock.on_lost(lambda lost: told.append(lost.name))
+        await world.do(lock.lock())
+    happened = no_thread("pyredisson-on-lost")
+    admin.delete("a")
+    assert await world.elsewhere(happened.wait, 3)
+    assert told == []
+    admin.delete("b")
+    await world.until(lambda: sorted(told) == ["a", "b"], 3)
+    await world.sleep(LEASE)
+    assert not locks[2].lost.is_set()
+    # At an exit an exception here would keep other clients from giving back.
+    await world.do(client.close())
+
+
+@pytest.fixture
+def broken_logging() -> Iterator[threading.Event]:
+    """A filter that raises, as one does that misses something in a record."""
+    happened = threading.Event()
+
+    def refuse(record: logging.LogRecord) -> bool:
+        happened.set()
+        raise LookupError("no request id")
+
+    logger = logging.getLogger("pyredisson")
+    logger.addFilter(refuse)
+    yield happened
+    logger.removeFilter(refuse)
+
+
+@pytest.mark.asyncio
+async def test_a_logging_filter_that_raises_costs_no_other_lock(
+    world: World, server: Server, admin: Redis, broken_logging: threading.Event, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    held, gone, over = (client.get_lock(name) for name in ("held", "gone", "over"))
+    await world.do(gone.lock())
+    await world.do(over.lock(lease_time=0.05))
+    await world.do(held.lock())
+    # One is lost by the thread that keeps the time, the other by the one that renews.
+    lost = held.lost
+    assert await world.elsewhere(broken_logging.wait, 3)
+    broken_logging.clear()
+    admin.delete("gone")
+    assert await world.elsewhere(broken_logging.wait, 3)
+    await world.sleep(2 * LEASE)
+    assert not lost.is_set()
+    assert admin.exists("held")
+    # It keeps time, too.
+    later = client.get_lock("later")
+    told: list[object] = []
+    later.on_lost(told.append)
+    await world.do(later.lock(lease_time=0.05))
+    await world.until(lambda: told, 3)
+    assert "no request id" in capsys.readouterr().err
+
+
+@pytest.mark.asyncio
+async def test_a_listener_goes_on_after_a_failing_credential_provider(world: World) -> None:
+    with Server(password="secret") as server, server.redis() as root:
+        root.hset("a", "another:1", 1)
+        provider = Credentials("secret", failing="pyredisson-listener")
+        client = world.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
+
+        async def take() -> bool:
+            return bool(await world.do(client.get_lock("a").try_lock(20)))
+
+        waiter = world.start(take)
+        assert await world.elsewhere(provider.failed.wait, 5)
+        await world.until(lambda: listeners(root, "a") == 1)
+        root.delete("a")
+        root.publish(CHANNEL, "0")
+        assert await waiter.result() is True
+
+
+def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server) -> None:
+    """The timekeeper and the owner's own question find the lease's end at the same moment."""
+    told: Counter[str] = Counter()
+    names = [f"a{number}" for number in range(200)]
+    interval = sys.getswitchinterval()
+    with pyredisson.connect(server.url) as client:
+        locks = [client.get_lock(name, owner=1) for name in names]
+        for lock in locks:
+            lock.on_lost(lambda lost: told.update([lost.name]))
+            lock.lock(lease_time=0.4)
+        lost = [lock.lost for lock in locks]
+
+        def ask() -> None:
+            while len(told) < len(names):
+                for each in lost:
+                    each.is_set()
+
+        askers = [threading.Thread(target=ask) for _ in range(3)]
+        sys.setswitchinterval(1e-6)
+        try:
+            for asker in askers:
+                asker.start()
+            for asker in askers:
+                asker.join()
+        finally:
+            sys.setswitchinterval(interval)
+    assert set(told.values()) == {1}
