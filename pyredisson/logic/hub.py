@@ -99,6 +99,11 @@ class Hub:
             if not channel.waiters:
                 channel.idle_since = self._clock()
 
+    def is_waiting(self, signal: Signal) -> bool:
+        """Whether the signal's waiter is still here."""
+        with self.mutex:
+            return any(signal in channel.waiters for channel in self._channels.values())
+
     def message(self, name: bytes, payload: bytes) -> None:
         """A release (`0`: one may come; `1`: all may), as Redisson spells it; anything else is ignored."""
         with self.mutex:

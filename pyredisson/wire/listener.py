@@ -39,8 +39,9 @@ class Listener:
         self._subscription = Subscription(hub)
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._reading = threading.Lock()
-        """Held by whoever reads."""
+        self._chair: dict[str, ThreadSignal] = {}
+        """The signal of whoever reads, as "reader". Not a lock: an interrupt right after it was taken would leave
+        it taken for ever, where this tells by whom."""
         self._relief = ThreadSignal()
         """Tells the thread to look whether it is to read, or to connect anew."""
         self._broken = False
@@ -68,11 +69,14 @@ class Listener:
         """Until the signal is set or the time is over; reads meanwhile, if nobody else does."""
         deadline = monotonic() + seconds
         connection = self._connection
-        if connection is None or connection.secure or not self._reading.acquire(blocking=False):
+        if connection is None or connection.secure:
             signal.wait(seconds)
             return
         try:
-            self._read(connection, signal, deadline)
+            if self._chair.setdefault("reader", signal) is signal:
+                self._read(connection, signal, deadline)
+            else:
+                signal.wait(seconds)
         except (OSError, RedisError) as error:
             self._break(connection, error)
         except BaseException as error:
@@ -80,9 +84,7 @@ class Listener:
             self._break(connection, error)
             raise
         finally:
-            signal.ring = None
-            self._reading.release()
-            if self._broken or self._hub.waiting > 1:
+            if self._stand_up(signal) and (self._broken or self._hub.waiting > 1):
                 self._relief.set()
 
     def close(self) -> None:
@@ -92,6 +94,13 @@ class Listener:
         with self._hub.mutex:
             if self._connection is not None:
                 self._connection.shut()
+
+    def _stand_up(self, signal: ThreadSignal) -> bool:
+        if self._chair.get("reader") is not signal:
+            return False
+        signal.ring = None
+        del self._chair["reader"]
+        return True
 
     def _say(self, payload: bytes) -> None:
         if self._connection is None:
@@ -176,18 +185,22 @@ class Listener:
         while not self._stopped and not self._broken:
             self._relief.clear()
             rest = LINGER
-            if self._reading.acquire(blocking=False):
+            reader = self._chair.setdefault("reader", self._relief)
+            if reader is self._relief:
                 try:
                     waits = LINGER if hub.waiting else 0.0
                     self._read(connection, self._relief, monotonic() + waits, for_others=not connection.secure)
                 finally:
-                    self._relief.ring = None
-                    self._reading.release()
+                    self._stand_up(self._relief)
                 if connection.secure:
                     rest = 0.0 if hub.waiting else LINGER
                 elif hub.waiting:
                     # It was woken, and comes back to read itself, or goes.
                     rest = GRACE
+            elif not hub.is_waiting(reader):
+                # Interrupted on its way out.
+                self._stand_up(reader)
+                continue
             hub.sweep()
             self._relief.wait(rest)
         if self._broken:
@@ -220,8 +233,7 @@ class Listener:
                     self._connection = None
                     self._hub.disconnected()
                 connection.shut()
-                with self._reading:
-                    connection.close()
+                connection.close()
             if failures and not self._stopped:
                 self._relief.clear()
                 self._relief.wait(pause(failures))

@@ -17,7 +17,7 @@ from pyredisson.wire.listener import Listener
 from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, eventually
 
 INTERRUPTED = """
-import sys
+import sys, time
 import pyredisson
 lock = pyredisson.connect(sys.argv[1]).get_lock("a")
 lock.lock()
@@ -27,19 +27,20 @@ sys.stdin.readline()
 try:
     lock.lock()
 except KeyboardInterrupt:
+    time.sleep(float(sys.argv[2]))
     sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("latency", [0, 0.02])
+@pytest.mark.parametrize("pause", [0, 0.02, 0.06, 0.1])
 def test_an_acquire_whose_reply_was_on_its_way_at_ctrl_c_is_given_back_by_the_exit(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child], latency: float
+    proxy: Proxy, admin: Redis, child: Callable[..., Child], pause: float
 ) -> None:
-    user = child(INTERRUPTED, proxy.url)
+    user = child(INTERRUPTED, proxy.url, pause)
     assert user.hear() == "go"
     late = proxy.hold_reply(ACQUIRE)
-    # So that the repair is under way when the program ends.
-    proxy.latency(latency)
+    # So that the repair is under way, at one step or another, when the program ends.
+    proxy.latency(0.02)
     user.say()
     assert late.held.wait(10)
     assert admin.exists("a")
@@ -51,7 +52,7 @@ def test_an_acquire_whose_reply_was_on_its_way_at_ctrl_c_is_given_back_by_the_ex
 def test_an_acquire_whose_request_was_on_its_way_at_ctrl_c_never_runs_after_the_exit(
     proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
-    user = child(INTERRUPTED, proxy.url)
+    user = child(INTERRUPTED, proxy.url, 0)
     assert user.hear() == "go"
     late = proxy.hold_request(ACQUIRE)
     user.say()

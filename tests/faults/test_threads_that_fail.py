@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 from redis import Redis
 
 import pyredisson
+from pyredisson.logic.holds import Holds
 from pyredisson.testing import Server
 
 from .support import Credentials, World, eventually, listeners
@@ -162,30 +163,37 @@ async def test_a_listener_goes_on_after_a_failing_credential_provider(world: Wor
         assert await waiter.result() is True
 
 
-def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server) -> None:
-    """The timekeeper and the owner's own question find the lease's end at the same moment."""
-    told: Counter[str] = Counter()
-    names = [f"a{number}" for number in range(200)]
-    interval = sys.getswitchinterval()
+@pytest.mark.parametrize("step", range(1, 6))
+def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server, step: int) -> None:
+    """The timekeeper, and the owner's own question; here at each step of the one the other comes in."""
+    told: list[object] = []
     with pyredisson.connect(server.url) as client:
-        locks = [client.get_lock(name, owner=1) for name in names]
-        for lock in locks:
-            lock.on_lost(lambda lost: told.update([lost.name]))
-            lock.lock(lease_time=0.4)
-        lost = [lock.lost for lock in locks]
+        lock = client.get_lock("a", owner=1)
+        lock.on_lost(told.append)
+        lock.lock()
+        holds, hold = client._shared.holds, lock._logic.hold_of(1)
+        assert hold is not None
+        other = threading.Thread(target=holds.lose, args=(hold, "the other saw it"))
+        steps = 0
 
-        def ask() -> None:
-            while len(told) < len(names):
-                for each in lost:
-                    each.is_set()
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal steps
+            if frame.f_code is not Holds.lose.__code__:
+                return None
+            if event == "line":
+                steps += 1
+                if steps == step:
+                    other.start()
+                    # It may have to wait for this one.
+                    other.join(0.1)
+            return trace
 
-        askers = [threading.Thread(target=ask) for _ in range(3)]
-        sys.setswitchinterval(1e-6)
+        sys.settrace(trace)
         try:
-            for asker in askers:
-                asker.start()
-            for asker in askers:
-                asker.join()
+            holds.lose(hold, "the one saw it")
         finally:
-            sys.setswitchinterval(interval)
-    assert set(told.values()) == {1}
+            sys.settrace(None)
+        assert steps >= step
+        other.join()
+        # Closing waits for callbacks.
+    assert told == [lock]
