@@ -62,8 +62,8 @@ class ScriptSet:
         self.lock_renew = script["lock_renew"].sha
 
 
-_NAMES = ("lock_acquire", "lock_release", "lock_force_release", "lock_renew")
-_SCRIPTS = {flags: {name: Script(name, flags=flags) for name in _NAMES} for flags in (False, True)}
+NAMES = ("lock_acquire", "lock_release", "lock_force_release", "lock_renew")
+_SCRIPTS = {flags: {name: Script(name, flags=flags) for name in NAMES} for flags in (False, True)}
 _NAME_OF = {script.sha: name for scripts in _SCRIPTS.values() for name, script in scripts.items()}
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -26,11 +27,13 @@ async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(p
     with pyredisson.connect(proxy.url, timeout=0.2) as client:
         taken, free = client.get_lock("a"), client.get_lock("b")
         free.is_locked()
-        late = proxy.hold_reply(b"PTTL")
+        # The reply comes when the deadline is over, to whoever still has that connection.
+        proxy.latency(0.15)
         with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._cut) as interrupt:
             taken.remain_time_to_live()
         assert interrupt.happened
-        late.deliver()
+        proxy.latency(0)
+        time.sleep(0.25)
         assert free.is_locked() is False
         assert free.remain_time_to_live() is None
         assert taken.is_locked() is True
