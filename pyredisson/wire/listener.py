@@ -45,6 +45,7 @@ class Listener:
         self._relief = ThreadSignal()
         """Tells the thread to look whether it is to read, or to connect anew."""
         self._broken = False
+        self._why: BaseException | None = None
         self._poll = select.poll()
         self._quiet_since = 0.0
         self._asked_at = 0.0
@@ -115,9 +116,8 @@ class Listener:
         """Has the thread make a new connection."""
         if self._connection is connection:
             self._broken = True
+            self._why = error
             connection.shut()
-            if not self._stopped:
-                logger.warning("subscription lost, it is made anew: %r", error)
 
     def _read(self, connection: Connection, signal: ThreadSignal, deadline: float, *, for_others: bool = False) -> None:
         """Hears what comes until the signal is set or the deadline has passed.
@@ -204,7 +204,7 @@ class Listener:
             hub.sweep()
             self._relief.wait(rest)
         if self._broken:
-            raise ConnectionError("the connection was found broken")
+            raise ConnectionError(f"the connection was found broken: {self._why}")
 
     def _run(self) -> None:
         # Rung, it ends the reader's poll: its signal was set by another thread.
