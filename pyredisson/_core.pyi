@@ -1,6 +1,10 @@
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
-from typing import Any, final
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, final
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 def crc16(data: bytes) -> int:
     """The CRC16 (XMODEM) with which Redis hashes a key."""
@@ -113,3 +117,17 @@ class HoldFields(Timer):
         under: object,
         state: object,
     ) -> None: ...
+
+class Run(Generic[_T]):
+    """One call of a coroutine function; reading `result` makes the call and runs the coroutine to its end.
+
+    Reading, because Python looks for signals after every call of a function, but not after reading an
+    attribute: between the coroutine's last step and the reader's next one none can strike.
+    """
+
+    def __init__(
+        self, operation: Callable[_P, Coroutine[Any, Any, _T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> None: ...
+    @property
+    def result(self) -> _T:
+        """What the coroutine returns, or raises. RuntimeError if it suspends."""

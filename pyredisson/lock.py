@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
+from pyredisson._core import Run
 from pyredisson.durations import Duration
 from pyredisson.errors import LockTimeoutError
 from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
@@ -46,12 +47,13 @@ class Lock:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        run(self._logic.acquire, self._owner(), lease_time if lease_time is None else lease_of(lease_time), None)
+        lease = lease_time if lease_time is None else lease_of(lease_time)
+        _ = Run(self._logic.acquire, self._owner(), lease, None).result
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> bool:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
-        return run(self._logic.acquire, self._owner(), lease_of(lease_time), deadline)
+        return Run(self._logic.acquire, self._owner(), lease_of(lease_time), deadline).result
 
     def unlock(self) -> None:
         """Gives back one hold.
@@ -64,9 +66,9 @@ class Lock:
         count = 0
         try:
             owner = self._owner()
-            hold = logic.hold_of(owner.id)
+            hold = logic.shared.holds.table.get((logic.key, owner.id))
             count = 0 if hold is None else hold.count - 1
-            run(logic.release, owner, hold)
+            _ = Run(logic.release, owner, hold).result
         except Exception:
             # The logic has seen to it.
             raise
@@ -112,7 +114,7 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
-        return run(self._logic.acquire, self._owner(), None, timeout_of(blocking, timeout, clock))
+        return Run(self._logic.acquire, self._owner(), None, timeout_of(blocking, timeout, clock)).result
 
     def release(self) -> None:
         """`threading.Lock.release`: as `unlock`."""
@@ -181,7 +183,7 @@ class Holding:
         lock = self._lock
         owner = lock._owner()
         deadline = None if self._wait is None else clock() + self._wait
-        if not run(lock._logic.acquire, owner, self._lease, deadline):
+        if not Run(lock._logic.acquire, owner, self._lease, deadline).result:
             raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
         return lock
 

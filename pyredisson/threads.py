@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from pyredisson._core import Run
 from pyredisson.logic.holds import Owner
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Signal
@@ -29,17 +30,8 @@ clock: Callable[[], float] = functools.partial(time.clock_gettime, CLOCK)
 
 
 def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs an operation of the logic: in this world it blocks where others would suspend.
-
-    Between the logic's last step and the caller's next there is no place where a signal could strike: an
-    acquire that was counted is never lost on its way out.
-    """
-    try:
-        operation(*args, **kwargs).send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("an operation suspended in the thread world")
+    """Runs an operation of the logic: in this world it blocks where others would suspend."""
+    return Run(operation, *args, **kwargs).result
 
 
 class _Local(threading.local):

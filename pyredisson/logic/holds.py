@@ -184,13 +184,6 @@ class Holds:
         # Last: a user's logging filter may raise.
         logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
 
-    def remove(self, hold: Hold) -> None:
-        """Takes a hold out; a lost one below it, which its owner has still to give back, comes up again."""
-        if hold.under is not None:
-            self.table[hold.key] = hold.under
-        elif self.table.get(hold.key) is hold:
-            del self.table[hold.key]
-
 
 def _guarded(listener: Listener, hold: Hold) -> None:
     try:

@@ -172,9 +172,16 @@ class LockLogic:
         self.shared.runtime.post(self._release_command(hold.owner, count))
 
     def _cut_down(self, hold: Hold, count: int) -> None:
-        hold.cut_down(count)
-        if not count:
-            self.shared.holds.remove(hold)
+        if count:
+            hold.cut_down(count)
+        else:
+            hold.count = 0
+            table = self.shared.holds.table
+            if hold.under is not None:
+                # A lost one, which its owner has still to give back.
+                table[hold.key] = hold.under
+            elif table.get(hold.key) is hold:
+                del table[hold.key]
             self.shared.watchdog.forget(hold)
             if hold.state is not LOST:
                 hold.state = GIVEN_BACK

@@ -58,7 +58,7 @@ class Watchdog:
         self._lease = lease_ms / 1000
         self._round = max(1, lease_ms // ROUNDS_A_LEASE)
         self._grain = max(1, self._round // GRAINS_A_ROUND)
-        self._grains_a_second = 1000 / self._grain
+        self._next_grain(runtime.clock())
         self._wheel = Wheel(self._ms())
         self.forget = self._wheel.discard
         """Takes a hold out that is over."""
@@ -77,12 +77,20 @@ class Watchdog:
     def watch(self, hold: Hold, now: float) -> None:
         """Keeps an eye on a hold: renews it, or tells when its lease ends. `now` is when the acquire was sent."""
         if hold.leases is None or hold.renewed:
-            due = int(now * self._grains_a_second) * self._grain + self._round
+            if not self._grain_begins <= now < self._grain_ends:
+                self._next_grain(now)
+            due = self._renewal_due
         else:
             due = int(hold.ends * 1000) + 1
         self._wheel.add(hold, due)
         if due < self._looks_at:
             self._look_earlier()
+
+    def _next_grain(self, now: float) -> None:
+        grain = int(now * 1000) // self._grain
+        self._renewal_due = grain * self._grain + self._round
+        self._grain_begins = grain * self._grain / 1000
+        self._grain_ends = (grain + 1) * self._grain / 1000
 
     def watch_nested(self, hold: Hold, now: float) -> None:
         """The same after a nested acquire: a renewal may come earlier by it, but never later."""
@@ -194,7 +202,7 @@ class Watchdog:
         if isinstance(reply, RedisError):
             reply, _ = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
         ends = sent_at + self._lease
-        due = int(sent_at * self._grains_a_second) * self._grain + self._round
+        due = int(sent_at * 1000) // self._grain * self._grain + self._round
         for hold, renewed in zip(batch, reply, strict=True):
             if hold.state is not HELD:
                 # Given back or over meanwhile: the reply is no news about it.

@@ -1,0 +1,108 @@
+"""Running a coroutine that never suspends: what it returns, what it raises, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+
+import pytest
+
+from pyredisson._core import HoldFields, Run, Wheel
+
+
+async def double(value: int) -> int:
+    return 2 * value
+
+
+async def nested(value: int) -> int:
+    return await double(value) + await double(1)
+
+
+async def fails(value: int) -> int:
+    raise LookupError(value)
+
+
+async def suspends(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+class Thing:
+    pass
+
+
+async def gives(thing: Thing) -> Thing:
+    return thing
+
+
+def test_the_result_is_what_the_coroutine_returns() -> None:
+    assert Run(double, 21).result == 42
+    assert Run(nested, 20).result == 42
+
+
+def test_nothing_runs_before_the_result_is_read() -> None:
+    calls = []
+
+    async def note(value: int) -> None:
+        calls.append(value)
+
+    run = Run(note, 1)
+    assert not calls
+    assert run.result is None
+    assert calls == [1]
+
+
+def test_an_exception_passes_through() -> None:
+    with pytest.raises(LookupError, match="3"):
+        _ = Run(fails, 3).result
+
+
+def test_an_interrupt_passes_through() -> None:
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _ = Run(interrupted).result
+
+
+def test_wrong_arguments_are_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        _ = Run(double).result  # type: ignore[call-arg]
+
+
+def test_a_coroutine_that_suspends_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="suspended"):
+        _ = Run(suspends, 1).result
+
+
+def test_nothing_is_kept() -> None:
+    thing = Thing()
+    before = sys.getrefcount(thing)
+    for _ in range(100):
+        assert Run(gives, thing).result is thing
+    assert sys.getrefcount(thing) == before
+    gone = weakref.ref(thing)
+    del thing
+    assert gone() is None
+
+
+def test_the_fields_of_a_hold() -> None:
+    under = Thing()
+    hold = HoldFields((b"a", 1), "lock", b"me:1", None, 2.5, under, "held")
+    assert (hold.key, hold.lock, hold.owner, hold.count, hold.leases) == ((b"a", 1), "lock", b"me:1", 1, None)
+    assert (hold.ends, hold.under, hold.state, hold.reason, hold.listeners) == (2.5, under, "held", "", None)
+    wheel = Wheel()
+    wheel.add(hold, 5)
+    assert wheel.advance(5) == {0: [hold]}
+
+
+def test_a_hold_in_a_ring_is_collected() -> None:
+    thing = Thing()
+    hold = HoldFields((b"a", 1), thing, b"me:1", None, 2.5, None, "held")
+    thing.hold = hold  # type: ignore[attr-defined]
+    gone = weakref.ref(thing)
+    del hold, thing
+    gc.collect()
+    assert gone() is None
