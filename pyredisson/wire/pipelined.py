@@ -195,13 +195,19 @@ class Line:
     def _made(self, task: asyncio.Task[Pipeline]) -> None:
         self._connecting = None
         if not task.cancelled() and task.exception() is None:
-            self.pipeline = task.result()
+            if self._closed:
+                # It was made at the very moment.
+                task.result().close()
+            else:
+                self.pipeline = task.result()
 
     async def close(self) -> None:
         """Ends the connection and waits until it is gone."""
         self._closed = True
-        if self._connecting is not None:
+        if self._connecting is not None and not self._connecting.get_loop().is_closed():
             self._connecting.cancel()
+            # It has closed what it had opened by then.
+            await asyncio.wait([self._connecting])
         pipeline, self.pipeline = self.pipeline, None
         if pipeline is not None and not pipeline.loop.is_closed():
             pipeline.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -11,7 +12,7 @@ from redis import Redis
 
 import pyredisson.asyncio
 from pyredisson.asyncio import Client
-from pyredisson.testing import Proxy
+from pyredisson.testing import Proxy, Server
 
 from .support import ACQUIRE, RELEASE, Child, eventually
 
@@ -190,3 +191,19 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
     proxy.wait_for(RELEASE)
     # The process lives on: its end would give back everything.
     eventually(lambda: not admin.exists("a"), 5)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_closed_at_whatever_moment_of_connecting_no_connection_is_left(
+    server: Server, admin: Redis, steps: int
+) -> None:
+    """A transport that nobody closes is a ResourceWarning, which is an error here; the server counts it, too."""
+    client = pyredisson.asyncio.connect(server.url, client_name="halfway")
+    asking = asyncio.ensure_future(client.get_lock("a").is_locked())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    await client.close()
+    gc.collect()
+    eventually(lambda: not [peer for peer in admin.client_list() if peer["name"] == "halfway"])
