@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+
+# getaddrinfo imports it with the first name that it looks up; interrupted in the middle of that, it fails for ever.
+import encodings.idna  # noqa: F401
 import os
 import socket
 import ssl
