@@ -8,6 +8,7 @@ cdef class HoldFields(Timer):
     cdef public bytes owner
     cdef public Py_ssize_t count
     cdef public object leases
+    cdef public long long token
     cdef public double ends
     cdef public object state
     cdef public str reason
@@ -23,4 +24,5 @@ cdef class HoldFields(Timer):
         self.ends = ends
         self.state = state
         self.reason = ""
+        self.token = 0
         self.under = under

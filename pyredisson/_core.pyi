@@ -1,6 +1,6 @@
 """Pure computation for the hot paths: slots, names, commands and the timer wheel."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
 _P = ParamSpec("_P")
@@ -96,11 +96,12 @@ class Wheel:
 class HoldFields(Timer):
     """What `pyredisson.logic.holds.Hold` is made of; what the fields mean is said there."""
 
-    key: tuple[bytes, int]
+    key: tuple[Hashable, int]
     lock: Any
     owner: bytes
     count: int
     leases: int | list[int | None] | None
+    token: int
     ends: float
     state: Any
     reason: str
@@ -109,7 +110,7 @@ class HoldFields(Timer):
 
     def __init__(
         self,
-        key: tuple[bytes, int],
+        key: tuple[Hashable, int],
         lock: object,
         owner: bytes,
         lease: int | None,

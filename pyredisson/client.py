@@ -8,7 +8,7 @@ from typing import Any
 from pyredisson.config import Config
 from pyredisson.engine import Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
-from pyredisson.lock import Lock
+from pyredisson.lock import AnyLock, Lock
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
 from pyredisson.runtime import Runtime
@@ -52,9 +52,7 @@ class Client:
         `owner` stands in for the calling thread: an int below 2**32, for handing a lock from one thread to
         another. Raises `ValueError` or `TypeError` for a name or an owner that can't be.
         """
-        mapper = self._config.name_mapper
-        logic = LockLogic(self._shared, key_of(name, mapper))
-        return Lock(logic, self._callers, owner_id_of(owner), given_name(name, mapper))
+        return self._lock(Lock, LockLogic, name, owner)
 
     def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
@@ -78,6 +76,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<pyredisson.Client {self.id} at {self._engine.node.address}>"
+
+    def _lock(self, face: type[AnyLock], logic: type[LockLogic], name: Name, owner: int | None) -> AnyLock:
+        mapper = self._config.name_mapper
+        made = logic(self._shared, key_of(name, mapper))
+        return face(made, self._callers, owner_id_of(owner), given_name(name, mapper))
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
         self._callers.begin(engine.shared)

@@ -67,7 +67,7 @@ class Engine:
         """Ends waiting and renewing; `say_farewell` must follow, after the world's own connections were closed."""
         shared = self.shared
         if not shared.closed:
-            self._left.update((hold.lock.release_command(hold), None) for hold in shared.close())
+            self._left.update((hold.lock.abandon_command(hold), None) for hold in shared.close())
             self._errands.put(None)
             run(self._watchdog_runtime.close)
 

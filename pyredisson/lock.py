@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
 from pyredisson._core import Run
 from pyredisson.durations import Duration
@@ -16,7 +16,8 @@ from pyredisson.logic.lock import LockLogic
 from pyredisson.signals import ThreadSignal
 from pyredisson.threads import Callers, clock, run
 
-LostCallback = TypeVar("LostCallback", bound=Callable[["Lock"], object])
+LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
+AnyLock = TypeVar("AnyLock", bound="Lock")
 
 
 class Lock:
@@ -66,7 +67,7 @@ class Lock:
         count = 0
         try:
             owner = self._owner()
-            hold = logic.shared.holds.table.get((logic.key, owner.id))
+            hold = logic.shared.holds.table.get((logic.place, owner.id))
             count = 0 if hold is None else hold.count - 1
             _ = Run(logic.release, owner, hold).result
         except Exception:
@@ -124,7 +125,7 @@ class Lock:
         """`threading.Lock.locked`: as `is_locked`."""
         return self.is_locked()
 
-    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding:
+    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding[Self]:
         """`with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit)."""
         return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
 
@@ -138,10 +139,10 @@ class Lock:
 
         It stays registered, for every handle of this name, as long as the client lives.
         """
-        self._logic.shared.on_lost(self._logic.key, lambda: callback(self))
+        self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
         return callback
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> Self:
         self.lock()
         return self
 
@@ -161,7 +162,7 @@ class Lock:
             attach(error, failure)
 
     def __repr__(self) -> str:
-        return f"<pyredisson.Lock {shown(self._logic.key)!r}>"
+        return f"<pyredisson.{type(self).__name__} {shown(self._logic.key)!r}>"
 
     def _owner(self) -> Owner:
         if self._owner_id is not None:
@@ -169,17 +170,17 @@ class Lock:
         return self._callers.local.owner or self._callers.adopt()
 
 
-class Holding:
+class Holding(Generic[AnyLock]):
     """What `Lock.hold` gives: one hold as a context manager."""
 
     __slots__ = ("_lease", "_lock", "_wait")
 
-    def __init__(self, lock: Lock, wait: float | None, lease: int | None) -> None:
+    def __init__(self, lock: AnyLock, wait: float | None, lease: int | None) -> None:
         self._lock = lock
         self._wait = wait
         self._lease = lease
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> AnyLock:
         lock = self._lock
         owner = lock._owner()
         deadline = None if self._wait is None else clock() + self._wait

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from hashlib import sha1
 from importlib.resources import files
+from typing import TYPE_CHECKING
+
+_INCLUDE = "-- include: "
+
+_SHAPES: dict[str, tuple[int, int] | None] = {
+    "lock_acquire": (1, 3),
+    "lock_force_release": (1, 1),
+    "lock_release": (1, 3),
+    "lock_renew": None,
+}
+"""How many keys and how many arguments each script takes; None: that varies."""
 
 
 class Script:
     """One file of `lua/`, as one kind of server takes it.
 
     Servers from 7.0 on get the text with its `#!lua` line, whose flags let a release run when memory is
-    out and make a replica answer READONLY; older servers would not compile that line.
+    out and make a replica answer READONLY; older servers would not compile that line. A line
+    `-- include: name` stands for the text of `name.lua`, which several scripts share.
     """
 
     __slots__ = ("name", "sha", "text")
 
     def __init__(self, name: str, *, flags: bool) -> None:
-        text = files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8")
+        text = "".join(map(_included, _text(name).splitlines(keepends=True)))
         if not flags:
             shebang, _, text = text.partition("\n")
             if not shebang.startswith("#!lua"):
@@ -35,34 +47,39 @@ class Script:
         )
 
 
+def _text(name: str) -> str:
+    return files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8")
+
+
+def _included(line: str) -> str:
+    return _text(line.removeprefix(_INCLUDE).strip()) if line.startswith(_INCLUDE) else line
+
+
 class ScriptSet:
-    """What the logic needs of every script: its head or, where the number of keys varies, its digest.
+    """What the logic needs of every script, by name: its head or, where the number of keys varies, its digest.
 
     One object for the life of a client; `use` sets it to the kind of server at hand.
     """
 
-    __slots__ = (
-        "flags",
-        "lock_acquire",
-        "lock_force_release",
-        "lock_release",
-        "lock_renew",
-    )
+    flags: bool
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> bytes:
+            """The script of that name."""
 
     def __init__(self) -> None:
         self.use(flags=True)
 
     def use(self, *, flags: bool) -> None:
         """From now on, scripts as servers take them that know flags, or don't."""
-        script = _SCRIPTS[flags]
         self.flags = flags
-        self.lock_acquire = script["lock_acquire"].head(1, 3)
-        self.lock_release = script["lock_release"].head(1, 3)
-        self.lock_force_release = script["lock_force_release"].head(1, 1)
-        self.lock_renew = script["lock_renew"].sha
+        for name, shape in _SHAPES.items():
+            script = _SCRIPTS[flags][name]
+            setattr(self, name, script.sha if shape is None else script.head(*shape))
 
 
-NAMES = ("lock_acquire", "lock_release", "lock_force_release", "lock_renew")
+NAMES = tuple(_SHAPES)
 _SCRIPTS = {flags: {name: Script(name, flags=flags) for name in NAMES} for flags in (False, True)}
 _NAME_OF = {script.sha: name for scripts in _SCRIPTS.values() for name, script in scripts.items()}
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"

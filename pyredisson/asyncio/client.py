@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from pyredisson.aio import AioRuntime, Callers
-from pyredisson.asyncio.lock import Lock
+from pyredisson.asyncio.lock import AnyLock, Lock
 from pyredisson.config import Config
 from pyredisson.engine import Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
@@ -56,9 +56,7 @@ class Client:
         `owner` stands in for the calling task: an int below 2**32, for handing a lock from one task to
         another. Raises `ValueError` or `TypeError` for a name or an owner that can't be.
         """
-        mapper = self._config.name_mapper
-        logic = LockLogic(self._shared, key_of(name, mapper))
-        return Lock(logic, self._callers, owner_id_of(owner), given_name(name, mapper))
+        return self._lock(Lock, LockLogic, name, owner)
 
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
@@ -84,6 +82,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.Client {self.id} at {self._engine.node.address}>"
+
+    def _lock(self, face: type[AnyLock], logic: type[LockLogic], name: Name, owner: int | None) -> AnyLock:
+        mapper = self._config.name_mapper
+        made = logic(self._shared, key_of(name, mapper))
+        return face(made, self._callers, owner_id_of(owner), given_name(name, mapper))
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
         self._callers.begin(engine.shared)

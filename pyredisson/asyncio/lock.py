@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pyredisson.aio import Callers, calling_task
 from pyredisson.durations import Duration
@@ -16,7 +16,8 @@ from pyredisson.logic.lock import LockLogic
 from pyredisson.signals import AioSignal
 from pyredisson.threads import clock
 
-LostCallback = TypeVar("LostCallback", bound=Callable[["Lock"], object])
+LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
+AnyLock = TypeVar("AnyLock", bound="Lock")
 
 
 class Lock:
@@ -111,7 +112,7 @@ class Lock:
         lease_time: Duration | None = None,
         *,
         cancel_on_lost: bool = True,
-    ) -> Scope:
+    ) -> Scope[Self]:
         """`async with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit).
 
         When the hold is lost its body is cancelled at that moment, and the block raises `LockLostError`;
@@ -136,12 +137,12 @@ class Lock:
             def schedule() -> None:
                 asyncio.run_coroutine_threadsafe(callback(self), loop).result()
 
-            self._logic.shared.on_lost(self._logic.key, schedule)
+            self._logic.shared.on_lost(self._logic.place, schedule)
         else:
-            self._logic.shared.on_lost(self._logic.key, lambda: callback(self))
+            self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
         return callback
 
-    async def __aenter__(self) -> Lock:
+    async def __aenter__(self) -> Self:
         scope = Scope(self, None, None, cancel_on_lost=True)
         await scope.__aenter__()
         self._callers.blocks_of(calling_task()).append(scope)
@@ -155,14 +156,14 @@ class Lock:
     ) -> None:
         blocks = self._callers.blocks_of(calling_task())
         for i in reversed(range(len(blocks))):
-            if blocks[i].lock._logic.key == self._logic.key:
+            if blocks[i].lock._logic.place == self._logic.place:
                 await blocks.pop(i).__aexit__(kind, error, trace)
                 return
         # Entered by another task, in the name of an explicit owner.
         await self.unlock()
 
     def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.Lock {shown(self._logic.key)!r}>"
+        return f"<pyredisson.asyncio.{type(self).__name__} {shown(self._logic.key)!r}>"
 
     def _owner(self) -> Owner:
         if self._owner_id is not None:
@@ -170,7 +171,7 @@ class Lock:
         return self._callers.current()
 
 
-class Scope:
+class Scope(Generic[AnyLock]):
     """One `async with` block around one hold: it ends its body when the hold is lost."""
 
     __slots__ = (
@@ -185,7 +186,7 @@ class Scope:
         "lock",
     )
 
-    def __init__(self, lock: Lock, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
+    def __init__(self, lock: AnyLock, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
         self.lock = lock
         self._wait = wait
         self._lease = lease
@@ -195,7 +196,7 @@ class Scope:
         self._hold: Hold | None = None
         self._task: asyncio.Task[Any] | None = None
 
-    async def __aenter__(self) -> Lock:
+    async def __aenter__(self) -> AnyLock:
         logic = self.lock._logic
         self._cancelled = False
         self._owner = self.lock._owner()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from typing import Protocol
 
 from pyredisson._core import HoldFields
+from pyredisson.scripts import ScriptSet
 
 logger = logging.getLogger("pyredisson")
 
@@ -71,6 +72,8 @@ class Hold(HoldFields):
     state: State
     listeners: list[Listener] | None
     """Called when the hold is lost or given back."""
+    token: int
+    """The fencing token of the latest acquire; 0 for a lock that has none."""
     under: Hold | None
     """A lost hold of the same owner that has not been given back yet."""
 
@@ -78,6 +81,11 @@ class Hold(HoldFields):
     def renewed(self) -> bool:
         """Whether any of the nested holds asked for the watchdog."""
         return None in self.leases if isinstance(self.leases, list) else self.leases is None
+
+    @property
+    def visited(self) -> bool:
+        """Whether the watchdog goes to the server for it before its lease ends."""
+        return self.lock.kept or self.renewed
 
     def nest(self, lease: int | None) -> None:
         """Counts one more hold."""
@@ -116,8 +124,8 @@ class Hold(HoldFields):
             self.listeners = [other for other in self.listeners or () if other != listener] or None
 
 
-HoldKey = tuple[bytes, int]
-"""The lock's name and the owner's id."""
+HoldKey = tuple[Hashable, int]
+"""The lock (its name; for a side of a read-write lock, also which one) and the owner's id."""
 
 Listener = Callable[[Hold], None]
 
@@ -130,14 +138,24 @@ def after_fork() -> None:
     _listening = threading.Lock()
 
 
+Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
+"""Makes the command that extends the leases of many holds by so many ms; its reply has 1 for each that is held."""
+
+
 class Held(Protocol):
     """What a hold needs to know of its lock."""
 
     key: bytes
     """The lock's name on the server."""
 
-    def release_command(self, hold: Hold) -> bytes:
-        """The idempotent command that frees the lock of that hold."""
+    renewal: Renewal
+    """Holds of locks with the same one are renewed in the same calls."""
+
+    kept: bool
+    """Whether also a fixed lease has something on the server that must be kept up."""
+
+    def abandon_command(self, hold: Hold) -> bytes:
+        """The idempotent command that frees the lock of that hold, when the client is closed."""
 
 
 class Holds:

@@ -29,16 +29,31 @@ class Channel:
     __slots__ = ("confirmed", "error", "idle_since", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: dict[Signal, None] = {}
+        self.waiters: dict[Signal, int] = {}
+        """What each of them needs: one lock, so many permits."""
         self.confirmed = False
         self.error: RedisError | None = None
         self.idle_since = 0.0
 
-    def wake_one(self) -> None:
-        for signal in self.waiters:
-            if not signal.is_set():
+    def heard(self, payload: bytes) -> None:
+        """A release of a lock (`0`: one may come; `1`: all may), as Redisson spells it; anything else is ignored."""
+        if payload == b"0":
+            self.wake(1)
+        elif payload == b"1":
+            self.wake_all()
+
+    def left(self, need: int) -> None:
+        """A waiter went with a wake-up that it didn't use: it goes to the next."""
+        self.wake(need)
+
+    def wake(self, supply: int) -> None:
+        """Those who come first and can have, of so much, what they need; who is awake already needs nothing."""
+        for signal, need in self.waiters.items():
+            if need <= supply and not signal.is_set():
                 signal.set()
-                return
+                supply -= need
+                if not supply:
+                    return
 
     def wake_all(self) -> None:
         for signal in self.waiters:
@@ -61,8 +76,11 @@ class Hub:
         """Names the connection that listens from now on."""
         self._subscriber = subscriber
 
-    def join(self, name: bytes, signal: Signal) -> Channel:
-        """Registers a waiter, which is told to look again as soon as messages are known to arrive."""
+    def join(self, name: bytes, signal: Signal, kind: type[Channel] = Channel, need: int = 1) -> Channel:
+        """Registers a waiter, which is told to look again as soon as messages are known to arrive.
+
+        `kind` says what the messages of that channel mean, `need` how much this waiter wants.
+        """
         subscriber = self._subscriber
         if subscriber is None:
             raise AssertionError("the hub has no subscriber")
@@ -72,13 +90,13 @@ class Hub:
                 if channel is not None:
                     # Its waiters are on their way out with the error.
                     self.waiting -= len(channel.waiters)
-                channel = self._channels[name] = Channel()
+                channel = self._channels[name] = kind()
                 subscriber.subscribe((name,))
             else:
                 # Whoever listened may have ended, with a thread that couldn't start or with another event loop.
                 subscriber.subscribe(())
             if signal not in channel.waiters:
-                channel.waiters[signal] = None
+                channel.waiters[signal] = need
                 self.waiting += 1
             if channel.confirmed:
                 # What was published between the caller's try and this moment went to nobody.
@@ -91,11 +109,11 @@ class Hub:
             channel = self._channels.get(name)
             if channel is None:
                 return
-            if signal in channel.waiters:
-                del channel.waiters[signal]
+            need = channel.waiters.pop(signal, 0)
+            if need:
                 self.waiting -= 1
-            if signal.is_set():
-                channel.wake_one()
+                if signal.is_set():
+                    channel.left(need)
             if not channel.waiters:
                 channel.idle_since = self._clock()
 
@@ -105,15 +123,11 @@ class Hub:
             return any(signal in channel.waiters for channel in self._channels.values())
 
     def message(self, name: bytes, payload: bytes) -> None:
-        """A release (`0`: one may come; `1`: all may), as Redisson spells it; anything else is ignored."""
+        """What a message means is the channel's to say."""
         with self.mutex:
             channel = self._channels.get(name)
-            if channel is None:
-                return
-            if payload == b"0":
-                channel.wake_one()
-            elif payload == b"1":
-                channel.wake_all()
+            if channel is not None:
+                channel.heard(payload)
 
     def subscribed(self, name: bytes) -> None:
         """The server confirmed: messages arrive from now on, what came before is unknown. All look again."""

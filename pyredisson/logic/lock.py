@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from pyredisson._core import command, pack, prefixed
 from pyredisson.errors import LockLostError, LockNotHeldError
-from pyredisson.logic import calls
+from pyredisson.logic import calls, waiting
 from pyredisson.logic.holds import (
     GIVEN_BACK,
     GONE,
@@ -21,24 +22,68 @@ from pyredisson.logic.holds import (
     shown,
 )
 from pyredisson.logic.shared import Shared
-from pyredisson.runtime import Cut, Reply, Signal
+from pyredisson.runtime import Cut, Reply
+from pyredisson.scripts import ScriptSet
 
 CHANNEL = b"redisson_lock__channel"
-UNHEARD_WAIT = 1.0
-"""Seconds between two looks while the subscription isn't confirmed: releases would go unnoticed."""
 FREE = -2
 """PTTL's answer when there is no key."""
 
 
-class LockLogic:
-    """What a lock does; owners and durations come in checked."""
+def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
+    """The command that extends the leases of locks, each a hash with its owner's field in it."""
+    return command(
+        b"EVALSHA",
+        scripts.lock_renew,
+        len(holds),
+        *[hold.lock.key for hold in holds],
+        lease,
+        *[hold.owner for hold in holds],
+    )
 
-    __slots__ = ("_channel", "key", "shared")
+
+class LockLogic:
+    """What a lock does; owners and durations come in checked.
+
+    The other kinds of lock are made from it by other commands: `acquire_command` and its like, `field_suffix`,
+    `renewal`; or by another way of waiting, `_wait`.
+    """
+
+    __slots__ = ("_channel", "key", "place", "shared")
+
+    prefix = CHANNEL
+    """Of the channel on which a release is published."""
+    field_suffix = b""
+    """What follows the owner's name in its field of the hash."""
+    renewal = staticmethod(renew)
+    kept = False
 
     def __init__(self, shared: Shared, key: bytes) -> None:
         self.shared = shared
         self.key = key
-        self._channel = prefixed(CHANNEL, key)
+        self.place: Hashable = key
+        """The lock in the table of holds."""
+        self._channel = prefixed(self.prefix, key)
+
+    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        """Takes the lock, or counts up to `count` holds; idempotent. `waits`: whoever asks is going to wait.
+
+        Its reply is None when it was taken (or a list of one number, the fencing token), else the time left
+        to the holder in ms (-1: endless), or `FREE` if an earlier hold was to be counted that isn't there.
+        """
+        return pack(self.shared.runtime.scripts.lock_acquire, self.key, owner, count, lease)
+
+    def release_command(self, owner: bytes, count: int) -> bytes:
+        """Leaves the owner with `count` holds; idempotent. Its reply is None if it has none."""
+        return pack(self.shared.runtime.scripts.lock_release, self.key, self._channel, owner, count)
+
+    def force_command(self) -> bytes:
+        """Removes the lock whoever holds it. Its reply is 1 if anything was removed."""
+        return pack(self.shared.runtime.scripts.lock_force_release, self.key, self._channel)
+
+    def abandon_command(self, hold: Hold) -> bytes:
+        """What frees the lock of that hold, when the client is closed."""
+        return self.release_command(hold.owner, 0)
 
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.
@@ -48,56 +93,31 @@ class LockLogic:
         busy = await self._try(owner, lease, deadline)
         if busy is None:
             return True
-        shared = self.shared
-        if deadline is not None and shared.clock() >= deadline:
+        if deadline is not None and self.shared.clock() >= deadline:
             return False
-        freed = shared.runtime.signal()
         hold = self.hold_of(owner.id)
         before = 0 if hold is None or hold.state is not HELD else hold.count
         try:
-            return await self._wait(owner, lease, deadline, busy, freed)
+            return await self._wait(owner, lease, deadline, busy)
         except BaseException:
-            # Interrupted on the way out with the lock in its hands, or before it left the channel.
-            shared.hub.leave(self._channel, freed)
+            # Interrupted on the way out with the lock in its hands.
             hold = self.hold_of(owner.id)
             if hold is not None and hold.state is HELD and hold.count > before:
                 self.settle(owner, hold, before)
             raise
 
-    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float, freed: Signal) -> bool:
-        shared = self.shared
-        runtime = shared.runtime
-        try:
-            channel = shared.hub.join(self._channel, freed)
-            while True:
-                if channel.error is not None:
-                    raise channel.error
-                rest = busy if channel.confirmed else min(busy, UNHEARD_WAIT)
-                if deadline is not None:
-                    left = deadline - shared.clock()
-                    if left <= 0:
-                        return False
-                    rest = min(rest, left)
-                await runtime.wait(freed, rest)
-                freed.clear()
-                # Every wake-up is followed by a try: only a script's reply gives a lock.
-                again = await self._try(owner, lease, deadline)
-                if again is None:
-                    return True
-                busy = again
-        except BaseException:
-            # Woken, but it never came to a try that counts: leaving passes the wake-up on.
-            freed.set()
-            raise
-        finally:
-            shared.hub.leave(self._channel, freed)
+    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+        """What `acquire` does after a first try that told it to wait `busy` seconds at most."""
+        return await waiting.until(
+            self.shared, self._channel, lambda: self._try(owner, lease, deadline), busy, deadline
+        )
 
     async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
         shared = self.shared
         if shared.closed:
             shared.check_open()
-        key = (self.key, owner.id)
+        key = (self.place, owner.id)
         hold = shared.holds.table.get(key)
         now = shared.clock()
         if hold is not None and (hold.state is not HELD or hold.ends <= now):
@@ -107,12 +127,13 @@ class LockLogic:
             under = None
         ms = shared.lease if lease is None else lease
         if hold is None:
-            count, name = 1, owner.name
+            count, name = 1, owner.name + self.field_suffix
         else:
             count, name = hold.count + 1, hold.owner
         runtime = shared.runtime
         sure = owner.name
-        payload = pack(runtime.scripts.lock_acquire, self.key, name, count, ms)
+        payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
+        token = 0
         try:
             try:
                 busy = await runtime.send(payload)
@@ -125,6 +146,9 @@ class LockLogic:
                     deadline=deadline,
                     on_doubt=owner.rename,
                 )
+            if busy.__class__ is list:
+                (token,) = busy
+                busy = None
             if busy is None:
                 ends = now + ms / 1000
                 if hold is not None and hold.state is not HELD:
@@ -143,6 +167,7 @@ class LockLogic:
                     hold.nest(lease)
                     hold.ends = max(hold.ends, ends)
                     shared.watchdog.watch_nested(hold, now)
+                hold.token = token
                 if shared.closed:
                     shared.check_open()
                 return None
@@ -153,7 +178,7 @@ class LockLogic:
                     self.settle(owner, hold, count - 1)
                 else:
                     owner.rename()
-                    runtime.post(self._release_command(name, 0))
+                    runtime.post(self.release_command(name, 0))
             raise
         if hold is not None:
             shared.holds.lose(hold, GONE)
@@ -169,7 +194,7 @@ class LockLogic:
         """
         owner.rename()
         self._cut_down(hold, count)
-        self.shared.runtime.post(self._release_command(hold.owner, count))
+        self.shared.runtime.post(self.release_command(hold.owner, count))
 
     def _cut_down(self, hold: Hold, count: int) -> None:
         if count:
@@ -197,7 +222,7 @@ class LockLogic:
             raise await self._stranger(owner)
         count = hold.count - 1
         runtime = shared.runtime
-        payload = pack(runtime.scripts.lock_release, self.key, self._channel, hold.owner, count)
+        payload = self.release_command(hold.owner, count)
         try:
             proven = (hold.state is HELD and hold.ends > shared.clock()) or shared.holds.proven(hold)
             if proven and not count:
@@ -224,20 +249,11 @@ class LockLogic:
         if hold.state is LOST:
             raise LockLostError(self.loss_of(owner, hold))
 
-    def release_command(self, hold: Hold) -> bytes:
-        """The idempotent command that frees the lock of that hold."""
-        return self._release_command(hold.owner, 0)
-
-    def _release_command(self, name: bytes, count: int) -> bytes:
-        return pack(self.shared.runtime.scripts.lock_release, self.key, self._channel, name, count)
-
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""
-        ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.key]
+        ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.place]
         # Not sent again: a second run may hit the next holder.
-        removed = await self._call(
-            pack(self.shared.runtime.scripts.lock_force_release, self.key, self._channel), idempotent=False
-        )
+        removed = await self._call(self.force_command(), idempotent=False)
         if removed == 1:
             for hold in ours:
                 if hold.state is HELD:
@@ -252,7 +268,7 @@ class LockLogic:
     async def hold_count(self, owner_id: int) -> int:
         """How often that owner of this client holds it, as the server and the local clock both say."""
         shared = self.shared
-        key = (self.key, owner_id)
+        key = (self.place, owner_id)
         hold = shared.holds.live(key)
         if hold is None:
             shared.check_open()
@@ -276,7 +292,7 @@ class LockLogic:
 
     def hold_of(self, owner_id: int) -> Hold | None:
         """The owner's hold, lost or not."""
-        return self.shared.holds.table.get((self.key, owner_id))
+        return self.shared.holds.table.get((self.place, owner_id))
 
     async def _stranger(self, owner: Owner) -> LockNotHeldError:
         fields: list[Any] = await self._call(command(b"HKEYS", self.key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from pyredisson.config import Config
 from pyredisson.durations import lease_ms
@@ -47,7 +47,7 @@ class Shared:
         self._start = start
         self._notify = notify
         self._say_last = say_last
-        self._callbacks: dict[bytes, tuple[Callback, ...]] = {}
+        self._callbacks: dict[Hashable, tuple[Callback, ...]] = {}
 
     def begin(self, runtime: Runtime, watchdog_runtime: Runtime, hub: Hub) -> None:
         """As a new client that owns nothing; also after `fork`, where what there was is the parent's."""
@@ -75,9 +75,9 @@ class Shared:
         else:
             self.watchdog.repair(payload)
 
-    def on_lost(self, name: bytes, callback: Callback) -> None:
-        """Has `callback` called for each hold of that lock which this client loses."""
-        self._callbacks[name] = (*self._callbacks.get(name, ()), callback)
+    def on_lost(self, place: Hashable, callback: Callback) -> None:
+        """Has `callback` called for each hold of that lock, by its place in the table, which this client loses."""
+        self._callbacks[place] = (*self._callbacks.get(place, ()), callback)
 
     def check_open(self) -> None:
         """Raises `ClosedError` for a closed client."""
@@ -96,5 +96,5 @@ class Shared:
         return left
 
     def _lost(self, hold: Hold) -> None:
-        for callback in self._callbacks.get(hold.lock.key, ()):
+        for callback in self._callbacks.get(hold.key[0], ()):
             self._notify(callback)

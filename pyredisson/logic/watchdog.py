@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from redis.exceptions import NoScriptError, RedisError
 
-from pyredisson._core import Wheel, command
+from pyredisson._core import Wheel
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
-from pyredisson.logic.holds import GONE, HELD, Hold, Holds, logger
+from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger
 from pyredisson.runtime import Cut, Reply, Runtime
 from pyredisson.scripts import as_eval
 
@@ -76,7 +76,7 @@ class Watchdog:
 
     def watch(self, hold: Hold, now: float) -> None:
         """Keeps an eye on a hold: renews it, or tells when its lease ends. `now` is when the acquire was sent."""
-        if hold.leases is None or hold.renewed:
+        if hold.leases is None or hold.visited:
             if not self._grain_begins <= now < self._grain_ends:
                 self._next_grain(now)
             due = self._renewal_due
@@ -94,7 +94,7 @@ class Watchdog:
 
     def watch_nested(self, hold: Hold, now: float) -> None:
         """The same after a nested acquire: a renewal may come earlier by it, but never later."""
-        if not hold.renewed or hold.due < 0 or int(now * 1000) + self._round < hold.due:
+        if not hold.visited or hold.due < 0 or int(now * 1000) + self._round < hold.due:
             self.watch(hold, now)
 
     def repair(self, payload: bytes) -> None:
@@ -145,7 +145,7 @@ class Watchdog:
         if hold.state is not HELD or not self._holds.proven(hold):
             return
         self._wheel.add(hold, int(hold.ends * 1000) + 1)
-        if hold.renewed:
+        if hold.visited:
             self._due.append(hold)
             self._work.set()
 
@@ -169,14 +169,14 @@ class Watchdog:
             await runtime.wait(self._work, pause)
 
     async def _renew_due(self) -> bool:
-        due = []
+        due: dict[Renewal, list[Hold]] = {}
         while self._due:
             hold = self._due.popleft()
-            if hold.state is HELD and hold.renewed:
-                due.append(hold)
+            if hold.state is HELD and hold.visited:
+                due.setdefault(hold.lock.renewal, []).append(hold)
         if not due:
             return False
-        batches = [due[i : i + BATCH] for i in range(0, len(due), BATCH)]
+        batches = [holds[i : i + BATCH] for holds in due.values() for i in range(0, len(holds), BATCH)]
         failed: list[Hold] = []
         applied = 0
         sent_at = self._runtime.clock()
@@ -190,7 +190,7 @@ class Watchdog:
                     failed.extend(batch)
                 applied += 1
         except (Cut, RedisError) as problem:
-            logger.warning("renewing %d locks failed and is tried again: %s", len(due), problem)
+            logger.warning("renewing %d locks failed and is tried again: %s", sum(map(len, batches)), problem)
         finally:
             # Whatever happened, nobody's lease is forgotten.
             for batch in batches[applied:]:
@@ -211,20 +211,14 @@ class Watchdog:
                 self._wheel.discard(hold)
                 self._holds.lose(hold, GONE)
             else:
-                hold.ends = max(hold.ends, ends)
-                self._wheel.add(hold, due)
+                if hold.renewed:
+                    hold.ends = max(hold.ends, ends)
+                self._wheel.add(hold, min(due, int(hold.ends * 1000) + 1))
         if due < self._looks_at:
             self._look_earlier()
 
     def _command(self, batch: Sequence[Hold]) -> bytes:
-        return command(
-            b"EVALSHA",
-            self._runtime.scripts.lock_renew,
-            len(batch),
-            *[hold.lock.key for hold in batch],
-            self._lease_ms,
-            *[hold.owner for hold in batch],
-        )
+        return batch[0].lock.renewal(self._runtime.scripts, batch, self._lease_ms)
 
     async def _repair_all(self) -> bool:
         # They stay in the list until they have run: who closes the client meanwhile has to see them.

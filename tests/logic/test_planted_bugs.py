@@ -23,8 +23,8 @@ ENOUGH = 4000
 class NoLookAgain(Hub):
     """Tells nobody that messages arrive from now on."""
 
-    def join(self, name: bytes, signal: Signal) -> Channel:
-        channel = super().join(name, signal)
+    def join(self, name: bytes, signal: Signal, kind: type[Channel] = Channel, need: int = 1) -> Channel:
+        channel = super().join(name, signal, kind, need)
         signal.clear()
         return channel
 

@@ -163,7 +163,8 @@ class Judge:
         for client in self.clients:
             if not client.alive:
                 continue
-            for (key, _), hold in client.shared.holds.table.items():
+            for hold in client.shared.holds.table.values():
+                key = hold.lock.key
                 if hold.state is not HELD or hold.ends <= now or (key, hold.owner) in self._tampered:
                     continue
                 if key in believed:

@@ -10,7 +10,7 @@ from lupa import lua51
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pyredisson.runtime import Reply
-from pyredisson.scripts import script
+from pyredisson.scripts import NAMES, script
 from pyredisson.wire.replies import as_error
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -174,8 +174,7 @@ class Server:
         return _converted(_run(function, self.keyspace.call, int(args[0]), *args[1:]))
 
 
-_NAMES = ("lock_acquire", "lock_release", "lock_force_release", "lock_renew")
-_SCRIPTS = [script(name, flags=flags) for name in _NAMES for flags in (False, True)]
+_SCRIPTS = [script(name, flags=flags) for name in NAMES for flags in (False, True)]
 _SCRIPT_OF = {known.sha: known for known in _SCRIPTS}
 _SHA_OF = {known.text: known.sha for known in _SCRIPTS}
 
