@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar, cast
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.lock import Holding, Lost
 
 T = TypeVar("T")
 PATIENCE = 5.0
@@ -150,8 +149,28 @@ class Behind:
 class _Awaited:
     """An object of the thread world, whose methods are awaited."""
 
-    _at_once = frozenset({"get_lock", "hold", "on_lost", "is_set"})
-    _objects = (pyredisson.Client, pyredisson.Lock, Holding, Lost)
+    _at_once = frozenset(
+        {
+            "get_count_down_latch",
+            "get_fair_lock",
+            "get_fenced_lock",
+            "get_lock",
+            "get_multi_lock",
+            "get_non_reentrant_fair_lock",
+            "get_non_reentrant_lock",
+            "get_permit_expirable_semaphore",
+            "get_read_write_lock",
+            "get_red_lock",
+            "get_semaphore",
+            "get_spin_lock",
+            "hold",
+            "is_set",
+            "on_lost",
+            "read_lock",
+            "write_lock",
+        }
+    )
+    """What isn't awaited in either world."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -162,6 +181,7 @@ class _Awaited:
             return self._wrapped(value)
 
         def at_once(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(arg._target if isinstance(arg, _Awaited) else arg for arg in args)
             return self._wrapped(value(*args, **kwargs))
 
         async def awaited(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +201,9 @@ class _Awaited:
     def _wrapped(self, value: Any) -> Any:
         if value is self._target:
             return self
-        return _Awaited(value) if isinstance(value, self._objects) else value
+        # Every object of the library but its errors.
+        ours = type(value).__module__.startswith("pyredisson.") and not isinstance(value, Exception)
+        return _Awaited(value) if ours else value
 
 
 class _Thread(Other[T]):
