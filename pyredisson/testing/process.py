@@ -120,11 +120,14 @@ def make_certificates(directory: Path) -> None:
         raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
     (directory / "names").write_text(
         "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
+        # Python 3.13 insists on what RFC 5280 asks for: this, and the key usage of the authority below.
+        "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
     )
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
     signer = "-CA ca.pem -CAkey ca.key -set_serial 1"
+    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"
     for command in (
-        f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca",
+        f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca {usage}",
         f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
         f"openssl x509 -req {signer} -in server.csr -out server.pem -days 2 -extfile names",
     ):
