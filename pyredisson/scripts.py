@@ -13,6 +13,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "lock_force_release": (1, 1),
     "lock_release": (1, 3),
     "lock_renew": None,
+    "once_delete": None,
 }
 """How many keys and how many arguments each script takes; None: that varies."""
 

@@ -11,6 +11,7 @@ from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import GIVEN_BACK, Hold, Holds, Owner
 from pyredisson.logic.hub import Hub
+from pyredisson.logic.once import Lanes
 from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.runtime import Runtime
 
@@ -54,6 +55,7 @@ class Shared:
         self.runtime = runtime
         self.clock = runtime.clock
         self.id = str(uuid.uuid4())
+        self.lanes = Lanes(self.id, runtime, self.attempts)
         self.holds = Holds(runtime.clock, self._lost)
         self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease, self._start)
         self.hub = hub

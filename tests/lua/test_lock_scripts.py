@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -15,14 +14,11 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.scripts import Script
+from pyredisson.scripts import NAMES, Script
 from pyredisson.testing import Server
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b:1", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:7"
 CHANNEL = "redisson_lock__channel:{orders}"
-NAMES = sorted(
-    file.name.removesuffix(".lua") for file in files("pyredisson.lua").iterdir() if file.name.endswith(".lua")
-)
 
 
 class Scripted:

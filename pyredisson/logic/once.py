@@ -1,0 +1,114 @@
+"""Calls that add instead of stating a result: each is executed once, however often it is sent."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import prefixed
+from pyredisson.logic import calls
+from pyredisson.runtime import Cut, Reply, Runtime
+
+REMEMBERED = 600.0
+"""Seconds for which the server surely knows what a call did: `once.lua` keeps that for a minute more."""
+
+
+class Lane:
+    """What at most one call at a time goes over; `number` is that call's, and only grows.
+
+    The server keeps the latest number that it executed on a lane, for each name, and its result: a copy that
+    comes again gets that result, and one that comes late is not executed. A call has two numbers, its own and the
+    next one, which its undoing takes.
+    """
+
+    __slots__ = ("doubted", "number", "suffix")
+
+    def __init__(self, suffix: bytes) -> None:
+        self.suffix = suffix
+        """What makes the key of this lane out of an object's `memory`."""
+        self.number = 0
+        self.doubted = False
+        """Whether a copy of the present call may have run, or may run late."""
+
+    def doubt(self) -> None:
+        self.doubted = True
+
+
+class Lanes:
+    """The lanes of one client, as many as it ever had calls at the same time; and the calls on them."""
+
+    def __init__(self, client_id: str, runtime: Runtime, attempts: int) -> None:
+        self._suffix = f":{client_id}:"
+        self._runtime = runtime
+        self._attempts = attempts
+        self._ids = itertools.count()
+        self._free: dict[Lane, None] = {}
+
+    def take(self) -> Lane:
+        """A lane for one call, with a new number. One that is never used is missed by nobody."""
+        try:
+            lane, _ = self._free.popitem()
+        except KeyError:
+            lane = Lane(f"{self._suffix}{next(self._ids)}".encode())
+        lane.number += 2
+        lane.doubted = False
+        return lane
+
+    async def call(
+        self,
+        lane: Lane,
+        payload: bytes,
+        *,
+        deadline: float | None = None,
+        undo: Callable[[Lane], bytes] | None = None,
+        complete: bool = False,
+    ) -> Reply:
+        """Sends a command that carries the lane's key and number, again where needed, and gives the lane back.
+
+        A call that fails, or is interrupted, was executed once or not at all, and what happens then is done in
+        the background: with `undo`, a command is posted that takes back what the call may have done, and keeps
+        late copies of it from running; with `complete`, the call itself is repeated until it has run. Else
+        nothing.
+
+        With `undo`, a reply that isn't positive means that nothing was done, and nothing remembered. All other
+        scripts remember whatever they reply.
+        """
+        runtime = self._runtime
+        sent_at = runtime.clock()
+        try:
+            try:
+                reply = await runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply, _ = await calls.repeat(
+                    runtime,
+                    payload,
+                    problem,
+                    attempts=self._attempts,
+                    deadline=deadline,
+                    # After a long pause the server may have forgotten that it ran.
+                    idempotent=runtime.clock() - sent_at < REMEMBERED,
+                    on_doubt=lane.doubt,
+                )
+            if lane.doubted and undo is not None and reply <= 0:
+                # Nothing was had, and a late copy must not have it.
+                runtime.post(undo(lane))
+                return reply
+        except BaseException as error:
+            # A lane about which something is posted is not used again: a later number would hide the doubtful one.
+            if complete:
+                runtime.post(payload)
+            elif undo is not None and (lane.doubted or not isinstance(error, RedisError)):
+                runtime.post(undo(lane))
+            else:
+                self._free[lane] = None
+            raise
+        # An assignment: after a call a signal could strike, and what was done would be nobody's.
+        self._free[lane] = None
+        return reply
+
+
+def memory(key: bytes) -> bytes:
+    """What the keys begin with in which the server keeps what it executed for the object of that name."""
+    return prefixed(b"pyredisson_once", key)
