@@ -1,0 +1,256 @@
+"""The simulator's hashes, lists and sorted sets; one that is empty is no key any more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import ResponseError
+
+from pyredisson.runtime import Reply
+
+from .keys import SYNTAX, Hash, Keys, List, SortedSet, integer
+
+NO_FLOAT = "ERR value is not a valid float"
+NO_BOUND = "ERR min or max is not a float"
+
+
+class Hashes(Keys):
+    """The commands for hashes."""
+
+    def do_hexists(self, key: bytes, field: bytes) -> int:
+        return int(field in (self.of(Hash, key) or ()))
+
+    def do_hget(self, key: bytes, field: bytes) -> bytes | None:
+        return (self.of(Hash, key) or Hash()).get(field)
+
+    def do_hmget(self, key: bytes, *fields: bytes) -> list[bytes | None]:
+        value = self.of(Hash, key) or Hash()
+        return [value.get(field) for field in fields]
+
+    def do_hkeys(self, key: bytes) -> list[bytes]:
+        return list(self.of(Hash, key) or ())
+
+    def do_hgetall(self, key: bytes) -> list[bytes]:
+        return [text for pair in (self.of(Hash, key) or Hash()).items() for text in pair]
+
+    def do_hlen(self, key: bytes) -> int:
+        return len(self.of(Hash, key) or ())
+
+    def do_hset(self, key: bytes, *pairs: bytes) -> int:
+        fields = self.of(Hash, key)
+        if fields is None:
+            fields = Hash()
+            self.put(key, fields)
+        before = len(fields)
+        fields.update(zip(pairs[::2], pairs[1::2], strict=True))
+        return len(fields) - before
+
+    def do_hincrby(self, key: bytes, field: bytes, by: bytes) -> int:
+        step = integer(by)
+        number = integer(self.do_hget(key, field) or b"0") + step
+        self.do_hset(key, field, b"%d" % number)
+        return number
+
+    def do_hdel(self, key: bytes, *fields: bytes) -> int:
+        value = self.of(Hash, key)
+        if value is None:
+            return 0
+        removed = sum(value.pop(field, None) is not None for field in fields)
+        if not value:
+            self.drop(key)
+        return removed
+
+
+class Lists(Keys):
+    """The commands for lists."""
+
+    def do_llen(self, key: bytes) -> int:
+        return len(self.of(List, key) or ())
+
+    def do_lindex(self, key: bytes, index: bytes) -> bytes | None:
+        value = self.of(List, key) or List()
+        number = integer(index)
+        return value[number] if -len(value) <= number < len(value) else None
+
+    def do_lrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
+        first_index, last_index = integer(first), integer(last)
+        return _part(self.of(List, key) or List(), first_index, last_index)
+
+    def do_rpush(self, key: bytes, *items: bytes) -> int:
+        value = self.of(List, key)
+        if value is None:
+            value = List()
+            self.put(key, value)
+        value.extend(items)
+        return len(value)
+
+    def do_lpush(self, key: bytes, *items: bytes) -> int:
+        self.do_rpush(key)
+        value = self.of(List, key)
+        assert value is not None
+        value[:0] = reversed(items)
+        return len(value)
+
+    def do_lpop(self, key: bytes) -> bytes | None:
+        return self._pop(key, 0)
+
+    def do_rpop(self, key: bytes) -> bytes | None:
+        return self._pop(key, -1)
+
+    def _pop(self, key: bytes, index: int) -> bytes | None:
+        value = self.of(List, key)
+        if value is None:
+            return None
+        item = value.pop(index)
+        if not value:
+            self.drop(key)
+        return item
+
+    def do_lrem(self, key: bytes, count: bytes, item: bytes) -> int:
+        most = integer(count)
+        value = self.of(List, key)
+        if value is None:
+            return 0
+        places = [index for index, other in enumerate(value) if other == item]
+        if most < 0:
+            places.reverse()
+        places = places[: abs(most)] if most else places
+        for index in sorted(places, reverse=True):
+            del value[index]
+        if not value:
+            self.drop(key)
+        return len(places)
+
+
+class SortedSets(Keys):
+    """The commands for sorted sets."""
+
+    def do_zadd(self, key: bytes, *args: bytes) -> Reply:
+        options = 0
+        while options < len(args) and args[options].upper() in (b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"):
+            options += 1
+        flags = {word.upper() for word in args[:options]}
+        pairs = args[options:]
+        if len(pairs) % 2 or not pairs:
+            raise ResponseError(SYNTAX)
+        if {b"NX", b"XX"} <= flags or (b"NX" in flags and flags & {b"GT", b"LT"}) or {b"GT", b"LT"} <= flags:
+            raise ResponseError("ERR options at the same time are not compatible")
+        scores = [_float(text, NO_FLOAT) for text in pairs[::2]]
+        value = self.of(SortedSet, key)
+        members = SortedSet() if value is None else value
+        before = len(members)
+        changed = 0
+        new: float | None = None
+        for score, member in zip(scores, pairs[1::2], strict=True):
+            old = members.get(member)
+            if (old is None and b"XX" in flags) or (old is not None and b"NX" in flags):
+                continue
+            new = score + (old or 0.0) if b"INCR" in flags else score
+            if old is not None and ((b"GT" in flags and new <= old) or (b"LT" in flags and new >= old)):
+                new = None
+                continue
+            members[member] = new
+            changed += new != old
+        if value is None and members:
+            self.put(key, members)
+        if b"INCR" in flags:
+            return None if new is None else shown(new)
+        return changed if b"CH" in flags else len(members) - before
+
+    def do_zincrby(self, key: bytes, by: bytes, member: bytes) -> Reply:
+        return self.do_zadd(key, b"INCR", by, member)
+
+    def do_zscore(self, key: bytes, member: bytes) -> bytes | None:
+        score = (self.of(SortedSet, key) or SortedSet()).get(member)
+        return None if score is None else shown(score)
+
+    def do_zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
+        return [self.do_zscore(key, member) for member in members]
+
+    def do_zcard(self, key: bytes) -> int:
+        return len(self.of(SortedSet, key) or ())
+
+    def do_zrem(self, key: bytes, *members: bytes) -> int:
+        value = self.of(SortedSet, key)
+        if value is None:
+            return 0
+        removed = sum(value.pop(member, None) is not None for member in members)
+        if not value:
+            self.drop(key)
+        return removed
+
+    def do_zcount(self, key: bytes, lowest: bytes, highest: bytes) -> int:
+        return len(self._between(key, lowest, highest))
+
+    def do_zremrangebyscore(self, key: bytes, lowest: bytes, highest: bytes) -> int:
+        members = self._between(key, lowest, highest)
+        return self.do_zrem(key, *members) if members else 0
+
+    def do_zrangebyscore(self, key: bytes, lowest: bytes, highest: bytes, *options: bytes) -> list[bytes]:
+        words = [word.upper() for word in options]
+        members = self._between(key, lowest, highest)
+        if b"LIMIT" in words:
+            at = words.index(b"LIMIT")
+            first, count = integer(words[at + 1]), integer(words[at + 2])
+            members = members[first:] if count < 0 else members[first : first + count]
+        return self._listed(key, members, scores=b"WITHSCORES" in words)
+
+    def do_zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> list[bytes]:
+        words = [word.upper() for word in options]
+        if b"BYSCORE" in words:
+            words.remove(b"BYSCORE")
+            return self.do_zrangebyscore(key, first, last, *words)
+        first_index, last_index = integer(first), integer(last)
+        members = self._sorted(key)
+        if b"REV" in words:
+            members.reverse()
+        return self._listed(key, _part(members, first_index, last_index), scores=b"WITHSCORES" in words)
+
+    def do_zpopmin(self, key: bytes) -> list[bytes]:
+        popped = self.do_zrange(key, b"0", b"0", b"WITHSCORES")
+        if popped:
+            self.do_zrem(key, popped[0])
+        return popped
+
+    def _sorted(self, key: bytes) -> list[bytes]:
+        scores = self.of(SortedSet, key) or SortedSet()
+        return sorted(scores, key=lambda member: (scores[member], member))
+
+    def _between(self, key: bytes, lowest: bytes, highest: bytes) -> list[bytes]:
+        low, high = _bound(lowest, math.nextafter), _bound(highest, lambda end, _: math.nextafter(end, -math.inf))
+        scores = self.of(SortedSet, key) or SortedSet()
+        return [member for member in self._sorted(key) if low <= scores[member] <= high]
+
+    def _listed(self, key: bytes, members: Sequence[bytes], *, scores: bool) -> list[bytes]:
+        if not scores:
+            return list(members)
+        known = self.of(SortedSet, key) or SortedSet()
+        return [text for member in members for text in (member, shown(known[member]))]
+
+
+def shown(score: float) -> bytes:
+    """A score as Redis writes it."""
+    return b"%.17g" % score
+
+
+def _bound(text: bytes, beyond: Callable[[float, float], float]) -> float:
+    if text.startswith(b"("):
+        return beyond(_float(text[1:], NO_BOUND), math.inf)
+    return _float(text, NO_BOUND)
+
+
+def _float(text: bytes, otherwise: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ResponseError(otherwise) from None
+    if math.isnan(number):
+        raise ResponseError(otherwise)
+    return number
+
+
+def _part(items: Sequence[bytes], first: int, last: int) -> list[bytes]:
+    start = max(0, first + len(items) if first < 0 else first)
+    stop = last + len(items) if last < 0 else last
+    return list(items[start : stop + 1])

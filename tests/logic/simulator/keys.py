@@ -1,0 +1,191 @@
+"""What a server of the simulator holds: keys that expire on a virtual clock; the commands for any key, and strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from redis.exceptions import ResponseError
+
+from pyredisson.runtime import Reply
+
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+NO_INTEGER = "ERR value is not an integer or out of range"
+SYNTAX = "ERR syntax error"
+
+
+class Hash(dict[bytes, bytes]):
+    """Fields, in the order in which they came."""
+
+
+class List(list[bytes]):
+    """From the head to the tail."""
+
+
+class SortedSet(dict[bytes, float]):
+    """Members and their scores."""
+
+
+Value = bytes | Hash | List | SortedSet
+Kind = TypeVar("Kind", bytes, Hash, List, SortedSet)
+
+
+class Status(bytes):
+    """A simple string: to a client it is one like all others, to a script a table with `ok` in it."""
+
+
+OK = Status(b"OK")
+
+
+class Keys:
+    """Values with their ends. A method `do_name` is the command NAME."""
+
+    def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int]) -> None:
+        self._clock = clock
+        self.values: dict[bytes, Value] = {}
+        self.ends: dict[bytes, int] = {}
+        self.freed: dict[bytes, tuple[float, bool]] = {}
+        """When a key went last, and whether its time was over (no message tells of that)."""
+        self.on_taken: Callable[[bytes], None] | None = None
+        """Called when a key comes into being."""
+        self.commands: dict[bytes, Callable[..., Reply]] = {
+            name.removeprefix("do_").upper().encode(): getattr(self, name)
+            for name in dir(self)
+            if name.startswith("do_")
+        }
+        self.commands[b"PUBLISH"] = self.commands[b"SPUBLISH"] = publish
+
+    def value(self, key: bytes) -> Value | None:
+        """What stands under the key, if its time isn't over."""
+        ends = self.ends.get(key)
+        if ends is not None and self.now() > ends:
+            del self.values[key], self.ends[key]
+            self.freed[key] = (ends / 1000, True)
+        return self.values.get(key)
+
+    def of(self, kind: type[Kind], key: bytes) -> Kind | None:
+        """The key's value, which must be one of that kind."""
+        value = self.value(key)
+        if value is None or isinstance(value, kind):
+            return value
+        raise ResponseError(WRONG_TYPE)
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Makes a key, or gives one another value; its end stays."""
+        if self.on_taken is not None and self.value(key) is None:
+            self.on_taken(key)
+        self.values[key] = value
+
+    def drop(self, key: bytes) -> None:
+        """Removes a key that is there."""
+        del self.values[key]
+        self.ends.pop(key, None)
+        self.freed[key] = (self._clock(), False)
+
+    def now(self) -> int:
+        """Milliseconds."""
+        return int(self._clock() * 1000)
+
+    def do_del(self, *keys: bytes) -> int:
+        there = [key for key in dict.fromkeys(keys) if self.value(key) is not None]
+        for key in there:
+            self.drop(key)
+        return len(there)
+
+    do_unlink = do_del
+
+    def do_exists(self, *keys: bytes) -> int:
+        return sum(self.value(key) is not None for key in keys)
+
+    def do_type(self, key: bytes) -> Status:
+        names: dict[type, bytes] = {bytes: b"string", Hash: b"hash", List: b"list", SortedSet: b"zset"}
+        return Status(names.get(type(self.value(key)), b"none"))
+
+    def do_pexpire(self, key: bytes, lease: bytes) -> int:
+        return self.do_pexpireat(key, b"%d" % (self.now() + integer(lease)))
+
+    def do_pexpireat(self, key: bytes, when: bytes) -> int:
+        ends = integer(when)
+        if self.value(key) is None:
+            return 0
+        if ends <= self.now():
+            self.drop(key)
+        else:
+            self.ends[key] = ends
+        return 1
+
+    def do_persist(self, key: bytes) -> int:
+        return int(self.value(key) is not None and self.ends.pop(key, None) is not None)
+
+    def do_pttl(self, key: bytes) -> int:
+        if self.value(key) is None:
+            return -2
+        ends = self.ends.get(key)
+        return -1 if ends is None else ends - self.now()
+
+    def do_time(self) -> list[bytes]:
+        micros = int(self._clock() * 1e6)
+        return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
+
+    def do_flushall(self) -> Status:
+        for key in list(self.values):
+            if self.value(key) is not None:
+                self.drop(key)
+        return OK
+
+    def do_get(self, key: bytes) -> bytes | None:
+        return self.of(bytes, key)
+
+    def do_set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
+        ends = None
+        words = iter(option.upper() for option in options)
+        flags = set()
+        for word in words:
+            if word in (b"PX", b"EX"):
+                span = integer(next(words)) * (1 if word == b"PX" else 1000)
+                if span <= 0:
+                    raise ResponseError("ERR invalid expire time in 'set' command")
+                ends = self.now() + span
+            elif word in (b"NX", b"XX", b"KEEPTTL", b"GET"):
+                flags.add(word)
+            else:
+                raise ResponseError(SYNTAX)
+        before = self.of(bytes, key) if b"GET" in flags else self.value(key)
+        refused = b"XX" in flags if before is None else b"NX" in flags
+        if not refused:
+            self.put(key, value)
+            if b"KEEPTTL" not in flags:
+                self.ends.pop(key, None)
+            if ends is not None:
+                self.ends[key] = ends
+        if b"GET" in flags:
+            return before
+        return None if refused else OK
+
+    def do_incrby(self, key: bytes, by: bytes) -> int:
+        step = integer(by)
+        number = integer(self.of(bytes, key) or b"0") + step
+        if not -(2**63) <= number < 2**63:
+            raise ResponseError("ERR increment or decrement would overflow")
+        self.put(key, b"%d" % number)
+        return number
+
+    def do_incr(self, key: bytes) -> int:
+        return self.do_incrby(key, b"1")
+
+    def do_decrby(self, key: bytes, by: bytes) -> int:
+        return self.do_incrby(key, b"%d" % -integer(by))
+
+    def do_decr(self, key: bytes) -> int:
+        return self.do_incrby(key, b"-1")
+
+
+def integer(text: bytes) -> int:
+    """A number as Redis takes it: no sign but a minus, no blanks, no leading zeros, 64 bits."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise ResponseError(NO_INTEGER) from None
+    if b"%d" % number != text or not -(2**63) <= number < 2**63:
+        raise ResponseError(NO_INTEGER)
+    return number

@@ -1,0 +1,243 @@
+"""The commands of the simulator's server reply as a real server's do: to a client, and to a script."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+from redis.exceptions import RedisError
+
+from pyredisson._core import command
+from pyredisson.config import Config
+from pyredisson.runtime import Reply
+from pyredisson.testing import Server as RealServer
+from pyredisson.wire.blocking import Connection
+from pyredisson.wire.node import Node
+
+from .simulator.containers import shown
+from .simulator.keys import Hash, List, SortedSet, Value
+from .simulator.server import Server
+
+KEYS = (b"{k}1", b"{k}2", b"{k}3")
+SLACK = 50_000
+"""Milliseconds that a test may take; ends are further apart."""
+
+TYPED = b"""
+local function typed(value)
+    if type(value) ~= 'table' then
+        return type(value) .. ' ' .. tostring(value)
+    elseif value.ok then
+        return 'ok ' .. value.ok
+    elseif value.err then
+        return 'err ' .. string.match(value.err, '%S+')
+    end
+    local items = {}
+    for i, item in ipairs(value) do items[i] = typed(item) end
+    return '[' .. table.concat(items, ',') .. ']'
+end
+local arguments = {}
+for i, argument in ipairs(ARGV) do
+    -- As scripts do: numbers that they have computed.
+    arguments[i] = i > 1 and string.match(argument, '^-?%d+$') and tonumber(argument) or argument
+end
+return typed(redis.pcall(unpack(arguments)))
+"""
+"""Runs a command and tells what type its reply has in Lua."""
+
+keys = st.sampled_from(KEYS)
+names = st.sampled_from((b"a", b"b", b"7", b"me:1"))
+numbers = st.integers(-3, 5).map(b"%d".__mod__)
+texts = st.one_of(names, numbers)
+scores = st.one_of(numbers, st.sampled_from((b"1.5", b"inf", b"-inf", b"1763720000123", b"922337203685477", b"x")))
+bounds = st.one_of(scores, scores.map(b"(".__add__))
+counts = st.one_of(numbers, st.sampled_from((b"x", b"1.5", b"", b"01", b"9223372036854775807")))
+leases = st.sampled_from((b"0", b"-1", b"100000", b"200000", b"x"))
+words = {
+    "ZADD": st.lists(st.sampled_from((b"NX", b"XX", b"gt", b"LT", b"CH")), max_size=2, unique=True),
+    "SET": st.sampled_from(
+        ([], [b"NX"], [b"xx"], [b"KEEPTTL"], [b"PX", b"100000"], [b"NX", b"PX", b"200000"], [b"GET"], [b"PX", b"0"])
+    ),
+    "scores": st.sampled_from(([], [b"WITHSCORES"])),
+    "limit": st.sampled_from(([], [b"LIMIT", b"0", b"1"], [b"LIMIT", b"1", b"-1"], [b"LIMIT", b"1", b"2"])),
+}
+
+
+def calls(
+    name: str, *parts: st.SearchStrategy[bytes] | st.SearchStrategy[list[bytes]]
+) -> st.SearchStrategy[list[bytes]]:
+    """A command whose arguments are drawn; a list stands for several."""
+
+    def joined(drawn: tuple[bytes | list[bytes], ...]) -> list[bytes]:
+        made = [name.encode()]
+        for part in drawn:
+            made.extend(part if isinstance(part, list) else [part])
+        return made
+
+    return st.tuples(*parts).map(joined)
+
+
+def some(strategy: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
+    return st.lists(strategy, min_size=1, max_size=3)
+
+
+commands = st.one_of(
+    calls("DEL", some(keys)),
+    calls("EXISTS", some(keys)),
+    calls("TYPE", keys),
+    calls("PEXPIRE", keys, leases),
+    calls("PERSIST", keys),
+    calls("PTTL", keys),
+    calls("PUBLISH", names, texts),
+    calls("GET", keys),
+    calls("SET", keys, texts, words["SET"]),
+    *(calls(name, keys) for name in ("INCR", "DECR")),
+    *(calls(name, keys, counts) for name in ("INCRBY", "DECRBY")),
+    *(calls(name, keys, names) for name in ("HEXISTS", "HGET")),
+    *(calls(name, keys) for name in ("HKEYS", "HGETALL", "HLEN")),
+    calls("HSET", keys, names, texts),
+    calls("HSET", keys, names, texts, names, texts),
+    calls("HMGET", keys, some(names)),
+    calls("HDEL", keys, some(names)),
+    calls("HINCRBY", keys, names, counts),
+    *(calls(name, keys) for name in ("LLEN", "LPOP", "RPOP")),
+    *(calls(name, keys, some(names)) for name in ("LPUSH", "RPUSH", "RPUSH")),
+    calls("LINDEX", keys, numbers),
+    calls("LRANGE", keys, numbers, numbers),
+    calls("LREM", keys, numbers, names),
+    calls("ZADD", keys, words["ZADD"], scores, names),
+    calls("ZADD", keys, words["ZADD"], scores, names, scores, names),
+    calls("ZADD", keys, st.just(b"INCR"), scores, names),
+    calls("ZINCRBY", keys, scores, names),
+    calls("ZSCORE", keys, names),
+    calls("ZMSCORE", keys, some(names)),
+    calls("ZREM", keys, some(names)),
+    *(calls(name, keys) for name in ("ZCARD", "ZPOPMIN")),
+    *(calls(name, keys, bounds, bounds) for name in ("ZCOUNT", "ZREMRANGEBYSCORE")),
+    calls("ZRANGE", keys, numbers, numbers, words["scores"]),
+    calls("ZRANGEBYSCORE", keys, bounds, bounds, words["scores"], words["limit"]),
+    calls("ZRANGE", keys, bounds, bounds, st.just(b"BYSCORE"), words["limit"], words["scores"]),
+)
+
+
+class Both:
+    """One real server and one in memory, told the same."""
+
+    def __init__(self, server: RealServer, admin: Redis) -> None:
+        admin.flushall()
+        self._admin = admin
+        self._real = Connection(Node(Config.of(server.url)))
+        self._real.open()
+        self._model = Server(lambda: 1000.0, lambda *_: 0)
+
+    def do(self, call: list[bytes], *, scripted: bool) -> None:
+        payload = command(b"EVAL", TYPED, 0, *call) if scripted else command(*call)
+        model = self._model.execute(payload)
+        try:
+            real = self._real.call(payload)
+        except RedisError as error:
+            real = error
+        assert comparable(model, call) == comparable(real, call)
+        for key in set(KEYS).intersection(call):
+            value = self._model.keyspace.value(key)
+            assert self._state(key, value) == _plain(value)
+            assert not isinstance(value, SortedSet) or self._admin.zcard(key) == len(value)
+            assert abs(self._admin.pttl(key) - self._model.execute(command(b"PTTL", key))) < SLACK
+
+    def end(self) -> None:
+        self._real.close()
+
+    def _state(self, key: bytes, value: Value | None) -> object:
+        if isinstance(value, Hash):
+            return list(self._admin.hgetall(key).items())
+        if isinstance(value, List):
+            return self._admin.lrange(key, 0, -1)
+        if isinstance(value, SortedSet):
+            return {member: shown(self._admin.zscore(key, member) or 0.0) for member in value}
+        return self._admin.get(key)
+
+
+def _plain(value: Value | None) -> object:
+    if isinstance(value, Hash):
+        return list(value.items())
+    if isinstance(value, SortedSet):
+        return {member: shown(score) for member, score in value.items()}
+    return value
+
+
+def comparable(reply: Reply, call: list[bytes]) -> object:
+    """What must be the same of a reply: of an error its first word, of a time less than all."""
+    if isinstance(reply, RedisError):
+        return type(reply), str(reply).partition(" ")[0]
+    if call[0] == b"PTTL":
+        number = int(reply.removeprefix(b"number ")) if isinstance(reply, bytes) else reply
+        return type(reply), round(number / SLACK)
+    return type(reply), reply
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(sequence=st.lists(st.tuples(commands, st.booleans()), min_size=10, max_size=60))
+@example(sequence=[([b"ZADD", KEYS[0], b"922337203685477", b"a"], True), ([b"ZSCORE", KEYS[0], b"a"], True)])
+@example(sequence=[([b"SET", KEYS[0], b"9223372036854775807"], False), ([b"INCR", KEYS[0]], True)])
+def test_same_as_a_real_server(server: RealServer, admin: Redis, sequence: list[tuple[list[bytes], bool]]) -> None:
+    both = Both(server, admin)
+    try:
+        for call, scripted in sequence:
+            both.do(call, scripted=scripted)
+    finally:
+        both.end()
+
+
+def test_the_time_is_the_simulated_one() -> None:
+    server = Server(lambda: 1763720000.25, lambda *_: 0)
+    assert server.execute(command(b"TIME")) == [b"1763720000", b"250000"]
+    text = b"local now = redis.call('TIME') return string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))"
+    assert server.execute(command(b"EVAL", text, 0)) == b"1763720000250"
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        (b"return {ok = 'DONE'}", b"DONE"),
+        (b"return redis.status_reply('DONE')", b"DONE"),
+        (b"return {1, 'a', false, {2.9, true}}", [1, b"a", None, [2, 1]]),
+        (b"return {1, nil, 2}", [1]),
+        (b"return redis.call('ZSCORE', 'none', 'a')", None),
+        (b"return redis.call('SET', 'x', 1)", b"OK"),
+        (b"return -0.5", 0),
+        (b"return redis.call('HMGET', 'none', 'a', 'b')", [None, None]),
+    ],
+)
+def test_what_a_script_returns(server: RealServer, text: bytes, reply: object) -> None:
+    payload = command(b"EVAL", text, 0)
+    assert Server(lambda: 1000.0, lambda *_: 0).execute(payload) == reply
+    real = Connection(Node(Config.of(server.url)))
+    real.open()
+    assert real.call(payload) == reply
+    real.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"return redis.error_reply('OOPS it went wrong')",
+        b"return {err = 'OOPS it went wrong'}",
+        b"return redis.call('NOSUCH')",
+        b"redis.call('SET', 'x', 'text') return redis.call('INCR', 'x')",
+        b"redis.call('SET', 'x', 'text') return redis.call('HGET', 'x', 'a')",
+    ],
+)
+def test_errors_of_a_script(server: RealServer, text: bytes) -> None:
+    payload = command(b"EVAL", text, 0)
+    model = Server(lambda: 1000.0, lambda *_: 0).execute(payload)
+    real = Connection(Node(Config.of(server.url)))
+    real.open()
+    with pytest.raises(RedisError) as caught:
+        real.call(payload)
+    assert comparable(model, [b""]) == comparable(caught.value, [b""])
+    real.close()
