@@ -3,6 +3,7 @@
 from pyredisson import asyncio
 from pyredisson.client import Client, connect
 from pyredisson.config import Config
+from pyredisson.count_down_latch import CountDownLatch
 from pyredisson.errors import (
     ClosedError,
     ConfigError,
@@ -16,21 +17,30 @@ from pyredisson.errors import (
     RedissonError,
 )
 from pyredisson.lock import Lock
+from pyredisson.non_reentrant_lock import NonReentrantLock
+from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
+from pyredisson.semaphore import Semaphore
 
 __all__ = [
     "Client",
     "ClosedError",
     "Config",
     "ConfigError",
+    "CountDownLatch",
     "Lock",
     "LockAlreadyHeldError",
     "LockLostError",
     "LockNotHeldError",
     "LockTimeoutError",
     "LockUpgradeError",
+    "NonReentrantLock",
     "NotReplicatedError",
     "PermitNotHeldError",
+    "ReadLock",
+    "ReadWriteLock",
     "RedissonError",
+    "Semaphore",
+    "WriteLock",
     "asyncio",
     "connect",
 ]

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from pyredisson.config import Config
+from pyredisson.count_down_latch import CountDownLatch
 from pyredisson.engine import Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
 from pyredisson.lock import AnyLock, Lock
+from pyredisson.logic.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
+from pyredisson.logic.semaphore import SemaphoreLogic
+from pyredisson.logic.shared import Shared
+from pyredisson.non_reentrant_lock import NonReentrantLock
+from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.runtime import Runtime
+from pyredisson.semaphore import Semaphore
 from pyredisson.threads import Callers, ThreadRuntime, run
 from pyredisson.wire.listener import Listener
 
@@ -54,6 +64,29 @@ class Client:
         """
         return self._lock(Lock, LockLogic, name, owner)
 
+    def get_read_write_lock(self, name: Name, *, owner: int | None = None) -> ReadWriteLock:
+        """The read-write lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
+        return ReadWriteLock(
+            self._lock(ReadLock, ReadLogic, name, owner), self._lock(WriteLock, WriteLogic, name, owner)
+        )
+
+    def get_semaphore(self, name: Name) -> Semaphore:
+        """The semaphore of that name. Doesn't talk to the server."""
+        mapper = self._config.name_mapper
+        return Semaphore(SemaphoreLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+
+    def get_count_down_latch(self, name: Name) -> CountDownLatch:
+        """The count-down latch of that name. Doesn't talk to the server."""
+        mapper = self._config.name_mapper
+        return CountDownLatch(CountDownLatchLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+
+    def get_non_reentrant_lock(self, name: Name, *, owner: int | None = None) -> NonReentrantLock:
+        """The lock of that name that its holder can't take again. Doesn't talk to the server.
+
+        `owner` as for `get_lock`.
+        """
+        return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
+
     def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
         try:
@@ -77,7 +110,9 @@ class Client:
     def __repr__(self) -> str:
         return f"<pyredisson.Client {self.id} at {self._engine.node.address}>"
 
-    def _lock(self, face: type[AnyLock], logic: type[LockLogic], name: Name, owner: int | None) -> AnyLock:
+    def _lock(
+        self, face: type[AnyLock], logic: Callable[[Shared, bytes], LockLogic], name: Name, owner: int | None
+    ) -> AnyLock:
         mapper = self._config.name_mapper
         made = logic(self._shared, key_of(name, mapper))
         return face(made, self._callers, owner_id_of(owner), given_name(name, mapper))

@@ -1,6 +1,20 @@
 """The asyncio world: the same names as `pyredisson`, awaited."""
 
 from pyredisson.asyncio.client import Client, connect
+from pyredisson.asyncio.count_down_latch import CountDownLatch
 from pyredisson.asyncio.lock import Lock
+from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
+from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
+from pyredisson.asyncio.semaphore import Semaphore
 
-__all__ = ["Client", "Lock", "connect"]
+__all__ = [
+    "Client",
+    "CountDownLatch",
+    "Lock",
+    "NonReentrantLock",
+    "ReadLock",
+    "ReadWriteLock",
+    "Semaphore",
+    "WriteLock",
+    "connect",
+]

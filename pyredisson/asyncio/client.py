@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from pyredisson.aio import AioRuntime, Callers
+from pyredisson.asyncio.count_down_latch import CountDownLatch
 from pyredisson.asyncio.lock import AnyLock, Lock
+from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
+from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
+from pyredisson.asyncio.semaphore import Semaphore
 from pyredisson.config import Config
 from pyredisson.engine import Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
+from pyredisson.logic.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
+from pyredisson.logic.semaphore import SemaphoreLogic
+from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Runtime
 from pyredisson.wire.aio_listener import AioListener
 
@@ -58,6 +68,29 @@ class Client:
         """
         return self._lock(Lock, LockLogic, name, owner)
 
+    def get_read_write_lock(self, name: Name, *, owner: int | None = None) -> ReadWriteLock:
+        """The read-write lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
+        return ReadWriteLock(
+            self._lock(ReadLock, ReadLogic, name, owner), self._lock(WriteLock, WriteLogic, name, owner)
+        )
+
+    def get_semaphore(self, name: Name) -> Semaphore:
+        """The semaphore of that name. Doesn't talk to the server."""
+        mapper = self._config.name_mapper
+        return Semaphore(SemaphoreLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+
+    def get_count_down_latch(self, name: Name) -> CountDownLatch:
+        """The count-down latch of that name. Doesn't talk to the server."""
+        mapper = self._config.name_mapper
+        return CountDownLatch(CountDownLatchLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+
+    def get_non_reentrant_lock(self, name: Name, *, owner: int | None = None) -> NonReentrantLock:
+        """The lock of that name that its holder can't take again. Doesn't talk to the server.
+
+        `owner` as for `get_lock`.
+        """
+        return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
+
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
         self._engine.end()
@@ -83,7 +116,9 @@ class Client:
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.Client {self.id} at {self._engine.node.address}>"
 
-    def _lock(self, face: type[AnyLock], logic: type[LockLogic], name: Name, owner: int | None) -> AnyLock:
+    def _lock(
+        self, face: type[AnyLock], logic: Callable[[Shared, bytes], LockLogic], name: Name, owner: int | None
+    ) -> AnyLock:
         mapper = self._config.name_mapper
         made = logic(self._shared, key_of(name, mapper))
         return face(made, self._callers, owner_id_of(owner), given_name(name, mapper))

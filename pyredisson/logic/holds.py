@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from enum import Enum
 from typing import Protocol
 
@@ -52,6 +54,27 @@ class Owner:
         """From now on this owner takes locks under a new name; holds that it has keep theirs."""
         self._doubts += 1
         self.name = f"{self._prefix}:{self._doubts}".encode()
+
+    @property
+    def stem(self) -> bytes:
+        """What the names of all its holds begin with that have a suffix."""
+        return f"{self._prefix}:".encode()
+
+    def apart(self) -> Owner:
+        """The same owner under names that no other call has, so that the server tells this call from others."""
+        other = copy(self)
+        other._doubts = 0
+        other._prefix = f"{self._prefix}.{next(_calls)}"
+        other.name = other._prefix.encode()
+        return other
+
+
+_calls = itertools.count(1)
+
+
+def owner_id(name: bytes) -> int:
+    """The id of the owner that has, or once had, this name."""
+    return int(name.split(b":", 2)[1].partition(b".")[0])
 
 
 class Hold(HoldFields):

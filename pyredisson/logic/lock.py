@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from copy import copy
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -49,7 +50,7 @@ class LockLogic:
     `renewal`; or by another way of waiting, `_wait`.
     """
 
-    __slots__ = ("_channel", "key", "place", "shared")
+    __slots__ = ("_channel", "_took", "key", "place", "shared")
 
     prefix = CHANNEL
     """Of the channel on which a release is published."""
@@ -64,6 +65,7 @@ class LockLogic:
         self.place: Hashable = key
         """The lock in the table of holds."""
         self._channel = prefixed(self.prefix, key)
+        self._took = False
 
     def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         """Takes the lock, or counts up to `count` holds; idempotent. `waits`: whoever asks is going to wait.
@@ -81,6 +83,11 @@ class LockLogic:
         """Removes the lock whoever holds it. Its reply is 1 if anything was removed."""
         return pack(self.shared.runtime.scripts.lock_force_release, self.key, self._channel)
 
+    def token_in(self, reply: list[int]) -> int:
+        """The fencing token in the reply of an acquire that took the lock."""
+        (token,) = reply
+        return token
+
     def abandon_command(self, hold: Hold) -> bytes:
         """What frees the lock of that hold, when the client is closed."""
         return self.release_command(hold.owner, 0)
@@ -95,15 +102,16 @@ class LockLogic:
             return True
         if deadline is not None and self.shared.clock() >= deadline:
             return False
-        hold = self.hold_of(owner.id)
-        before = 0 if hold is None or hold.state is not HELD else hold.count
+        # A copy of this call's own: another call for the same owner may take the lock while this one waits.
+        call = copy(self)
+        call._took = False
         try:
-            return await self._wait(owner, lease, deadline, busy)
+            return await call._wait(owner, lease, deadline, busy)
         except BaseException:
             # Interrupted on the way out with the lock in its hands.
             hold = self.hold_of(owner.id)
-            if hold is not None and hold.state is HELD and hold.count > before:
-                self.settle(owner, hold, before)
+            if call._took and hold is not None and hold.state is HELD:
+                self.settle(owner, hold, hold.count - 1)
             raise
 
     async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
@@ -120,11 +128,9 @@ class LockLogic:
         key = (self.place, owner.id)
         hold = shared.holds.table.get(key)
         now = shared.clock()
-        if hold is not None and (hold.state is not HELD or hold.ends <= now):
-            shared.holds.proven(hold)
-            under, hold = hold, None
-        else:
-            under = None
+        under = None
+        if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
+            under, hold = (hold if hold.state is LOST else None), None
         ms = shared.lease if lease is None else lease
         if hold is None:
             count, name = 1, owner.name + self.field_suffix
@@ -147,7 +153,7 @@ class LockLogic:
                     on_doubt=owner.rename,
                 )
             if busy.__class__ is list:
-                (token,) = busy
+                token = self.token_in(busy)
                 busy = None
             if busy is None:
                 ends = now + ms / 1000
@@ -167,9 +173,10 @@ class LockLogic:
                     hold.nest(lease)
                     hold.ends = max(hold.ends, ends)
                     shared.watchdog.watch_nested(hold, now)
-                hold.token = token
+                hold.token = token or hold.token
                 if shared.closed:
                     shared.check_open()
+                self._took = True
                 return None
         except BaseException as error:
             if owner.name is not sure or not isinstance(error, RedisError):
@@ -251,14 +258,17 @@ class LockLogic:
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""
+        return await self._remove(self.force_command(), "force_unlock()")
+
+    async def _remove(self, payload: bytes, how: str) -> bool:
         ours = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self.place]
         # Not sent again: a second run may hit the next holder.
-        removed = await self._call(self.force_command(), idempotent=False)
+        removed = await self._call(payload, idempotent=False)
         if removed == 1:
             for hold in ours:
                 if hold.state is HELD:
                     self.shared.watchdog.forget(hold)
-                    self.shared.holds.lose(hold, "it was taken away by force_unlock()")
+                    self.shared.holds.lose(hold, f"it was taken away by {how}")
         return bool(removed == 1)
 
     async def is_locked(self) -> bool:

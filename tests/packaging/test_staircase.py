@@ -11,13 +11,13 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
     {"_core", "lua", "version"},
-    {"errors", "scripts", "durations", "addresses", "redisson_yaml", "config"},
+    {"errors", "scripts", "durations", "backoff", "addresses", "redisson_yaml", "config"},
     {"runtime", "signals"},
     {"logic"},
     {"wire"},
     {"threads", "aio"},
     {"faces", "engine"},
-    {"client", "lock", "asyncio"},
+    {"client", "lock", "asyncio", "fenced_lock", "fencing", "non_reentrant_lock", "read_write_lock", "spin_lock"},
     {"cli", "testing", "metrics"},
 ]
 FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
@@ -35,7 +35,16 @@ BESIDE = {
     ("aio", "threads"),  # the watchdog of the asyncio world turns in a thread
     ("engine", "faces"),
     ("asyncio", "client"),
+    ("client", "fenced_lock"),
     ("client", "lock"),
+    ("client", "non_reentrant_lock"),
+    ("client", "read_write_lock"),
+    ("client", "spin_lock"),
+    ("fenced_lock", "lock"),
+    ("non_reentrant_lock", "lock"),
+    ("read_write_lock", "lock"),
+    ("spin_lock", "lock"),
+    ("backoff", "durations"),
 }
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() != "__init__.py")
