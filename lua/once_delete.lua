@@ -11,11 +11,12 @@
 -- redis-cli --eval once_delete.lua stock pyredisson_once:{stock}:me:1 , 2 redisson_sc:{stock} 1
 
 -- include: once
-local removed = redis.call('DEL', KEYS[1])
-for i = 2, #KEYS - 1 do
+local found = once(redis.call('EXISTS', KEYS[1]))
+for i = 1, #KEYS - 1 do
     redis.call('DEL', KEYS[i])
 end
-if removed == 1 and ARGV[3] ~= '' then
+if found == 1 and ARGV[3] ~= '' then
+    -- pcall: a user without permission on the channel must still be able to delete.
     redis.pcall('PUBLISH', ARGV[2], ARGV[3])
 end
-return once(removed)
+return found

@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pyredisson.durations import Duration, lease_ms, seconds
 from pyredisson.logic.shared import FIRST_OWN_ID
 
+MOST_PERMITS = 2**31 - 1
+"""What fits Java's `int`."""
+MOST_CALLS = 2**63 - 1
+"""What fits Java's `long`, and the server's integers."""
+
 Name = str | bytes
 Clock = Callable[[], float]
 
@@ -71,6 +76,15 @@ def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
     return None if bound == math.inf else clock() + bound
 
 
+def count_of(value: int, name: str, most: int = MOST_PERMITS) -> int:
+    """A number of permits, or what else is counted. `TypeError`; `ValueError` below zero and above `most`."""
+    if type(value) is not int:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} must be in 0 .. {most}, not {value}")
+    return value
+
+
 def attach(error: BaseException, failure: BaseException) -> None:
     """Tells of `failure` in a note to the exception that is on its way already."""
-    error.add_note(f"and while giving back the lock: {type(failure).__name__}: {failure}")
+    error.add_note(f"and while giving it back: {type(failure).__name__}: {failure}")

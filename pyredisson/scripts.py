@@ -9,11 +9,27 @@ from typing import TYPE_CHECKING
 _INCLUDE = "-- include: "
 
 _SHAPES: dict[str, tuple[int, int] | None] = {
+    "latch_count_down": (2, 2),
+    "latch_set": (2, 3),
+    "fenced_acquire": (2, 3),
+    "fenced_delete": (2, 1),
     "lock_acquire": (1, 3),
     "lock_force_release": (1, 1),
     "lock_release": (1, 3),
     "lock_renew": None,
+    "read_acquire": (3, 4),
+    "read_locked": (1, 0),
+    "read_release": (2, 3),
+    "read_renew": None,
+    "read_write_force_release": (1, 2),
+    "write_acquire": (2, 4),
+    "write_give_up": (2, 2),
+    "write_release": (2, 3),
     "once_delete": None,
+    "semaphore_acquire": (2, 2),
+    "semaphore_add": (2, 4),
+    "semaphore_set": (2, 4),
+    "semaphore_undo": (2, 2),
 }
 """How many keys and how many arguments each script takes; None: that varies."""
 

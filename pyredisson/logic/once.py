@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import prefixed
+from pyredisson._core import command, prefixed
 from pyredisson.logic import calls
 from pyredisson.runtime import Cut, Reply, Runtime
+from pyredisson.scripts import ScriptSet
 
 REMEMBERED = 600.0
 """Seconds for which the server surely knows what a call did: `once.lua` keeps that for a minute more."""
@@ -112,3 +113,12 @@ class Lanes:
 def memory(key: bytes) -> bytes:
     """What the keys begin with in which the server keeps what it executed for the object of that name."""
     return prefixed(b"pyredisson_once", key)
+
+
+def delete_command(
+    scripts: ScriptSet, lane: Lane, memory: bytes, channel: bytes, message: bytes, *keys: bytes
+) -> bytes:
+    """Removes the object of these keys, and publishes `message` (empty: nothing). Its reply is 1 if it was there."""
+    return command(
+        b"EVALSHA", scripts.once_delete, len(keys) + 1, *keys, memory + lane.suffix, lane.number, channel, message
+    )

@@ -1,0 +1,84 @@
+"""The count-down latch: a string with the count; who waits goes on when it is gone."""
+
+from __future__ import annotations
+
+from pyredisson._core import command, latch_channel, pack
+from pyredisson.logic import calls, once, waiting
+from pyredisson.logic.hub import Channel
+from pyredisson.logic.shared import Shared
+
+LOOK_AGAIN = 5.0
+"""Seconds between two looks of one who waits: a message may be lost."""
+
+
+class LatchChannel(Channel):
+    """The waiters of a latch, who all go on at the same moment."""
+
+    __slots__ = ()
+
+    def heard(self, payload: bytes) -> None:
+        """The count is zero (`0`), or the latch was set or deleted (`1`), as Redisson spells it."""
+        if payload in {b"0", b"1"}:
+            self.wake_all()
+
+
+class CountDownLatchLogic:
+    """What a latch does; counts and durations come in checked."""
+
+    __slots__ = ("_channel", "_memory", "key", "shared")
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        self.shared = shared
+        self.key = key
+        self._channel = latch_channel(key)
+        self._memory = once.memory(key)
+
+    async def try_set(self, count: int) -> bool:
+        """Sets the count of an open latch."""
+        if not count:
+            # It is what an open latch has: there is nothing to write.
+            return not await self.count(None)
+        shared = self.shared
+        shared.check_open()
+        lane = shared.lanes.take()
+        payload = pack(
+            shared.runtime.scripts.latch_set, self.key, self._memory + lane.suffix, lane.number, count, self._channel
+        )
+        return bool(await shared.lanes.call(lane, payload))
+
+    async def count_down(self) -> None:
+        """Counts down by one, if the latch isn't open. Whatever it raises, it is done in the background."""
+        shared = self.shared
+        shared.check_open()
+        lane = shared.lanes.take()
+        payload = pack(
+            shared.runtime.scripts.latch_count_down, self.key, self._memory + lane.suffix, lane.number, self._channel
+        )
+        await shared.lanes.call(lane, payload, complete=True)
+
+    async def count(self, deadline: float | None) -> int:
+        """The count; 0: open."""
+        shared = self.shared
+        shared.check_open()
+        reply = await calls.call(shared.runtime, command(b"GET", self.key), attempts=shared.attempts, deadline=deadline)
+        return max(0, int(reply or 0))
+
+    async def wait(self, deadline: float | None) -> bool:
+        """Waits until the latch is open, or until `deadline` (None: as long as it takes); is it open."""
+
+        async def look() -> float | None:
+            return LOOK_AGAIN if await self.count(deadline) else None
+
+        if await look() is None:
+            return True
+        if deadline is not None and self.shared.clock() >= deadline:
+            return False
+        return await waiting.until(self.shared, self._channel, look, LOOK_AGAIN, deadline, kind=LatchChannel)
+
+    async def delete(self) -> bool:
+        """Removes the latch, which opens it; was it there."""
+        shared = self.shared
+        shared.check_open()
+        lane = shared.lanes.take()
+        payload = once.delete_command(shared.runtime.scripts, lane, self._memory, self._channel, b"1", self.key)
+        return bool(await shared.lanes.call(lane, payload))

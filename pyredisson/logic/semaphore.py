@@ -1,0 +1,171 @@
+"""The semaphore: a string with the number of free permits, which have no owners."""
+
+from __future__ import annotations
+
+from pyredisson._core import command, pack, prefixed
+from pyredisson.logic import calls, once, waiting
+from pyredisson.logic.hub import Channel
+from pyredisson.logic.once import Lane
+from pyredisson.logic.shared import Shared
+
+CHANNEL = b"redisson_sc"
+LOOK_AGAIN = 5.0
+"""Seconds between two looks of one who waits: a message may be lost, and no lease tells when to look."""
+MOST_DIGITS = 19
+"""Of a number in a message; longer ones are nobody's permits."""
+
+
+class PermitChannel(Channel):
+    """The waiters for permits, each of whom needs so many."""
+
+    __slots__ = ()
+
+    def heard(self, payload: bytes) -> None:
+        """So many permits are free, as Redisson spells it; anything else is ignored."""
+        if payload.isdigit() and len(payload) <= MOST_DIGITS:
+            self.wake(int(payload))
+
+
+class SemaphoreLogic:
+    """What a semaphore does; numbers and durations come in checked."""
+
+    __slots__ = ("_channel", "_memory", "key", "shared")
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        self.shared = shared
+        self.key = key
+        self._channel = prefixed(CHANNEL, key)
+        self._memory = once.memory(key)
+
+    async def acquire(self, permits: int, deadline: float | None) -> bool:
+        """Waits for so many permits until `deadline` (None: as long as it takes). False: not had in time."""
+        shared = self.shared
+        if not permits:
+            shared.check_open()
+            return True
+        if await self._take(permits, deadline) > 0:
+            return True
+        if deadline is not None and shared.clock() >= deadline:
+            return False
+        had = False
+
+        async def attempt() -> float | None:
+            nonlocal had
+            taken = await self._take(permits, deadline)
+            had = taken > 0
+            if had:
+                return None
+            if taken:
+                # The message that woke this one may serve others, who need less.
+                shared.hub.message(self._channel, b"%d" % -taken)
+            return LOOK_AGAIN
+
+        try:
+            return await waiting.until(
+                shared, self._channel, attempt, LOOK_AGAIN, deadline, kind=PermitChannel, need=permits
+            )
+        except BaseException:
+            if had:
+                # Interrupted on the way out with permits in its hands.
+                self.settle(permits)
+            raise
+
+    async def drain(self) -> int:
+        """Takes all permits that are free, and says how many."""
+        return max(0, await self._take(0, None))
+
+    async def release(self, permits: int, only_existing: bool = False, lane: Lane | None = None) -> bool:
+        """Gives back so many permits; False if there were none, or no semaphore where one must exist.
+
+        Whatever it raises, it is done: in the background, as soon as it can be.
+        """
+        shared = self.shared
+        if not permits:
+            shared.check_open()
+            return False
+        lane = lane or shared.lanes.take()
+        if shared.closed:
+            # Nothing on the server would ever free what the client leaves.
+            self.settle(permits, only_existing, lane)
+            shared.check_open()
+        payload = self._add_command(lane, permits, only_existing=only_existing)
+        return bool(await shared.lanes.call(lane, payload, complete=True))
+
+    def settle(self, permits: int, only_existing: bool = False, lane: Lane | None = None) -> None:
+        """Gives back so many permits in the background; together with `release` over the same lane, once."""
+        if permits:
+            lane = lane or self.shared.lanes.take()
+            self.shared.runtime.post(self._add_command(lane, permits, only_existing=only_existing))
+
+    async def add(self, permits: int) -> None:
+        """Makes the semaphore so much larger; or smaller, perhaps below zero."""
+        self.shared.check_open()
+        if permits:
+            lane = self.shared.lanes.take()
+            await self.shared.lanes.call(lane, self._add_command(lane, permits))
+
+    async def try_set(self, permits: int, ttl: int | None) -> bool:
+        """Makes the semaphore, for so many ms, if there is none."""
+        shared = self.shared
+        shared.check_open()
+        lane = shared.lanes.take()
+        payload = pack(
+            shared.runtime.scripts.semaphore_set,
+            self.key,
+            self._memory + lane.suffix,
+            lane.number,
+            permits,
+            ttl or 0,
+            self._channel,
+        )
+        return bool(await shared.lanes.call(lane, payload))
+
+    async def available(self) -> int:
+        """How many permits are free; below zero: so many must come back before one is."""
+        shared = self.shared
+        shared.check_open()
+        return int(await calls.call(shared.runtime, command(b"GET", self.key), attempts=shared.attempts) or 0)
+
+    async def delete(self) -> bool:
+        """Removes the semaphore; was there one."""
+        shared = self.shared
+        shared.check_open()
+        lane = shared.lanes.take()
+        payload = once.delete_command(shared.runtime.scripts, lane, self._memory, self._channel, b"", self.key)
+        return bool(await shared.lanes.call(lane, payload))
+
+    async def _take(self, permits: int, deadline: float | None) -> int:
+        """One acquire (of 0: all there are). Above zero: so many were had; else none, and minus so many are free."""
+        shared = self.shared
+        if shared.closed:
+            shared.check_open()
+        lane = shared.lanes.take()
+        payload = pack(
+            shared.runtime.scripts.semaphore_acquire, self.key, self._memory + lane.suffix, lane.number, permits
+        )
+        taken: int = await shared.lanes.call(lane, payload, deadline=deadline, undo=self._undo_command)
+        if shared.closed:
+            if taken > 0:
+                self.settle(taken)
+            shared.check_open()
+        return taken
+
+    def _undo_command(self, lane: Lane) -> bytes:
+        return pack(
+            self.shared.runtime.scripts.semaphore_undo,
+            self.key,
+            self._memory + lane.suffix,
+            lane.number + 1,
+            self._channel,
+        )
+
+    def _add_command(self, lane: Lane, permits: int, *, only_existing: bool = False) -> bytes:
+        return pack(
+            self.shared.runtime.scripts.semaphore_add,
+            self.key,
+            self._memory + lane.suffix,
+            lane.number,
+            permits,
+            self._channel,
+            int(only_existing),
+        )
