@@ -1,6 +1,7 @@
 """Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
 
 from pyredisson import asyncio
+from pyredisson.backoff import ConstantBackoff, ExponentialBackoff
 from pyredisson.client import Client, connect
 from pyredisson.config import Config
 from pyredisson.count_down_latch import CountDownLatch
@@ -16,17 +17,22 @@ from pyredisson.errors import (
     PermitNotHeldError,
     RedissonError,
 )
+from pyredisson.fenced_lock import FencedLock
 from pyredisson.lock import Lock
 from pyredisson.non_reentrant_lock import NonReentrantLock
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.semaphore import Semaphore
+from pyredisson.spin_lock import SpinLock
 
 __all__ = [
     "Client",
     "ClosedError",
     "Config",
     "ConfigError",
+    "ConstantBackoff",
     "CountDownLatch",
+    "ExponentialBackoff",
+    "FencedLock",
     "Lock",
     "LockAlreadyHeldError",
     "LockLostError",
@@ -40,6 +46,7 @@ __all__ = [
     "ReadWriteLock",
     "RedissonError",
     "Semaphore",
+    "SpinLock",
     "WriteLock",
     "asyncio",
     "connect",

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 _INCLUDE = "-- include: "
 
 _SHAPES: dict[str, tuple[int, int] | None] = {
+    "fair_acquire": (5, 6),
+    "fair_force_release": (5, 2),
+    "fair_leave": None,
+    "fair_release": (5, 4),
+    "fair_tick": (5, 3),
     "latch_count_down": (2, 2),
     "latch_set": (2, 3),
     "fenced_acquire": (2, 3),
@@ -26,6 +31,12 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "write_give_up": (2, 2),
     "write_release": (2, 3),
     "once_delete": None,
+    "permit_acquire": None,
+    "permit_count": (2, 1),
+    "permit_lease": None,
+    "permit_release": None,
+    "permit_renew": None,
+    "permit_set": (3, 3),
     "semaphore_acquire": (2, 2),
     "semaphore_add": (2, 4),
     "semaphore_set": (2, 4),

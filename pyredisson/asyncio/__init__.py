@@ -2,19 +2,23 @@
 
 from pyredisson.asyncio.client import Client, connect
 from pyredisson.asyncio.count_down_latch import CountDownLatch
+from pyredisson.asyncio.fenced_lock import FencedLock
 from pyredisson.asyncio.lock import Lock
 from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
 from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.asyncio.semaphore import Semaphore
+from pyredisson.asyncio.spin_lock import SpinLock
 
 __all__ = [
     "Client",
     "CountDownLatch",
+    "FencedLock",
     "Lock",
     "NonReentrantLock",
     "ReadLock",
     "ReadWriteLock",
     "Semaphore",
+    "SpinLock",
     "WriteLock",
     "connect",
 ]

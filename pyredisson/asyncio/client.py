@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from pyredisson.aio import AioRuntime, Callers
 from pyredisson.asyncio.count_down_latch import CountDownLatch
+from pyredisson.asyncio.fenced_lock import FencedLock
 from pyredisson.asyncio.lock import AnyLock, Lock
 from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
 from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.asyncio.semaphore import Semaphore
+from pyredisson.asyncio.spin_lock import SpinLock
+from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.config import Config
 from pyredisson.engine import Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
 from pyredisson.logic.count_down_latch import CountDownLatchLogic
+from pyredisson.logic.fenced_lock import FencedLockLogic
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.semaphore import SemaphoreLogic
 from pyredisson.logic.shared import Shared
+from pyredisson.logic.spin_lock import SpinLockLogic
 from pyredisson.runtime import Runtime
 from pyredisson.wire.aio_listener import AioListener
 
@@ -84,12 +90,24 @@ class Client:
         mapper = self._config.name_mapper
         return CountDownLatch(CountDownLatchLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
 
+    def get_fenced_lock(self, name: Name, *, owner: int | None = None) -> FencedLock:
+        """The lock of that name that gives fencing tokens. Doesn't talk to the server. `owner` as for `get_lock`."""
+        return self._lock(FencedLock, FencedLockLogic, name, owner)
+
     def get_non_reentrant_lock(self, name: Name, *, owner: int | None = None) -> NonReentrantLock:
         """The lock of that name that its holder can't take again. Doesn't talk to the server.
 
         `owner` as for `get_lock`.
         """
         return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
+
+    def get_spin_lock(self, name: Name, backoff: Backoff = USUAL, *, owner: int | None = None) -> SpinLock:
+        """The lock of that name that is waited for by asking again and again. Doesn't talk to the server.
+
+        `backoff` says how long to pause between two tries: an `ExponentialBackoff` (the usual one when none is
+        given) or a `ConstantBackoff`. `owner` as for `get_lock`.
+        """
+        return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, owner)
 
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""

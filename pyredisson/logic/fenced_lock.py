@@ -1,0 +1,68 @@
+"""The lock that gives a token with every acquire, above all tokens before it."""
+
+from __future__ import annotations
+
+from pyredisson._core import command, pack, prefixed
+from pyredisson.errors import LockNotHeldError
+from pyredisson.logic.holds import Owner
+from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.shared import Shared
+
+
+class FencedLockLogic(LockLogic):
+    """A lock beside whose hash stands a counter without a TTL."""
+
+    __slots__ = ("_newest",)
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        super().__init__(shared, key)
+        self._newest = prefixed(b"redisson_lock_token", key)
+
+    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        """As `LockLogic.acquire_command`. A late copy makes a gap between tokens, which harms nobody."""
+        return pack(self.shared.runtime.scripts.fenced_acquire, self.key, self._newest, owner, count, lease)
+
+    async def lock_token(self, owner: Owner, lease: int | None) -> int:
+        """Waits as long as it takes; the token of this acquire."""
+        call = _Call(self.shared, self.key)
+        await call.acquire(owner, lease, None)
+        return call.tokens[-1]
+
+    async def try_token(self, owner: Owner, lease: int | None, deadline: float | None) -> int | None:
+        """As `acquire`, with the token of this acquire; None: not had in time."""
+        call = _Call(self.shared, self.key)
+        return call.tokens[-1] if await call.acquire(owner, lease, deadline) else None
+
+    async def newest_token(self) -> int:
+        """The token that was given last, to whomever; 0: none yet, or it was deleted."""
+        return int(await self._call(command(b"GET", self._newest)) or 0)
+
+    def token_of(self, owner: Owner) -> int:
+        """The token of the owner's latest acquire that it has not given back, lost or not. Asks nobody."""
+        hold = self.hold_of(owner.id)
+        if hold is None or not hold.token:
+            raise LockNotHeldError(f"{self.named(owner)} has no token: it is not held as a fenced lock")
+        return hold.token
+
+    async def delete(self) -> bool:
+        """Removes the lock, whoever holds it, and the counter; was there anything."""
+        payload = pack(self.shared.runtime.scripts.fenced_delete, self.key, self._newest, self._channel)
+        return await self._remove(payload, "delete()")
+
+
+class _Call(FencedLockLogic):
+    """One acquire whose token is asked for.
+
+    Two calls may act for one owner at the same time: the token in the table of holds may be the other one's.
+    A list, as a call that waits does so as a copy.
+    """
+
+    __slots__ = ("tokens",)
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        super().__init__(shared, key)
+        self.tokens: list[int] = []
+
+    def token_in(self, reply: list[int]) -> int:
+        self.tokens.append(super().token_in(reply))
+        return self.tokens[-1]
