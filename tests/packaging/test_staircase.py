@@ -17,7 +17,8 @@ FLOORS = [
     {"wire"},
     {"threads", "aio"},
     {"faces", "engine"},
-    {"client", "lock", "asyncio", "fenced_lock", "fencing", "non_reentrant_lock", "read_write_lock", "spin_lock"},
+    {"client", "lock", "asyncio", "fenced_lock", "fencing", "non_reentrant_lock", "read_write_lock", "spin_lock"}
+    | {"count_down_latch", "semaphore"},
     {"cli", "testing", "metrics"},
 ]
 FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
@@ -35,10 +36,12 @@ BESIDE = {
     ("aio", "threads"),  # the watchdog of the asyncio world turns in a thread
     ("engine", "faces"),
     ("asyncio", "client"),
+    ("client", "count_down_latch"),
     ("client", "fenced_lock"),
     ("client", "lock"),
     ("client", "non_reentrant_lock"),
     ("client", "read_write_lock"),
+    ("client", "semaphore"),
     ("client", "spin_lock"),
     ("fenced_lock", "lock"),
     ("non_reentrant_lock", "lock"),
