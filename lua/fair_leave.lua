@@ -1,0 +1,58 @@
+#!lua flags=allow-oom
+-- Takes owners who gave up out of a fair lock's line, and passes on the turn of one who had it.
+--
+-- KEYS[1]    the lock
+-- KEYS[2]    its queue
+-- KEYS[3]    the scores of the queue
+-- KEYS[4]    our own waiters
+-- KEYS[5]    our own clients
+-- ARGV[1]    its channel; the next one listens to this one, a colon, and its own name
+-- ARGV[2]    how long a place in the queue lasts by Redisson's rules, ms
+-- ARGV[3]    1: an acquire of theirs may have run, or may run late: it is undone, and late copies find a closed door
+-- ARGV[i+3]  an owner, who must not use that name again
+-- returns    how many of them stood in line, or held the lock
+--
+-- redis-cli --eval fair_leave.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000 0 me:1
+-- include: fair_queue
+local found, turn, gone = 0, false, {}
+for i = 4, #ARGV do
+    local owner = ARGV[i]
+    if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[1], owner) == 1 then
+        redis.call('DEL', KEYS[1])
+        turn = true
+        found = found + 1
+    end
+    if redis.call('LINDEX', KEYS[2], 0) == owner then
+        drop(owner, 'LPOP')
+        turn = true
+        found = found + 1
+    elseif redis.call('LINDEX', KEYS[2], -1) == owner then
+        drop(owner, 'RPOP')
+        found = found + 1
+    elseif redis.call('ZSCORE', KEYS[3], owner) then
+        -- To search a long queue would cost everybody: it is dropped when it comes to an end of the queue. Redisson
+        -- drops it by its score, from which it also reckons the score of whoever comes next: so not much below now.
+        redis.call('ZADD', KEYS[3], 'XX', text(now), owner)
+        gone[#gone + 1] = owner
+        found = found + 1
+    elseif ARGV[3] == '1' then
+        gone[#gone + 1] = owner
+    end
+end
+for _, owner in ipairs(gone) do
+    redis.call('HSET', KEYS[4], owner, 0)
+end
+drop_gone_tail()
+if ARGV[3] == '1' then
+    -- Here for those who stood in no queue, or in one that is empty now.
+    for _, owner in ipairs(gone) do
+        redis.call('HSET', KEYS[4], owner, 0)
+    end
+end
+if #gone > 0 then
+    redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(redis.call('PTTL', KEYS[1]), 0)))
+end
+if turn and redis.call('EXISTS', KEYS[1]) == 0 then
+    hand_off(tonumber(ARGV[2]), true)
+end
+return found
