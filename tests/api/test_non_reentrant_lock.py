@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, NonReentrantLock
+from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError
+from pyredisson.asyncio import NonReentrantLock
 from pyredisson.testing import Proxy
 
 from .worlds import PATIENCE, Behind, World
@@ -255,5 +256,7 @@ async def test_a_cancelled_waiter_leaves_the_hold_of_its_owner_alone(tasks: Worl
 
 async def test_its_kind_is_exported(threads: World, tasks: World) -> None:
     assert repr(threads.connect().get_non_reentrant_lock("orders")) == "<pyredisson.NonReentrantLock 'orders'>"
-    assert repr(tasks.connect().get_non_reentrant_lock("orders")) == "<pyredisson.asyncio.NonReentrantLock 'orders'>"
-    assert NonReentrantLock.__slots__ == ()
+    lock = tasks.connect().get_non_reentrant_lock("orders")
+    assert repr(lock) == "<pyredisson.asyncio.NonReentrantLock 'orders'>"
+    assert isinstance(lock, NonReentrantLock)
+    assert not hasattr(lock, "__dict__")

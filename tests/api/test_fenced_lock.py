@@ -1,0 +1,314 @@
+"""Fencing tokens: every acquire has one, above all before it, and it is the caller's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.asyncio import FencedLock
+from pyredisson.testing import Proxy
+
+from .worlds import PATIENCE, Behind, World
+
+pytestmark = pytest.mark.asyncio
+
+COUNTER = "redisson_lock_token:{orders}"
+
+
+async def test_a_token_with_every_acquire(world: World, behind: Behind) -> None:
+    lock = world.connect().get_fenced_lock("orders")
+    assert await lock.get_token() == 0
+    first = await lock.lock_and_get_token()
+    assert type(first) is int
+    assert await lock.get_token() == lock.token == first
+    second = await lock.try_lock_and_get_token()
+    assert second is not None
+    assert second > first
+    assert await lock.get_token() == lock.token == second
+    assert list(behind.holds("orders").values()) == ["2"]
+    await lock.unlock()
+    await lock.unlock()
+    assert behind.redis.keys() == [COUNTER.encode()]
+    assert behind.redis.ttl(COUNTER) == -1
+    assert await lock.get_token() == second
+
+
+async def in_a_block(lock: Any) -> None:
+    await lock.__aenter__()
+
+
+async def in_a_scope(lock: Any) -> None:
+    await lock.hold(wait_time=1).__aenter__()
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda lock: lock.lock(),
+        lambda lock: lock.lock(5),
+        lambda lock: lock.try_lock(),
+        lambda lock: lock.try_lock(wait_time=1, lease_time=timedelta(seconds=5)),
+        lambda lock: lock.acquire(),
+        in_a_block,
+        in_a_scope,
+    ],
+    ids=["lock", "lease", "try_lock", "try_lock in a time", "acquire", "with", "hold"],
+)
+async def test_every_way_to_take_it_gives_a_token(world: World, take: Callable[[Any], Awaitable[Any]]) -> None:
+    lock = world.connect().get_fenced_lock("orders")
+    before = await lock.lock_and_get_token()
+    await take(lock)
+    assert lock.token > before
+    assert lock.token == await lock.get_token()
+
+
+async def test_a_lease(world: World) -> None:
+    lock = world.connect().get_fenced_lock("orders")
+    await lock.lock_and_get_token(lease_time=60)
+    left = await lock.remain_time_to_live()
+    assert left is not None
+    assert 50 < left <= 60
+    await lock.try_lock_and_get_token(lease_time=timedelta(seconds=100))
+    left = await lock.remain_time_to_live()
+    assert left is not None
+    assert 90 < left <= 100
+
+
+async def test_no_token_without_the_lock(world: World) -> None:
+    lock = world.connect().get_fenced_lock("orders")
+    token = await lock.lock_and_get_token()
+    assert await world.elsewhere(lock.try_lock_and_get_token) is None
+    assert await world.elsewhere(lambda: lock.try_lock_and_get_token(wait_time=0.05)) is None
+    with pytest.raises(LockTimeoutError):
+        await world.elsewhere(lock.hold(wait_time=0).__aenter__)
+    assert await lock.get_token() == token
+
+
+async def test_a_hold_without_a_ttl_is_not_taken_for_free(world: World, behind: Behind) -> None:
+    behind.redis.hset("orders", "somebody", 1)
+    assert await world.connect().get_fenced_lock("orders").try_lock_and_get_token() is None
+    assert behind.holds("orders") == {"somebody": "1"}
+
+
+async def test_a_waiter_gets_a_token_above_the_holders(world: World, behind: Behind) -> None:
+    holder, waiter = world.connect().get_fenced_lock("orders"), world.connect().get_fenced_lock("orders")
+    token = await holder.lock_and_get_token()
+    for wait in (waiter.lock_and_get_token, lambda: waiter.try_lock_and_get_token(wait_time=PATIENCE)):
+
+        async def take(wait: Callable[[], Awaitable[int | None]] = wait) -> tuple[int | None, int]:
+            mine, known = await wait(), waiter.token
+            await waiter.unlock()
+            return mine, known
+
+        other = world.spawn(take)
+        await world.until(lambda: behind.listeners("orders") == 1)
+        await holder.unlock()
+        mine, known = await other.result()
+        assert mine is not None
+        assert mine == known > token
+        token = await holder.lock_and_get_token()
+        assert token > mine
+
+
+async def test_it_wakes_and_excludes_a_plain_lock_of_the_name(world: World, behind: Behind) -> None:
+    client = world.connect()
+    fenced, plain = client.get_fenced_lock("orders", owner=1), client.get_lock("orders", owner=2)
+    await fenced.lock()
+    other = world.spawn(plain.lock)
+    await world.until(lambda: behind.listeners("orders") == 1)
+    await fenced.unlock()
+    await other.result()
+    other = world.spawn(fenced.lock)
+    await plain.unlock()
+    await other.result()
+    await fenced.unlock()
+
+
+async def test_one_owner_in_many_calls_each_gets_its_own_token(world: World) -> None:
+    client = world.connect()
+    lock = client.get_fenced_lock("orders", owner=7)
+
+    async def ask() -> list[int]:
+        return [await lock.lock_and_get_token() for _ in range(20)]
+
+    others = [world.spawn(ask) for _ in range(5)]
+    given = [await other.result() for other in others]
+    tokens = [token for some in given for token in some]
+    assert len(set(tokens)) == 100
+    assert all(some == sorted(some) for some in given)
+    assert await lock.get_token() == max(tokens)
+    for _ in range(100):
+        await lock.unlock()
+
+
+async def test_tasks_of_one_owner_at_the_same_moment(tasks: World) -> None:
+    lock = tasks.connect().get_fenced_lock("orders")
+    tokens = await asyncio.gather(*(lock.lock_and_get_token() for _ in range(20)))
+    assert len(set(tokens)) == 20
+
+
+class TestTheTokenOfAHold:
+    async def test_there_is_none_without_a_hold(self, world: World) -> None:
+        lock = world.connect().get_fenced_lock("orders")
+        for _ in range(2):
+            with pytest.raises(LockNotHeldError, match="'orders'"):
+                _ = lock.token
+            await lock.lock()
+            await lock.unlock()
+
+    async def test_it_is_not_another_owners(self, world: World) -> None:
+        client = world.connect()
+        await client.get_fenced_lock("orders", owner=1).lock()
+        with pytest.raises(LockNotHeldError):
+            _ = client.get_fenced_lock("orders").token
+
+    async def test_a_lost_hold_keeps_it(self, world: World) -> None:
+        """Or a late writer would write with the token of the one that came after it."""
+        late, next_one = world.connect().get_fenced_lock("orders"), world.connect().get_fenced_lock("orders")
+        token = await late.lock_and_get_token(0.05)
+        newer = await next_one.try_lock_and_get_token(wait_time=PATIENCE)
+        assert newer is not None
+        assert late.lost.is_set()
+        assert late.token == token < newer == await late.get_token()
+        with pytest.raises(LockLostError):
+            await late.unlock()
+
+    async def test_a_plain_lock_of_the_name_does_not_take_it_away(self, world: World) -> None:
+        client = world.connect()
+        fenced, plain = client.get_fenced_lock("orders"), client.get_lock("orders")
+        token = await fenced.lock_and_get_token()
+        await plain.lock()
+        assert fenced.token == token
+        await plain.unlock()
+        await fenced.unlock()
+        await plain.lock()
+        with pytest.raises(LockNotHeldError, match="fenced"):
+            _ = fenced.token
+
+
+class TestTheyOnlyGrow:
+    async def test_after_delete(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_fenced_lock("orders")
+        assert await lock.delete() is False
+        token = await lock.lock_and_get_token()
+        assert await lock.delete() is True
+        assert behind.redis.keys() == []
+        assert lock.lost.is_set()
+        assert await lock.get_token() == 0
+        with pytest.raises(LockLostError, match=r"delete\(\)"):
+            await lock.unlock()
+        assert await lock.lock_and_get_token() > token
+        await lock.unlock()
+        assert await lock.delete() is True
+        assert behind.redis.keys() == []
+
+    async def test_delete_wakes_a_waiter(self, world: World, behind: Behind) -> None:
+        client = world.connect()
+        await client.get_fenced_lock("orders", owner=1).lock()
+        other = world.spawn(client.get_fenced_lock("orders", owner=2).lock_and_get_token)
+        await world.until(lambda: behind.listeners("orders") == 1)
+        assert await client.get_fenced_lock("orders").delete()
+        assert await other.result()
+
+    async def test_force_unlock_leaves_the_counter(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_fenced_lock("orders")
+        token = await lock.lock_and_get_token()
+        assert await lock.force_unlock() is True
+        assert behind.redis.keys() == [COUNTER.encode()]
+        assert await lock.get_token() == token
+
+    async def test_after_flushall(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_fenced_lock("orders")
+        token = await lock.lock_and_get_token()
+        behind.redis.flushall()
+        assert await lock.lock_and_get_token() > token
+        assert await lock.get_hold_count() == 1
+
+    async def test_beside_a_counting_java(self, world: World, behind: Behind) -> None:
+        lock = world.connect().get_fenced_lock("orders")
+        token = await lock.lock_and_get_token()
+        await lock.unlock()
+        assert behind.redis.incr(COUNTER) == token + 1
+        assert await lock.lock_and_get_token() > token + 1
+
+    async def test_a_counter_that_is_none(self, world: World, behind: Behind) -> None:
+        behind.redis.set(COUNTER, "text")
+        lock = world.connect().get_fenced_lock("orders")
+        with pytest.raises(ResponseError):
+            await lock.lock_and_get_token()
+        assert not await lock.is_locked()
+        assert behind.redis.get(COUNTER) == b"text"
+
+
+class TestInDoubt:
+    @pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+    async def test_an_acquire_whose_reply_is_lost(
+        self, world: World, proxy: Proxy, behind: Behind, lose: Callable[..., Any]
+    ) -> None:
+        lock = world.connect(proxy.url, timeout=0.3).get_fenced_lock("orders")
+        tokens = [await lock.lock_and_get_token()]
+        for take in (lock.lock_and_get_token, lock.try_lock_and_get_token):
+            fault = lose(proxy, b"redisson_lock_token")
+            token = await take()
+            assert fault.happened.is_set()
+            assert token is not None
+            assert token > tokens[-1]
+            tokens.append(token)
+            assert lock.token == token == await lock.get_token()
+        assert list(behind.holds("orders").values()) == ["3"]
+        for _ in tokens:
+            await lock.unlock()
+        assert behind.redis.keys() == [COUNTER.encode()]
+
+    async def test_a_cancelled_acquire_leaves_no_hold_and_no_token(
+        self, tasks: World, proxy: Proxy, behind: Behind
+    ) -> None:
+        lock = tasks.connect(proxy.url).get_fenced_lock("orders", owner=7)
+        held = proxy.hold_reply(b"redisson_lock_token")
+        asking = asyncio.ensure_future(lock.lock_and_get_token())
+        await asyncio.to_thread(held.held.wait, PATIENCE)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        with pytest.raises(LockNotHeldError):
+            _ = lock.token
+        held.deliver()
+        await tasks.until(lambda: not behind.redis.exists("orders"))
+        given = await lock.get_token()
+        assert await lock.lock_and_get_token() > given > 0
+
+
+async def test_a_name_with_a_hash_tag(world: World, behind: Behind) -> None:
+    lock = world.connect().get_fenced_lock("{shop}orders")
+    await lock.lock()
+    assert sorted(behind.redis.keys()) == [b"redisson_lock_token:{shop}orders", b"{shop}orders"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 0, 0.0001, float("nan"), float("inf")])
+async def test_leases_that_cannot_be(world: World, behind: Behind, wrong: float) -> None:
+    lock = world.connect().get_fenced_lock("orders")
+    before = behind.commands()
+    with pytest.raises(ValueError):
+        await lock.lock_and_get_token(wrong)
+    with pytest.raises(ValueError):
+        await lock.try_lock_and_get_token(0, wrong)
+    if wrong < 0 or wrong != wrong:
+        with pytest.raises(ValueError):
+            await lock.try_lock_and_get_token(wrong)
+    with pytest.raises(TypeError):
+        await lock.lock_and_get_token("1")  # type: ignore[arg-type]
+    assert behind.commands() == before
+
+
+async def test_its_kind_is_exported(threads: World, tasks: World) -> None:
+    assert repr(threads.connect().get_fenced_lock("orders")) == "<pyredisson.FencedLock 'orders'>"
+    lock = tasks.connect().get_fenced_lock("orders")
+    assert repr(lock) == "<pyredisson.asyncio.FencedLock 'orders'>"
+    assert isinstance(lock, FencedLock)
+    assert not hasattr(lock, "__dict__")
