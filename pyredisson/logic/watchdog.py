@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from redis.exceptions import NoScriptError, RedisError
 
-from pyredisson._core import Wheel
+from pyredisson._core import Timer, Wheel
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
 from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger
@@ -33,6 +33,14 @@ RETRIES_A_ROUND = 10
 
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Alarm(Timer):
+    """Something other than a hold that is to be looked at some time."""
+
+    def ring(self) -> None:
+        """It is time. Called by `keep_time`: it must not wait for anything."""
+        raise NotImplementedError
 
 
 class Watchdog:
@@ -80,6 +88,9 @@ class Watchdog:
             if not self._grain_begins <= now < self._grain_ends:
                 self._next_grain(now)
             due = self._renewal_due
+            if hold.leases is not None:
+                # A fixed lease may end before the first visit.
+                due = min(due, int(hold.ends * 1000) + 1)
         else:
             due = int(hold.ends * 1000) + 1
         self._wheel.add(hold, due)
@@ -96,6 +107,13 @@ class Watchdog:
         """The same after a nested acquire: a renewal may come earlier by it, but never later."""
         if not hold.visited or hold.due < 0 or int(now * 1000) + self._round < hold.due:
             self.watch(hold, now)
+
+    def remind(self, alarm: Alarm, when: float) -> None:
+        """Has the alarm ring at that time, by the runtime's clock."""
+        due = int(when * 1000) + 1
+        self._wheel.add(alarm, due)
+        if due < self._looks_at:
+            self._look_earlier()
 
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run, for `REPAIR_FOR` seconds at least."""
@@ -124,9 +142,12 @@ class Watchdog:
             self._earlier.clear()
             now = self._ms()
             for holds in wheel.advance(now).values():
-                for hold in cast(list[Hold], holds):
+                for hold in cast(list[Hold | Alarm], holds):
                     try:
-                        self._look(hold)
+                        if isinstance(hold, Alarm):
+                            hold.ring()
+                        else:
+                            self._look(hold)
                     except Exception:  # noqa: BLE001
                         # Whatever it was (a user's logging filter): all the other holds depend on this loop.
                         _report("looking at a hold failed")

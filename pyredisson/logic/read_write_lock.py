@@ -1,0 +1,184 @@
+"""The read-write lock: many readers or one writer, on one hash with a mode; each hold of a reader has its own lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyredisson._core import command, pack, prefixed, suffixed
+from pyredisson.errors import LockNotHeldError, LockUpgradeError
+from pyredisson.logic import waiting
+from pyredisson.logic.holds import HELD, Hold, Owner, owner_id, shown
+from pyredisson.logic.hub import Channel
+from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.shared import Shared
+from pyredisson.scripts import ScriptSet
+
+CHANNEL = b"redisson_rwlock"
+CLAIM = b"pyredisson_rwlock_writer"
+"""The prefix of a key that lives for two seconds: a writer waits, so readers of this library hold back."""
+READ, WRITE = b"read", b"write"
+"""The modes of the hash, and the two sides of a lock in the table of holds."""
+READER, WRITER = 1, 2
+"""What a waiter needs."""
+
+
+class Turns(Channel):
+    """The waiters of one read-write lock."""
+
+    __slots__ = ()
+
+    def heard(self, payload: bytes) -> None:
+        """Readers left (`0`) or a writer did (`1`): all readers may come, or one writer."""
+        if payload in (b"0", b"1"):
+            # Readers first: they have their turn after a writer, before the next one looks and claims.
+            for signal, need in self.waiters.items():
+                if need == READER:
+                    signal.set()
+            self._wake_writer()
+
+    def left(self, need: int) -> None:
+        """The other readers were woken with the one that goes; the other writers were not."""
+        if need == WRITER:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        for signal, need in self.waiters.items():
+            if need == WRITER and not signal.is_set():
+                signal.set()
+                return
+
+
+class SideLogic(LockLogic):
+    """What the two sides have in common."""
+
+    __slots__ = ("_claim", "_leases", "_other_place")
+
+    prefix = CHANNEL
+    side: bytes
+    other: bytes
+    need: int
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        super().__init__(shared, key)
+        self.place = (key, self.side)
+        self._other_place = (key, self.other)
+        self._claim = prefixed(CLAIM, key)
+        self._leases = suffixed(key, b"")
+
+    def force_command(self) -> bytes:
+        return pack(self.shared.runtime.scripts.read_write_force_release, self.key, self._channel, self.side)
+
+    async def force_release(self) -> bool:
+        """As that of a lock. What the writer reads goes with what it writes."""
+        others = [hold for hold in list(self.shared.holds.table.values()) if hold.key[0] == self._other_place]
+        removed = await super().force_release()
+        if removed:
+            for hold in others:
+                if hold.state is HELD:
+                    self.shared.watchdog.forget(hold)
+                    self.shared.holds.lose(hold, "it was taken away by force_unlock() of the other side")
+        return removed
+
+    def named(self, owner: Owner) -> str:
+        return f"{shown(self.side)} {super().named(owner)}"
+
+    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+        return await waiting.until(
+            self.shared,
+            self._channel,
+            lambda: self._try(owner, lease, deadline),
+            busy,
+            deadline,
+            kind=Turns,
+            need=self.need,
+        )
+
+    async def _stranger(self, owner: Owner) -> LockNotHeldError:
+        fields: list[bytes] = await self._call(command(b"HKEYS", self.key))
+        holders = sorted(shown(field) for field in fields if field != b"mode")
+        held = f"it is held by {', '.join(holders[:3])}" if holders else "nobody holds it"
+        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+        return LockNotHeldError(f"{self.named(owner)} is not held: {held}{more}")
+
+
+def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
+    """The command that extends the leases of readers, and keeps up the locks of those with fixed ones."""
+    return command(
+        b"EVALSHA",
+        scripts.read_renew,
+        2 * len(holds),
+        *[name for hold in holds for name in (hold.lock.key, suffixed(hold.lock.key, b""))],
+        *[word for hold in holds for word in (hold.owner, lease if hold.renewed else 0)],
+    )
+
+
+class ReadLogic(SideLogic):
+    """The side of which there may be many."""
+
+    __slots__ = ()
+
+    renewal = staticmethod(renew_reads)
+    # A reader in Java, when it renews, shortens the whole lock to its own lease.
+    kept = True
+    side, other = READ, WRITE
+    need = READER
+
+    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        # Its name when it began to write may be another one than it has now.
+        writing = self.shared.holds.live((self._other_place, owner_id(owner)))
+        writer = owner + WriteLogic.field_suffix if writing is None else writing.owner
+        script = self.shared.runtime.scripts.read_acquire
+        return pack(script, self.key, self._leases, self._claim, owner, count, lease, writer)
+
+    def release_command(self, owner: bytes, count: int) -> bytes:
+        script = self.shared.runtime.scripts.read_release
+        return pack(script, self.key, self._leases, self._channel, owner, count)
+
+    async def is_locked(self) -> bool:
+        """Whether anyone reads; a writer that also reads counts."""
+        return bool(await self._call(pack(self.shared.runtime.scripts.read_locked, self.key)))
+
+
+class WriteLogic(SideLogic):
+    """The side of which there is one; its holder may also read."""
+
+    __slots__ = ()
+
+    field_suffix = b":write"
+    side, other = WRITE, READ
+    need = WRITER
+
+    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        script = self.shared.runtime.scripts.write_acquire
+        return pack(script, self.key, self._claim, owner, count, lease, int(waits))
+
+    def release_command(self, owner: bytes, count: int) -> bytes:
+        script = self.shared.runtime.scripts.write_release
+        return pack(script, self.key, self._leases, self._channel, owner, count)
+
+    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+        """As that of a lock. Raises `LockUpgradeError` for an owner that only reads.
+
+        While it waits for readers, new ones of this library hold back.
+        """
+        waits = deadline is None or self.shared.clock() < deadline
+        had = False
+        try:
+            had = await super().acquire(owner, lease, deadline)
+        finally:
+            # A closed client leaves it to the two seconds that a claim lives.
+            if waits and not had and not self.shared.closed:
+                script = self.shared.runtime.scripts.write_give_up
+                self.shared.runtime.post(pack(script, self.key, self._claim, self._channel, owner.stem))
+        return had
+
+    async def is_locked(self) -> bool:
+        """Whether anyone writes."""
+        return bool(await self._call(command(b"HGET", self.key, b"mode")) == WRITE)
+
+    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+        # At every look: whoever shares this owner's name may have begun to read meanwhile.
+        holds = self.shared.holds
+        if holds.live((self.place, owner.id)) is None and holds.live((self._other_place, owner.id)) is not None:
+            raise LockUpgradeError(f"{self.named(owner)} can't be had while it reads: it would wait for itself")
+        return await super()._try(owner, lease, deadline)
