@@ -16,10 +16,13 @@ from pyredisson.errors import (
     NotReplicatedError,
     PermitNotHeldError,
     RedissonError,
+    StaleTokenError,
 )
+from pyredisson.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.fenced_lock import FencedLock
 from pyredisson.lock import Lock
 from pyredisson.non_reentrant_lock import NonReentrantLock
+from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.semaphore import Semaphore
 from pyredisson.spin_lock import SpinLock
@@ -32,6 +35,7 @@ __all__ = [
     "ConstantBackoff",
     "CountDownLatch",
     "ExponentialBackoff",
+    "FairLock",
     "FencedLock",
     "Lock",
     "LockAlreadyHeldError",
@@ -39,14 +43,17 @@ __all__ = [
     "LockNotHeldError",
     "LockTimeoutError",
     "LockUpgradeError",
+    "NonReentrantFairLock",
     "NonReentrantLock",
     "NotReplicatedError",
+    "PermitExpirableSemaphore",
     "PermitNotHeldError",
     "ReadLock",
     "ReadWriteLock",
     "RedissonError",
     "Semaphore",
     "SpinLock",
+    "StaleTokenError",
     "WriteLock",
     "asyncio",
     "connect",

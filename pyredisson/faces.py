@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pyredisson.durations import Duration, lease_ms, seconds
+from pyredisson.logic.permit_expirable_semaphore import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.shared import FIRST_OWN_ID
 
 MOST_PERMITS = 2**31 - 1
@@ -83,6 +84,37 @@ def count_of(value: int, name: str, most: int = MOST_PERMITS) -> int:
     if not 0 <= value <= most:
         raise ValueError(f"{name} must be in 0 .. {most}, not {value}")
     return value
+
+
+def id_of(permit: object) -> bytes:
+    """A permit's id as the server has it. `TypeError`, `ValueError` (not 32 hex digits)."""
+    if not isinstance(permit, str):
+        raise TypeError(f"a permit's id must be str, not {type(permit).__name__}")
+    try:
+        found = bytes.fromhex(permit)
+    except ValueError:
+        found = b""
+    # `fromhex` takes blanks, too.
+    if len(found) != ID_BYTES or len(permit) != 2 * ID_BYTES:
+        raise ValueError(f"a permit's id must be {2 * ID_BYTES} hex digits, not {permit!r}")
+    return found
+
+
+def ids_of(permits: str | Iterable[str]) -> list[bytes]:
+    """One id, or several. `TypeError`, `ValueError` (also for one that is named twice, and for too many)."""
+    ids = [id_of(permits)] if isinstance(permits, str) else list(map(id_of, permits))
+    if len(set(ids)) < len(ids):
+        raise ValueError("a permit's id was given twice")
+    if len(ids) > MOST_AT_ONCE:
+        raise ValueError(f"more than {MOST_AT_ONCE} permits at once")
+    return ids
+
+
+def lease_of_permits(lease_time: Duration | None, renewed: bool) -> int | None:
+    """A lease in ms; None: endless, or renewed. `ValueError` for a lease that is both given and renewed."""
+    if renewed and lease_time is not None:
+        raise ValueError("renew=True is for permits without a lease_time")
+    return lease_of(lease_time)
 
 
 def attach(error: BaseException, failure: BaseException) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 from pyredisson.aio import AioRuntime, Callers
 from pyredisson.asyncio.count_down_latch import CountDownLatch
+from pyredisson.asyncio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.asyncio.fenced_lock import FencedLock
 from pyredisson.asyncio.lock import AnyLock, Lock
 from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
+from pyredisson.asyncio.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.asyncio.semaphore import Semaphore
 from pyredisson.asyncio.spin_lock import SpinLock
@@ -21,10 +23,12 @@ from pyredisson.config import Config
 from pyredisson.engine import Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
 from pyredisson.logic.count_down_latch import CountDownLatchLogic
+from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.fenced_lock import FencedLockLogic
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.semaphore import SemaphoreLogic
 from pyredisson.logic.shared import Shared
@@ -74,6 +78,10 @@ class Client:
         """
         return self._lock(Lock, LockLogic, name, owner)
 
+    def get_fair_lock(self, name: Name, *, owner: int | None = None) -> FairLock:
+        """The fair lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
+        return self._lock(FairLock, FairLockLogic, name, owner)
+
     def get_read_write_lock(self, name: Name, *, owner: int | None = None) -> ReadWriteLock:
         """The read-write lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
         return ReadWriteLock(
@@ -84,6 +92,12 @@ class Client:
         """The semaphore of that name. Doesn't talk to the server."""
         mapper = self._config.name_mapper
         return Semaphore(SemaphoreLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+
+    def get_permit_expirable_semaphore(self, name: Name) -> PermitExpirableSemaphore:
+        """The semaphore of that name whose permits have ids and leases. Doesn't talk to the server."""
+        mapper = self._config.name_mapper
+        logic = PermitExpirableSemaphoreLogic(self._shared, key_of(name, mapper))
+        return PermitExpirableSemaphore(logic, given_name(name, mapper))
 
     def get_count_down_latch(self, name: Name) -> CountDownLatch:
         """The count-down latch of that name. Doesn't talk to the server."""
@@ -100,6 +114,13 @@ class Client:
         `owner` as for `get_lock`.
         """
         return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
+
+    def get_non_reentrant_fair_lock(self, name: Name, *, owner: int | None = None) -> NonReentrantFairLock:
+        """The fair lock of that name that its holder can't take again. Doesn't talk to the server.
+
+        `owner` as for `get_lock`.
+        """
+        return self._lock(NonReentrantFairLock, NonReentrantFairLockLogic, name, owner)
 
     def get_spin_lock(self, name: Name, backoff: Backoff = USUAL, *, owner: int | None = None) -> SpinLock:
         """The lock of that name that is waited for by asking again and again. Doesn't talk to the server.

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 from pyredisson.config import Config
 from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
-from pyredisson.logic.holds import GIVEN_BACK, Hold, Holds, Owner
+from pyredisson.logic.holds import GIVEN_BACK, Hold, HoldKey, Holds, Owner
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.once import Lanes
 from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pyredisson.logic.fair_lock import Line
 
 FIRST_OWN_ID = 2**32
 """Owners' ids below this one are for the user to give (`owner=`)."""
@@ -43,8 +47,12 @@ class Shared:
         """
         self.lease = lease_ms(config.lock_watchdog_timeout)
         """Milliseconds for which a lock is taken whose lease the watchdog renews."""
+        self.fair_wait = lease_ms(config.fair_lock_wait_timeout)
+        """Milliseconds for which Redisson keeps a place in the queue of a fair lock."""
         self.attempts = config.retry_attempts
         self.closed = False
+        self.server = f"{config.path or config.host}:{config.port}/{config.database}"
+        """Which server it is, for groups of locks that are on several."""
         self._start = start
         self._notify = notify
         self._say_last = say_last
@@ -56,11 +64,17 @@ class Shared:
         self.clock = runtime.clock
         self.id = str(uuid.uuid4())
         self.lanes = Lanes(self.id, runtime, self.attempts)
+        self.doubtful_permits: set[bytes] = set()
+        """Permits whose acquire may run once more, late: who gives them back has to see to that."""
         self.holds = Holds(runtime.clock, self._lost)
         self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease, self._start)
         self.hub = hub
+        self.lines: dict[bytes, Line] = {}
+        """Who waits for which fair lock."""
         self._ids = itertools.count(FIRST_OWN_ID)
         self._given: dict[int, Owner] = {}
+        self.asked: dict[HoldKey, float] = {}
+        """Members of groups that were asked and have not answered yet, and when that was."""
 
     def new_owner(self) -> Owner:
         """An owner whose id was never given before."""
@@ -97,6 +111,10 @@ class Shared:
             hold.end(GIVEN_BACK)
         return left
 
-    def _lost(self, hold: Hold) -> None:
-        for callback in self._callbacks.get(hold.key[0], ()):
+    def tell_lost(self, place: Hashable) -> None:
+        """Has the callbacks called that `on_lost` was given."""
+        for callback in self._callbacks.get(place, ()):
             self._notify(callback)
+
+    def _lost(self, hold: Hold) -> None:
+        self.tell_lost(hold.key[0])

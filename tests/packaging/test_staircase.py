@@ -17,8 +17,8 @@ FLOORS = [
     {"wire"},
     {"threads", "aio"},
     {"faces", "engine"},
-    {"client", "lock", "asyncio", "fenced_lock", "fencing", "non_reentrant_lock", "read_write_lock", "spin_lock"}
-    | {"count_down_latch", "semaphore"},
+    {"client", "lock", "asyncio", "fair_lock", "fenced_lock", "fencing", "non_reentrant_lock", "read_write_lock", "spin_lock"}
+    | {"count_down_latch", "permit_expirable_semaphore", "semaphore"},
     {"cli", "testing", "metrics"},
 ]
 FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
@@ -37,12 +37,15 @@ BESIDE = {
     ("engine", "faces"),
     ("asyncio", "client"),
     ("client", "count_down_latch"),
+    ("client", "fair_lock"),
     ("client", "fenced_lock"),
     ("client", "lock"),
     ("client", "non_reentrant_lock"),
+    ("client", "permit_expirable_semaphore"),
     ("client", "read_write_lock"),
     ("client", "semaphore"),
     ("client", "spin_lock"),
+    ("fair_lock", "lock"),
     ("fenced_lock", "lock"),
     ("non_reentrant_lock", "lock"),
     ("read_write_lock", "lock"),

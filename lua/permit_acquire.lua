@@ -1,0 +1,67 @@
+#!lua
+-- Takes permits that end with their leases, all that were asked for or none.
+--
+-- KEYS[1]    the semaphore: its free permits
+-- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms (922337203685477: never)
+-- KEYS[3]    exists if whoever makes this call has given it up, and doesn't want these permits any more
+-- ARGV[1]    its channel
+-- ARGV[2]    lease, ms (-1: endless)
+-- ARGV[i+2]  an id for each permit wanted: new ones, by which a second run knows that the first one took them
+-- returns    nil: taken; else how long the next permit in use lasts, ms (-1: endless), and how many are free
+--
+-- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 , redisson_sc:{p} 30000 0123456789abcdef
+local forever = 922337203685477
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ends = forever
+if ARGV[2] ~= '-1' then
+    ends = math.min(now + ARGV[2], forever)
+end
+-- %.0f: Lua 5.1 would write a number of 15 digits as 9.2233720368548e+14.
+ends = string.format('%.0f', ends)
+if redis.call('EXISTS', KEYS[3]) == 1 then
+    return {-1, 0}
+end
+local taken = false
+for i = 3, #ARGV do
+    taken = taken or redis.call('ZSCORE', KEYS[2], ARGV[i])
+end
+if taken then
+    -- Only those that are still there: some may have been given back before this copy came.
+    for i = 3, #ARGV do
+        redis.call('ZADD', KEYS[2], 'XX', ends, ARGV[i])
+    end
+    return false
+end
+local wanted = #ARGV - 2
+local free = redis.call('GET', KEYS[1])
+-- No more than needed, and the others another time: a million at once would hold up everybody.
+local limit = wanted - math.min(tonumber(free or 0), 0)
+local ended = redis.call('ZRANGEBYSCORE', KEYS[2], 0, string.format('%.0f', now), 'LIMIT', 0, limit)
+for _, id in ipairs(ended) do
+    redis.call('ZREM', KEYS[2], id)
+end
+if ended[1] then
+    free = redis.call('INCRBY', KEYS[1], #ended)
+end
+if free and tonumber(free) >= wanted then
+    redis.call('DECRBY', KEYS[1], wanted)
+    for i = 3, #ARGV do
+        redis.call('ZADD', KEYS[2], ends, ARGV[i])
+    end
+    local life = redis.call('PTTL', KEYS[1])
+    if life > 0 then
+        redis.call('PEXPIRE', KEYS[2], life)
+    end
+    return false
+end
+if ended[1] and free > 0 then
+    -- Too few for this caller may be enough for another one. pcall: see permit_release.
+    redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
+end
+local next = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+local left = -1
+if next[1] and tonumber(next[2]) < forever then
+    left = math.max(math.ceil(tonumber(next[2]) - now), 0)
+end
+return {left, tonumber(free) or 0}

@@ -1,0 +1,27 @@
+#!lua
+-- Looks how long a permit lasts, or sets that anew.
+--
+-- KEYS[1]  a semaphore's permits in use: a sorted set, id -> when it ends, ms (922337203685477: never)
+-- ARGV[1]  the permit's id
+-- ARGV[2]  optional: its lease from now on, ms (-1: endless)
+-- returns  nil: it is unknown or has ended; else what is left of it, ms (-1: endless)
+--
+-- redis-cli --eval permit_lease.lua {p}:timeout , 0123456789abcdef 30000
+local forever = 922337203685477
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
+if ends <= now then
+    return false
+end
+if ARGV[2] then
+    ends = forever
+    if ARGV[2] ~= '-1' then
+        ends = math.min(now + ARGV[2], forever)
+    end
+    redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', ends), ARGV[1])
+end
+if ends >= forever then
+    return -1
+end
+return math.ceil(ends - now)

@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+-- Gives back permits before their leases end; also undoes an acquire whose outcome is unknown.
+--
+-- KEYS[1]    the semaphore: its free permits
+-- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms
+-- KEYS[i+2]  optional: a key that keeps a late copy of the acquire from taking these permits once more
+-- ARGV[1]    its channel
+-- ARGV[2]    1: all of them or, if one is unknown or has ended, none; 0: those that are there, ended or not
+-- ARGV[i+2]  the permits' ids
+-- returns    empty: done; else how many are unknown, then the ids of those that are unknown or have ended
+--
+-- redis-cli --eval permit_release.lua p {p}:timeout , redisson_sc:{p} 1 0123456789abcdef
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local all = ARGV[2] == '1'
+local held = {}
+local gone = {0}
+for i = 3, #ARGV do
+    local ends = redis.call('ZSCORE', KEYS[2], ARGV[i])
+    if ends and (tonumber(ends) > now or not all) then
+        held[#held + 1] = ARGV[i]
+    else
+        gone[#gone + 1] = ARGV[i]
+        if not ends then
+            gone[1] = gone[1] + 1
+        end
+    end
+end
+if all and gone[2] then
+    return gone
+end
+for _, id in ipairs(held) do
+    redis.call('ZREM', KEYS[2], id)
+end
+for i = 3, #KEYS do
+    -- A minute longer than the client that is in doubt goes on sending.
+    redis.call('SET', KEYS[i], '1', 'PX', 660000)
+end
+if held[1] then
+    local free = redis.call('INCRBY', KEYS[1], #held)
+    if free > 0 then
+        -- pcall: a user without permission on the channel must still be able to release.
+        redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
+    end
+end
+return {}

@@ -1,0 +1,421 @@
+"""The semaphore whose permits have ids and leases: a string with the free ones, a sorted set with those in use."""
+
+from __future__ import annotations
+
+from binascii import hexlify, unhexlify
+from collections.abc import Iterable, Sequence
+from os import urandom
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import command, pack, prefixed, suffixed
+from pyredisson.errors import PermitNotHeldError
+from pyredisson.logic import calls, once, waiting
+from pyredisson.logic.holds import GIVEN_BACK, GONE, HELD, Hold, HoldKey, shown
+from pyredisson.logic.semaphore import CHANNEL, LOOK_AGAIN, PermitChannel
+from pyredisson.logic.shared import Shared
+from pyredisson.runtime import Cut, Reply
+from pyredisson.scripts import ScriptSet
+
+ID_BYTES = 16
+IN_USE = b"timeout"
+"""What follows a semaphore's name in that of its permits in use."""
+WITHDRAWN = b"pyredisson_permit_withdrawn"
+ENDLESS = -1
+MOST_AT_ONCE = 1_000_000
+"""Permits in one command: servers take only little more."""
+PASSED_ON = b"+"
+"""Before a number of free permits that one waiter found, and leaves to others who need less."""
+
+
+class ExpirablePermitChannel(PermitChannel):
+    """The waiters for such permits, each of whom needs so many."""
+
+    __slots__ = ()
+
+    def heard(self, payload: bytes) -> None:
+        """So many permits are free; or only so many were given back, where Redisson released several at once."""
+        super().heard(payload.removeprefix(PASSED_ON))
+        if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
+            said = int(payload)
+            for signal, need in self.waiters.items():
+                if 0 < said < need:
+                    # There may be more than it says: the first of those that it doesn't serve finds out.
+                    signal.set()
+                    return
+
+
+def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
+    """The command that extends the leases of permits, of whatever semaphores."""
+    return command(
+        b"EVALSHA",
+        scripts.permit_renew,
+        len(holds),
+        *[suffixed(hold.lock.key, IN_USE) for hold in holds],
+        lease,
+        *[unhexlify(hold.owner) for hold in holds],
+    )
+
+
+class PermitExpirableSemaphoreLogic:
+    """What such a semaphore does; numbers, ids and durations come in checked.
+
+    The ids are made here, so an acquire that is executed twice takes its permits once. A permit that the watchdog
+    renews is a `Hold` whose owner is the permit.
+    """
+
+    __slots__ = ("_channel", "_in_use", "_memory", "_place", "key", "shared")
+
+    renewal = staticmethod(renew)
+    kept = False
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        self.shared = shared
+        self.key = key
+        self._in_use = suffixed(key, IN_USE)
+        self._channel = prefixed(CHANNEL, key)
+        self._memory = once.memory(key)
+        # Not the key alone, by which a lock of that name would be found.
+        self._place = (IN_USE, key)
+
+    async def acquire(self, permits: int, lease: int | None, deadline: float | None, renewed: bool) -> list[str]:
+        """Waits for so many permits until `deadline` (None: as long as it takes); their ids. Empty: not had in time.
+
+        The lease is in milliseconds; None: endless or, if `renewed`, kept by the watchdog until given back.
+        """
+        shared = self.shared
+        if not permits:
+            shared.check_open()
+            return []
+        if renewed:
+            lease = shared.lease
+        attempt = _Attempt(self, permits, ENDLESS if lease is None else lease, deadline)
+        try:
+            busy = await attempt.take()
+            had = busy is None
+            if busy is not None and (deadline is None or shared.clock() < deadline):
+                had = await waiting.until(
+                    shared,
+                    self._channel,
+                    attempt.take_again,
+                    busy,
+                    deadline,
+                    kind=ExpirablePermitChannel,
+                    need=permits,
+                )
+            if had:
+                if renewed:
+                    self._keep(attempt.ids, attempt.sent_at)
+                if shared.closed:
+                    shared.check_open()
+                return [permit.hex() for permit in attempt.ids]
+        except BaseException:
+            attempt.give_up()
+            raise
+        attempt.give_up()
+        return []
+
+    def acquire_command(self, ids: Sequence[bytes], lease: int) -> bytes:
+        """Takes permits with these ids, or none; idempotent. Its reply is None if they were taken.
+
+        Else for how long the next of those in use lasts, in ms (-1: endless), and how many are free.
+        """
+        return command(
+            b"EVALSHA",
+            self.shared.runtime.scripts.permit_acquire,
+            3,
+            self.key,
+            self._in_use,
+            self._withdrawn(ids[0]),
+            self._channel,
+            lease,
+            *ids,
+        )
+
+    def release_command(self, ids: Sequence[bytes], *, all_or_none: bool) -> bytes:
+        """Gives back permits; idempotent. No late copy of their acquire takes them after this.
+
+        Its reply is empty if that was done, else how many of them are unknown, and which are unknown or have ended.
+        """
+        doubtful = self.shared.doubtful_permits
+        withdrawn = [self._withdrawn(permit) for permit in ids if permit in doubtful]
+        return command(
+            b"EVALSHA",
+            self.shared.runtime.scripts.permit_release,
+            2 + len(withdrawn),
+            self.key,
+            self._in_use,
+            *withdrawn,
+            self._channel,
+            int(all_or_none),
+            *ids,
+        )
+
+    def abandon_command(self, hold: Hold) -> bytes:
+        """What gives back the permit of that hold, when the client is closed."""
+        return self.release_command([unhexlify(hold.owner)], all_or_none=False)
+
+    async def release(self, ids: Sequence[bytes], must: bool) -> int:
+        """Gives back all of these permits; or none if one is unknown or has ended: then raises if it `must`.
+
+        How many were given back. Whatever else it raises, what is there of them is given back in the background.
+        """
+        gone = await self._release(ids)
+        if not gone:
+            return len(ids)
+        if must:
+            names = ", ".join(permit.hex() for permit in gone)
+            raise PermitNotHeldError(f"semaphore {shown(self.key)!r} has no permit in use with id {names}")
+        return 0
+
+    async def _release(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Gives back all of these permits; or none, and says which are unknown or have ended."""
+        shared = self.shared
+        if not ids:
+            shared.check_open()
+            return []
+        doubted = False
+
+        def doubt() -> None:
+            nonlocal doubted
+            doubted = True
+
+        holds = self._holds_of(ids)
+        try:
+            shared.check_open()
+            runtime = shared.runtime
+            payload = self.release_command(ids, all_or_none=True)
+            for hold in holds:
+                self._pause(hold)
+            try:
+                reply = await runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply, _ = await calls.repeat(runtime, payload, problem, attempts=shared.attempts, on_doubt=doubt)
+            # All unknown after a doubt: an earlier copy has given them back.
+            gone = [] if not reply or (doubted and reply[0] == len(ids)) else reply[1:]
+            for hold in holds:
+                self._told(hold, gone)
+            shared.doubtful_permits.difference_update(gone or ids)
+            return gone
+        except BaseException:
+            self.settle(ids)
+            raise
+
+    def settle(self, ids: Sequence[bytes]) -> None:
+        """Gives back what is there of these permits: here at once, on the server in the background. Idempotent."""
+        shared = self.shared
+        for hold in self._holds_of(ids):
+            self._drop(hold)
+        shared.runtime.post(self.release_command(ids, all_or_none=False))
+        shared.doubtful_permits.difference_update(ids)
+
+    async def lease_left(self, permit: bytes) -> int:
+        """How many ms a permit lasts; `ENDLESS`. Raises if it is unknown or has ended."""
+        left: int | None = await self._call(
+            command(b"EVALSHA", self.shared.runtime.scripts.permit_lease, 1, self._in_use, permit)
+        )
+        if left is None:
+            raise PermitNotHeldError(f"semaphore {shown(self.key)!r} has no permit in use with id {permit.hex()}")
+        return left
+
+    async def update_lease(self, permit: bytes, lease: int | None) -> bool:
+        """Sets how many ms a permit lasts from now on (None: for ever), renewed no more; False: it isn't held."""
+        scripts = self.shared.runtime.scripts
+        payload = command(
+            b"EVALSHA", scripts.permit_lease, 1, self._in_use, permit, ENDLESS if lease is None else lease
+        )
+        holds = self._holds_of((permit,))
+        try:
+            for hold in holds:
+                self._pause(hold)
+            held = await self._call(payload) is not None
+            for hold in holds:
+                self._told(hold, () if held else (permit,))
+        except BaseException:
+            # It may last as long as before, or as long as was asked for: in neither case may it end meanwhile.
+            for hold in holds:
+                self._resume(hold)
+            raise
+        return held
+
+    async def counts(self) -> tuple[int | None, int]:
+        """How many permits are free (None: there is no such semaphore), and how many in use."""
+        free, used = await self._call(
+            pack(self.shared.runtime.scripts.permit_count, self.key, self._in_use, self._channel)
+        )
+        return free, used
+
+    async def try_set(self, permits: int) -> bool:
+        """Makes the semaphore if there is none."""
+        self.shared.check_open()
+        lane = self.shared.lanes.take()
+        payload = pack(
+            self.shared.runtime.scripts.semaphore_set,
+            self.key,
+            self._memory + lane.suffix,
+            lane.number,
+            permits,
+            0,
+            self._channel,
+        )
+        return bool(await self.shared.lanes.call(lane, payload))
+
+    async def set(self, permits: int) -> None:
+        """Makes it so many permits, whether free or in use."""
+        self.shared.check_open()
+        lane = self.shared.lanes.take()
+        payload = pack(
+            self.shared.runtime.scripts.permit_set,
+            self.key,
+            self._in_use,
+            self._memory + lane.suffix,
+            lane.number,
+            permits,
+            self._channel,
+        )
+        await self.shared.lanes.call(lane, payload)
+
+    async def add(self, permits: int) -> None:
+        """Makes it so many permits more."""
+        self.shared.check_open()
+        if permits:
+            lane = self.shared.lanes.take()
+            payload = pack(
+                self.shared.runtime.scripts.semaphore_add,
+                self.key,
+                self._memory + lane.suffix,
+                lane.number,
+                permits,
+                self._channel,
+                0,
+            )
+            await self.shared.lanes.call(lane, payload)
+
+    async def delete(self) -> bool:
+        """Removes the semaphore, with all permits in use; was there one."""
+        shared = self.shared
+        shared.check_open()
+        lane = shared.lanes.take()
+        payload = once.delete_command(
+            shared.runtime.scripts, lane, self._memory, self._channel, b"", self.key, self._in_use
+        )
+        return bool(await shared.lanes.call(lane, payload))
+
+    async def _call(self, payload: bytes) -> Reply:
+        shared = self.shared
+        shared.check_open()
+        return await calls.call(shared.runtime, payload, attempts=shared.attempts)
+
+    def _withdrawn(self, permit: bytes) -> bytes:
+        return prefixed(WITHDRAWN, self.key) + b":" + hexlify(permit)
+
+    def _hold_key(self, permit: bytes) -> HoldKey:
+        return self._place, int.from_bytes(permit)
+
+    def _holds_of(self, ids: Sequence[bytes]) -> list[Hold]:
+        """Those of them that are renewed."""
+        found = map(self.shared.holds.table.get, map(self._hold_key, ids))
+        return [hold for hold in found if hold is not None]
+
+    def _keep(self, ids: Sequence[bytes], sent_at: float) -> None:
+        """Has them renewed from now on."""
+        shared = self.shared
+        ends = sent_at + shared.lease / 1000
+        for permit in ids:
+            hold = Hold(self._hold_key(permit), self, hexlify(permit), None, ends, None, HELD)
+            shared.holds.table[hold.key] = hold
+            shared.watchdog.watch(hold, sent_at)
+
+    def _pause(self, hold: Hold) -> None:
+        """Before what takes it from the watchdog is sent: a renewal that finds it gone must not call that a loss."""
+        if hold.state is HELD:
+            hold.state = GIVEN_BACK
+
+    def _resume(self, hold: Hold) -> None:
+        shared = self.shared
+        if hold.state is GIVEN_BACK:
+            hold.state = HELD
+            shared.watchdog.watch(hold, hold.ends - shared.lease / 1000)
+
+    def _told(self, hold: Hold, gone: Iterable[bytes]) -> None:
+        """What becomes of a paused hold: the server was done with it, or refused because of these."""
+        if not gone:
+            self._drop(hold)
+        elif unhexlify(hold.owner) in gone:
+            self.shared.holds.lose(hold, GONE, given_back=True)
+            self._drop(hold)
+        else:
+            self._resume(hold)
+
+    def _drop(self, hold: Hold) -> None:
+        self.shared.holds.table.pop(hold.key, None)
+        self.shared.watchdog.forget(hold)
+        if hold.state is HELD:
+            hold.state = GIVEN_BACK
+
+
+class _Attempt:
+    """One acquire: all its tries are for the same ids."""
+
+    __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "ids", "sent_at")
+
+    def __init__(self, logic: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None) -> None:
+        random = urandom(ID_BYTES * permits)
+        self.ids = [random[i : i + ID_BYTES] for i in range(0, len(random), ID_BYTES)]
+        self.sent_at = 0.0
+        """When the copy was sent that took them: their leases don't begin before that."""
+        self._logic = logic
+        self._lease = lease
+        self._deadline = deadline
+        self._free = 0
+        self._doubted = False
+        self._unsettled = False
+
+    async def take(self) -> float | None:
+        """One try. None: taken; else how long to wait at most, in seconds."""
+        logic = self._logic
+        shared = logic.shared
+        if shared.closed:
+            shared.check_open()
+        payload = logic.acquire_command(self.ids, self._lease)
+        self._unsettled = True
+        sent_at = shared.clock()
+        try:
+            try:
+                reply = await shared.runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply, sent_at = await calls.repeat(
+                    shared.runtime,
+                    payload,
+                    problem,
+                    attempts=shared.attempts,
+                    deadline=self._deadline,
+                    on_doubt=self._doubt,
+                )
+        except RedisError:
+            self._unsettled = self._doubted
+            raise
+        if reply is None:
+            self.sent_at = sent_at
+            return None
+        self._unsettled = self._doubted
+        left, self._free = reply
+        return LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
+
+    async def take_again(self) -> float | None:
+        """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
+        busy = await self.take()
+        if busy is not None and self._free > 0:
+            self._logic.shared.hub.message(self._logic._channel, PASSED_ON + b"%d" % self._free)
+        return busy
+
+    def give_up(self) -> None:
+        """Gives back what may have been taken, or may be taken late."""
+        if self._unsettled:
+            self._doubt()
+            self._logic.settle(self.ids)
+
+    def _doubt(self) -> None:
+        self._doubted = True
+        # A copy looks whether this one was withdrawn.
+        self._logic.shared.doubtful_permits.add(self.ids[0])
