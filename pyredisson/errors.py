@@ -39,6 +39,10 @@ class PermitNotHeldError(RedissonError, ValueError):
     """A permit id that is unknown or has expired."""
 
 
+class StaleTokenError(RedissonError):
+    """A write with a fencing token older than one that the resource has seen; nothing was written."""
+
+
 class NotReplicatedError(RedissonError):
     """No replica confirmed the acquire in time; nothing is held."""
 
@@ -54,4 +58,5 @@ __all__ = [
     "NotReplicatedError",
     "PermitNotHeldError",
     "RedissonError",
+    "StaleTokenError",
 ]

@@ -18,6 +18,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "latch_set": (2, 3),
     "fenced_acquire": (2, 3),
     "fenced_delete": (2, 1),
+    "fenced_write": None,
     "lock_acquire": (1, 3),
     "lock_force_release": (1, 1),
     "lock_release": (1, 3),

@@ -1,0 +1,306 @@
+"""The resource's side of fencing tokens: whoever comes too late is refused, on Redis and in SQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+import redis.asyncio
+from redis import Redis
+from redis.exceptions import ResponseError
+
+import pyredisson
+from pyredisson import StaleTokenError, fencing
+from pyredisson.testing import Server
+
+from .worlds import PATIENCE, Behind, World
+
+NEWEST = "pyredisson_fencing:{report}"
+
+
+class Writer:
+    """redis-py's client of either world, awaited."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    async def write(self, *args: Any) -> Any:
+        written = fencing.write(self.client, *args)
+        return await cast(Any, written) if isinstance(self.client, redis.asyncio.Redis) else written
+
+
+@pytest_asyncio.fixture(params=["threads", "asyncio"])
+async def writer(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Writer]:
+    if request.param == "threads":
+        with Redis(host=server.host, port=server.port) as client:
+            yield Writer(client)
+    else:
+        async with redis.asyncio.Redis(host=server.host, port=server.port) as client:
+            yield Writer(client)
+
+
+@pytest.mark.asyncio
+class TestRedis:
+    async def test_newer_ones_and_the_same_again_pass(self, writer: Writer, admin: Redis) -> None:
+        for token in (5, 5, 2**53 - 2, 2**53 - 1):
+            assert await writer.write(token, "SET", "report", f"by {token}") == b"OK"
+            assert admin.get("report") == b"by %d" % token
+            assert admin.get(NEWEST) == b"%d" % token
+
+    async def test_an_older_one_is_refused(self, writer: Writer, admin: Redis) -> None:
+        await writer.write(2**53 - 1, "SET", "report", "new")
+        for token in (1, 2**53 - 2):
+            with pytest.raises(StaleTokenError, match=rf"(?s)\b{token}\b.*'report'.*\b{2**53 - 1}\b"):
+                await writer.write(token, "SET", "report", "old")
+        assert admin.get("report") == b"new"
+        assert admin.get(NEWEST) == b"%d" % (2**53 - 1)
+
+    async def test_each_key_has_its_own(self, writer: Writer, admin: Redis) -> None:
+        await writer.write(7, "SET", "report", "x")
+        await writer.write(6, "SET", "{shop}report", "y")
+        assert admin.get("pyredisson_fencing:{shop}report") == b"6"
+
+    async def test_any_command_that_writes_one_key(self, writer: Writer, admin: Redis) -> None:
+        assert await writer.write(1, "HSET", "report", "a", 1, "b", 2.5) == 2
+        assert admin.hgetall("report") == {b"a": b"1", b"b": b"2.5"}
+        assert await writer.write(2, "DEL", "report") == 1
+        assert await writer.write(3, "RPUSH", b"report", "x", b"\xff") == 2
+        assert await writer.write(3, "LRANGE", "report", 0, -1) == [b"x", b"\xff"]
+        assert await writer.write(3, "LPOP", "nothing") is None
+
+    async def test_the_newest_token_is_remembered_for_a_day_after_each_write(
+        self, writer: Writer, admin: Redis
+    ) -> None:
+        await writer.write(1, "SET", "report", "x")
+        assert 86_000 < admin.ttl(NEWEST) <= fencing.REMEMBERED == 86_400
+        admin.expire(NEWEST, 10)
+        await writer.write(1, "SET", "report", "x")
+        assert admin.ttl(NEWEST) > 86_000
+        assert admin.ttl("report") == -1
+
+    async def test_a_refused_write_does_not_prolong_it(self, writer: Writer, admin: Redis) -> None:
+        await writer.write(2, "SET", "report", "x")
+        admin.expire(NEWEST, 10)
+        with pytest.raises(StaleTokenError):
+            await writer.write(1, "SET", "report", "y")
+        assert admin.ttl(NEWEST) <= 10
+
+    async def test_what_redis_reports_passes_through(self, writer: Writer, admin: Redis) -> None:
+        await writer.write(1, "SET", "report", "text")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await writer.write(2, "RPUSH", "report", "x")
+        assert admin.get("report") == b"text"
+        # That writer is known, all the same.
+        with pytest.raises(StaleTokenError):
+            await writer.write(1, "SET", "report", "old")
+
+    @pytest.mark.parametrize("wrong", ["text", "list"])
+    async def test_a_newest_token_that_is_none(self, writer: Writer, admin: Redis, wrong: str) -> None:
+        admin.set(NEWEST, wrong) if wrong == "text" else admin.rpush(NEWEST, wrong)
+        with pytest.raises(ResponseError):
+            await writer.write(1, "SET", "report", "x")
+        assert not admin.exists("report")
+
+    async def test_a_server_that_does_not_know_the_script(self, writer: Writer, no_scripts: None) -> None:
+        assert await writer.write(1, "SET", "report", "x") == b"OK"
+
+    async def test_what_cannot_be(self, writer: Writer, behind: Behind) -> None:
+        before = behind.commands()
+        for token in (0, -1, 2**53):
+            with pytest.raises(ValueError, match=str(token)):
+                await writer.write(token, "SET", "report", "x")
+        for wrong in ("1", 1.0, True, None):
+            with pytest.raises(TypeError):
+                await writer.write(wrong, "SET", "report", "x")
+        with pytest.raises(ValueError):
+            await writer.write(1, "SET", "", "x")
+        with pytest.raises(TypeError):
+            await writer.write(1, "SET", 5, "x")
+        with pytest.raises(TypeError, match="pipeline"):
+            fencing.write(writer.client.pipeline(), 1, "SET", "report", "x")
+        assert behind.commands() == before
+
+
+async def late_and_next(world: World, write: Callable[[int, str], Any]) -> None:
+    """One writer is paused beyond its lease, another one comes in and writes; then the first one goes on."""
+    late, next_one = world.connect().get_fenced_lock("report"), world.connect().get_fenced_lock("report")
+    async with late.hold(lease_time=60):
+        write(late.token, "begun")
+    await late.lock(0.05)
+    write(late.token, "half done")
+    # Paused here: it looks neither at the clock nor at `lost`.
+    assert await next_one.try_lock(wait_time=PATIENCE)
+    write(next_one.token, "by the next one")
+    write(next_one.token, "by the next one, again")
+    with pytest.raises(StaleTokenError, match=f"{late.token}.*{next_one.token}"):
+        write(late.token, "too late")
+    await next_one.unlock()
+    # Nobody holds it any more, and it is late even so.
+    with pytest.raises(StaleTokenError):
+        write(late.token, "too late")
+    with pytest.raises(pyredisson.LockLostError):
+        await late.unlock()
+    assert await late.try_lock()
+    write(late.token, "in time")
+
+
+@pytest.mark.asyncio
+async def test_a_late_writer_is_refused_by_redis(world: World, admin: Redis) -> None:
+    written: list[str] = []
+
+    def write(token: int, text: str) -> None:
+        fencing.write(admin, token, "SET", "page", text)
+        written.append(text)
+
+    await late_and_next(world, write)
+    assert written == ["begun", "half done", "by the next one", "by the next one, again", "in time"]
+    assert admin.get("page") == b"in time"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
+    """Opens connections to one database that has the table."""
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(tmp_path / "pages.db", timeout=PATIENCE))
+        return opened[-1]
+
+    with connect() as connection:
+        fencing.create_table(connection)
+        connection.execute("CREATE TABLE pages (name TEXT PRIMARY KEY, text TEXT)")
+        connection.execute("INSERT INTO pages VALUES ('report', '')")
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+Database = Callable[[], sqlite3.Connection]
+
+
+def newest(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute("SELECT resource, token FROM pyredisson_fencing").fetchall())
+
+
+@pytest.mark.asyncio
+async def test_a_late_writer_is_refused_by_a_database(world: World, database: Database) -> None:
+    def write(token: int, text: str) -> None:
+        with database() as connection:
+            fencing.claim(connection, "report", token)
+            connection.execute("UPDATE pages SET text = ? WHERE name = 'report'", (text,))
+
+    await late_and_next(world, write)
+    assert database().execute("SELECT text FROM pages").fetchall() == [("in time",)]
+
+
+class TestSql:
+    def test_newer_ones_and_the_same_again_pass(self, database: Database) -> None:
+        connection = database()
+        for token in (5, 5, 6, 2**53 - 1):
+            with connection:
+                fencing.claim(connection, "report", token)
+            assert newest(database()) == {"report": token}
+
+    def test_an_older_one_is_refused(self, database: Database) -> None:
+        connection = database()
+        with connection:
+            fencing.claim(connection, "report", 6)
+        with pytest.raises(StaleTokenError, match=r"\b5\b.*'report'.*\b6\b"), connection:
+            connection.execute("UPDATE pages SET text = 'x'")
+            fencing.claim(connection, "report", 5)
+        assert newest(database()) == {"report": 6}
+        assert database().execute("SELECT text FROM pages").fetchall() == [("",)]
+
+    def test_each_resource_has_its_own(self, database: Database) -> None:
+        connection = database()
+        for resource, token in (("report", 7), ("'; --", 6), ("berichtä", 5)):
+            fencing.claim(connection, resource, token)
+        assert newest(connection) == {"report": 7, "'; --": 6, "berichtä": 5}
+
+    def test_it_is_the_callers_transaction(self, database: Database) -> None:
+        connection = database()
+        fencing.claim(connection, "report", 7)
+        assert connection.in_transaction
+        assert newest(database()) == {}
+        connection.rollback()
+        fencing.claim(connection, "report", 6)
+        connection.commit()
+        assert newest(database()) == {"report": 6}
+
+    def test_the_table_may_be_there_already(self, database: Database) -> None:
+        connection = database()
+        fencing.claim(connection, "report", 7)
+        fencing.create_table(connection)
+        assert newest(connection) == {"report": 7}
+
+    @pytest.mark.parametrize(
+        ("style", "mark"), [("qmark", "?"), ("format", "%s"), ("pyformat", "%s"), ("numeric", ":1")]
+    )
+    def test_modules_that_write_parameters_in_other_ways(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch, style: str, mark: str
+    ) -> None:
+        """A module of that style, with the statements put into SQLite's."""
+        statements: list[str] = []
+
+        class Cursor:
+            def __init__(self) -> None:
+                self._cursor = connection.cursor()
+
+            def execute(self, statement: str, parameters: tuple[object, ...]) -> None:
+                statements.append(statement)
+                self._cursor.execute(statement.replace("%s", "?"), parameters)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._cursor, name)
+
+        class Connection:
+            def cursor(self) -> Cursor:
+                return Cursor()
+
+        class Mine(Connection):
+            """As a user's own, derived from the module's."""
+
+        module = ModuleType("another_database")
+        module.paramstyle = style  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "another_database", module)
+        Connection.__module__ = "another_database.connections"
+        connection = database()
+        for made in (Connection(), Mine()):
+            fencing.claim(made, "report", 7)
+            with pytest.raises(StaleTokenError, match="7"):
+                fencing.claim(made, "report", 6)
+        assert newest(connection) == {"report": 7}
+        assert len(statements) == 6
+        assert all(mark in statement for statement in statements)
+
+    def test_what_cannot_be(self, database: Database) -> None:
+        connection = database()
+        for token in (0, -1, 2**53):
+            with pytest.raises(ValueError, match=str(token)):
+                fencing.claim(connection, "report", token)
+        for wrong in ("1", 1.0, True, None):
+            with pytest.raises(TypeError):
+                fencing.claim(connection, "report", wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="resource"):
+            fencing.claim(connection, b"report", 1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="Stranger"):
+            fencing.claim(Stranger(), "report", 1)
+        assert newest(connection) == {}
+
+    def test_without_the_table(self) -> None:
+        with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(sqlite3.OperationalError):
+            fencing.claim(connection, "report", 1)
+
+
+class Stranger:
+    """A connection of no module that says how its statements are written."""
+
+    def cursor(self) -> Any:
+        raise AssertionError("nothing must be sent")
