@@ -13,11 +13,12 @@
 -- returns    how many of them stood in line, or held the lock
 --
 -- redis-cli --eval fair_leave.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000 0 me:1
+local wait, doubt = tonumber(ARGV[2]), ARGV[3] == '1'
 -- include: fair_queue
 local found, turn, gone = 0, false, {}
 for i = 4, #ARGV do
     local owner = ARGV[i]
-    if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[1], owner) == 1 then
+    if doubt and redis.call('HEXISTS', KEYS[1], owner) == 1 then
         redis.call('DEL', KEYS[1])
         turn = true
         found = found + 1
@@ -35,7 +36,7 @@ for i = 4, #ARGV do
         redis.call('ZADD', KEYS[3], 'XX', text(now), owner)
         gone[#gone + 1] = owner
         found = found + 1
-    elseif ARGV[3] == '1' then
+    elseif doubt then
         gone[#gone + 1] = owner
     end
 end
@@ -43,7 +44,7 @@ for _, owner in ipairs(gone) do
     redis.call('HSET', KEYS[4], owner, 0)
 end
 drop_gone_tail()
-if ARGV[3] == '1' then
+if doubt then
     -- Here for those who stood in no queue, or in one that is empty now.
     for _, owner in ipairs(gone) do
         redis.call('HSET', KEYS[4], owner, 0)
@@ -53,6 +54,6 @@ if #gone > 0 then
     redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(redis.call('PTTL', KEYS[1]), 0)))
 end
 if turn and redis.call('EXISTS', KEYS[1]) == 0 then
-    hand_off(tonumber(ARGV[2]), true)
+    hand_off(wait, true)
 end
 return found

@@ -13,17 +13,18 @@
 --          their places
 --
 -- redis-cli --eval fair_tick.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me 300000
+local client, wait = ARGV[2], tonumber(ARGV[3])
 -- include: fair_queue
 redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(' .. text(now))
-local known = redis.call('ZSCORE', KEYS[5], ARGV[2])
+local known = redis.call('ZSCORE', KEYS[5], client)
 local left = redis.call('PTTL', KEYS[1])
 if redis.call('EXISTS', KEYS[2]) == 1 then
-    redis.call('ZADD', KEYS[5], text(now + ALIVE), ARGV[2])
+    redis.call('ZADD', KEYS[5], text(now + ALIVE), client)
     redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(left, 0)))
     redis.call('PEXPIRE', KEYS[5], text(KEEP))
 end
 if left == -2 then
-    hand_off(tonumber(ARGV[3]), false)
+    hand_off(wait, false)
 else
     redis.call('HDEL', KEYS[4], OFFERED)
     local head, ours = living_head(false)

@@ -67,6 +67,8 @@ class Engine:
         """Ends waiting and renewing; `say_farewell` must follow, after the world's own connections were closed."""
         shared = self.shared
         if not shared.closed:
+            # Before they wake: then none of them has to say it for itself.
+            self._left.update((line.farewell(), None) for line in list(shared.lines.values()))
             self._left.update((hold.lock.abandon_command(hold), None) for hold in shared.close())
             self._errands.put(None)
             run(self._watchdog_runtime.close)

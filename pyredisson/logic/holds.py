@@ -42,18 +42,19 @@ class Owner:
     arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
     """
 
-    __slots__ = ("_doubts", "_prefix", "id", "name")
+    __slots__ = ("_prefix", "doubts", "id", "name")
 
     def __init__(self, client_id: str, owner_id: int) -> None:
         self.id = owner_id
         self._prefix = f"{client_id}:{owner_id}"
-        self._doubts = 0
+        self.doubts = 0
+        """How often it was renamed."""
         self.name = self._prefix.encode()
 
     def rename(self) -> None:
         """From now on this owner takes locks under a new name; holds that it has keep theirs."""
-        self._doubts += 1
-        self.name = f"{self._prefix}:{self._doubts}".encode()
+        self.doubts += 1
+        self.name = f"{self._prefix}:{self.doubts}".encode()
 
     @property
     def stem(self) -> bytes:
@@ -63,7 +64,7 @@ class Owner:
     def apart(self) -> Owner:
         """The same owner under names that no other call has, so that the server tells this call from others."""
         other = copy(self)
-        other._doubts = 0
+        other.doubts = 0
         other._prefix = f"{self._prefix}.{next(_calls)}"
         other.name = other._prefix.encode()
         return other

@@ -76,6 +76,11 @@ class Hub:
         """Names the connection that listens from now on."""
         self._subscriber = subscriber
 
+    def listening(self, name: bytes) -> Channel | None:
+        """The channel, if its messages arrive already."""
+        channel = self._channels.get(name)
+        return channel if channel is not None and channel.confirmed else None
+
     def join(self, name: bytes, signal: Signal, kind: type[Channel] = Channel, need: int = 1) -> Channel:
         """Registers a waiter, which is told to look again as soon as messages are known to arrive.
 

@@ -79,6 +79,10 @@ class LockLogic:
         """Leaves the owner with `count` holds; idempotent. Its reply is None if it has none."""
         return pack(self.shared.runtime.scripts.lock_release, self.key, self._channel, owner, count)
 
+    def undo_command(self, owner: bytes) -> bytes:
+        """Undoes a fresh acquire that may have run, or may run late, under a name that is not used again."""
+        return self.release_command(owner, 0)
+
     def force_command(self) -> bytes:
         """Removes the lock whoever holds it. Its reply is 1 if anything was removed."""
         return pack(self.shared.runtime.scripts.lock_force_release, self.key, self._channel)
@@ -137,7 +141,7 @@ class LockLogic:
         else:
             count, name = hold.count + 1, hold.owner
         runtime = shared.runtime
-        sure = owner.name
+        doubts = owner.doubts
         payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
         token = 0
         try:
@@ -179,13 +183,13 @@ class LockLogic:
                 self._took = True
                 return None
         except BaseException as error:
-            if owner.name is not sure or not isinstance(error, RedisError):
+            if owner.doubts != doubts or not isinstance(error, RedisError):
                 # It may have run, or run late: put it back as it was, under a name that is not used again.
                 if hold is not None:
                     self.settle(owner, hold, count - 1)
                 else:
                     owner.rename()
-                    runtime.post(self.release_command(name, 0))
+                    runtime.post(self.undo_command(name))
             raise
         if hold is not None:
             shared.holds.lose(hold, GONE)

@@ -72,7 +72,7 @@ class OneNameForLife(LockLogic):
     __slots__ = ()
 
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
-        owner._doubts = 0
+        owner.doubts = 0
         owner.name = owner._prefix.encode()
         return await super().acquire(owner, lease, deadline)
 

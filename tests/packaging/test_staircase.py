@@ -17,7 +17,17 @@ FLOORS = [
     {"wire"},
     {"threads", "aio"},
     {"faces", "engine"},
-    {"client", "lock", "asyncio", "fair_lock", "fenced_lock", "fencing", "non_reentrant_lock", "read_write_lock", "spin_lock"}
+    {
+        "client",
+        "lock",
+        "asyncio",
+        "fair_lock",
+        "fenced_lock",
+        "fencing",
+        "non_reentrant_lock",
+        "read_write_lock",
+        "spin_lock",
+    }
     | {"count_down_latch", "permit_expirable_semaphore", "semaphore"},
     {"cli", "testing", "metrics"},
 ]

@@ -1,0 +1,279 @@
+"""The fair lock: who asks first has it first, in one queue with the waiters of Java Redisson."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redis.exceptions import NoScriptError, RedisError
+
+from pyredisson._core import command, pack, prefixed
+from pyredisson.logic import calls
+from pyredisson.logic.holds import Owner
+from pyredisson.logic.hub import Channel
+from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.shared import Shared
+from pyredisson.logic.waiting import UNHEARD_WAIT
+from pyredisson.runtime import Cut, Signal
+
+TICK = 0.4
+"""Seconds between two signs of life of a client; its waiters lose their places after 1.5 s without one."""
+LOOK = 60.0
+"""Seconds, about, after which a waiter to whom nothing happened looks again: its score must not grow old."""
+
+
+class FairLockLogic(LockLogic):
+    """A lock with a queue on the server. A release tells the next in line, by a channel of its own, and nobody else.
+
+    One waiter of a client, the last to come, ticks for all of them: it tells the server that they are alive,
+    and has it look whether the head of the queue is, and knows that it is its turn.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, shared: Shared, key: bytes) -> None:
+        super().__init__(shared, key)
+        self._keys = (
+            key,
+            prefixed(b"redisson_lock_queue", key),
+            prefixed(b"redisson_lock_timeout", key),
+            prefixed(b"pyredisson_fair_waiters", key),
+            prefixed(b"pyredisson_fair_clients", key),
+        )
+
+    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        shared = self.shared
+        head = shared.runtime.scripts.fair_acquire
+        return pack(head, *self._keys, self._channel, owner, count, lease, shared.fair_wait, int(waits))
+
+    def release_command(self, owner: bytes, count: int) -> bytes:
+        shared = self.shared
+        return pack(shared.runtime.scripts.fair_release, *self._keys, self._channel, owner, count, shared.fair_wait)
+
+    def undo_command(self, owner: bytes) -> bytes:
+        return self.leave_command((owner,), doubt=True)
+
+    def force_command(self) -> bytes:
+        shared = self.shared
+        return pack(shared.runtime.scripts.fair_force_release, *self._keys, self._channel, shared.fair_wait)
+
+    def leave_command(self, owners: Iterable[bytes], *, doubt: bool) -> bytes:
+        """Takes owners out of the queue, for good; idempotent. `doubt`: an acquire of theirs is undone, or may come."""
+        shared = self.shared
+        scripts = shared.runtime.scripts
+        settings = (self._channel, shared.fair_wait, int(doubt))
+        return command(b"EVALSHA", scripts.fair_leave, len(self._keys), *self._keys, *settings, *owners)
+
+    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+        shared = self.shared
+        turn = Turn(owner)
+        waits = deadline is None or shared.clock() < deadline
+        if waits:
+            channel = shared.hub.listening(self._own_channel(turn))
+            if isinstance(channel, OwnChannel):
+                turn.channel, turn.seen = channel, channel.calls
+        try:
+            if await super().acquire(turn, lease, deadline):
+                return True
+            if waits:
+                self._give_up(turn)
+            return False
+        except BaseException:
+            if waits:
+                self._give_up(turn)
+            raise
+
+    def _give_up(self, turn: Turn) -> None:
+        """Leaves the queue, in the background. Idempotent."""
+        if turn.left or (turn.channel is not None and turn.channel.waiters):
+            # Another call for the same owner waits at the same place.
+            return
+        turn.left = True
+        # Its place may stay in the queue, as one that is gone, until it comes to the queue's end.
+        turn.owner.rename()
+        self.shared.runtime.post(self.leave_command((turn.name,), doubt=False))
+
+    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+        assert isinstance(owner, Turn)
+        owner.freed = self.shared.runtime.signal()
+        try:
+            return await self._stand(owner, owner.freed, lease, deadline, busy)
+        except BaseException:
+            # Interrupted on the way out, perhaps before it had parted.
+            self._part(owner)
+            raise
+
+    async def _stand(self, turn: Turn, freed: Signal, lease: int | None, deadline: float | None, busy: float) -> bool:
+        """Waits in line."""
+        shared = self.shared
+        runtime = shared.runtime
+        looked = shared.clock()
+        patience = LOOK * (0.75 + runtime.jitter() / 2)
+        try:
+            line = self._line_up(turn, looked + min(TICK, busy))
+            known = turn.channel
+            channel = shared.hub.join(self._own_channel(turn), freed, OwnChannel)
+            assert isinstance(channel, OwnChannel)
+            turn.channel = channel
+            seen = channel.calls
+            if channel.confirmed:
+                # What was published after the acquire was sent has been heard, if the channel was heard before.
+                seen = turn.seen if channel is known else -1
+            while True:
+                freed.clear()
+                if channel.error is not None:
+                    raise channel.error
+                now = shared.clock()
+                if deadline is not None and now >= deadline:
+                    return False
+                look_at = looked + (patience if channel.confirmed else UNHEARD_WAIT)
+                if channel.calls != seen or turn.look or now >= look_at:
+                    seen, turn.look = channel.calls, False
+                    again = await self._try(turn, lease, deadline)
+                    if again is None:
+                        return True
+                    looked = shared.clock()
+                    line.tick_at = min(line.tick_at, looked + again)
+                    continue
+                wakes_at = look_at if deadline is None else min(look_at, deadline)
+                if line.leader is turn:
+                    if now >= line.tick_at:
+                        turn.look = not await self._tick(line)
+                        continue
+                    wakes_at = min(wakes_at, line.tick_at)
+                await runtime.wait(freed, wakes_at - now)
+        finally:
+            self._part(turn)
+
+    async def _tick(self, line: Line) -> bool:
+        """Tells the server that this client's waiters are alive. False: nobody knows."""
+        shared = self.shared
+        runtime = shared.runtime
+        line.tick_at = shared.clock() + TICK
+        head = runtime.scripts.fair_tick
+        payload = pack(head, *self._keys, self._channel, shared.id.encode(), shared.fair_wait)
+        try:
+            try:
+                left, known = await runtime.send(payload)
+            except NoScriptError as problem:
+                (left, known), _ = await calls.repeat(runtime, payload, problem, attempts=0)
+        except (Cut, RedisError):
+            # An acquire meets the same trouble, and knows what to do about it.
+            return False
+        if left >= 0:
+            # A holder that died publishes nothing.
+            line.tick_at = min(line.tick_at, shared.clock() + (left + 1) / 1000)
+        if not known and line.known:
+            # Paused for too long, or the server has lost its memory: nobody's place is safe.
+            with shared.hub.mutex:
+                for turn in line.turns:
+                    turn.look = True
+                    if turn.freed is not None:
+                        turn.freed.set()
+        line.known = True
+        return True
+
+    def _line_up(self, turn: Turn, tick_at: float) -> Line:
+        shared = self.shared
+        with shared.hub.mutex:
+            line = shared.lines.get(self.key)
+            if line is None:
+                line = shared.lines[self.key] = Line(self)
+            line.tick_at = min(line.tick_at, tick_at)
+            line.turns[turn] = None
+            # Not the one who is next: that would hand over the lead with every lock.
+            line.leader = turn
+        return line
+
+    def _part(self, turn: Turn) -> None:
+        """Waits no more. Idempotent."""
+        shared = self.shared
+        freed = turn.freed
+        if freed is not None:
+            # Another call for the same owner may be waiting for the same message.
+            freed.set()
+            shared.hub.leave(self._own_channel(turn), freed)
+        with shared.hub.mutex:
+            line = shared.lines.get(self.key)
+            if line is None or turn not in line.turns:
+                return
+            del line.turns[turn]
+            if not line.turns:
+                del shared.lines[self.key]
+            elif line.leader is turn:
+                line.leader = next(reversed(line.turns))
+                if line.leader.freed is not None:
+                    line.leader.freed.set()
+
+    def _own_channel(self, turn: Turn) -> bytes:
+        return b"%b:%b" % (self._channel, turn.name)
+
+
+class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic):
+    """The fair lock that its holder can't take again."""
+
+    __slots__ = ()
+
+
+class Turn(Owner):
+    """An owner during one acquire. It keeps its name, by which it has its place in the queue, whatever is in doubt."""
+
+    __slots__ = ("channel", "freed", "left", "look", "owner", "seen")
+
+    def __init__(self, owner: Owner) -> None:
+        self.id = owner.id
+        self.name = owner.name
+        self.doubts = 0
+        self.owner = owner
+        self.channel: OwnChannel | None = None
+        self.seen = 0
+        """How often that channel had called when the acquire was sent."""
+        self.freed: Signal | None = None
+        self.look = False
+        """Whether to look again, though nothing was published."""
+        self.left = False
+
+    def rename(self) -> None:
+        self.doubts += 1
+        self.owner.rename()
+
+
+class OwnChannel(Channel):
+    """The channel of one waiter. The signal that a call sets may mean something else as well, so calls are counted."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def wake(self, supply: int) -> None:
+        self.calls += 1
+        super().wake(supply)
+
+    def wake_all(self) -> None:
+        self.calls += 1
+        super().wake_all()
+
+
+class Line:
+    """One client's waiters for one lock."""
+
+    __slots__ = ("_lock", "known", "leader", "tick_at", "turns")
+
+    def __init__(self, lock: FairLockLogic) -> None:
+        self._lock = lock
+        self.turns: dict[Turn, None] = {}
+        self.leader: Turn | None = None
+        """Who ticks."""
+        self.tick_at = float("inf")
+        self.known = False
+        """Whether there was a tick."""
+
+    def farewell(self) -> bytes:
+        """The command that takes them all out of the queue, when the client is closed."""
+        turns = list(self.turns)
+        for turn in turns:
+            turn.left = True
+        # An acquire may be under way.
+        return self._lock.leave_command([turn.name for turn in turns], doubt=True)
