@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pyredisson.durations import seconds
+from pyredisson.durations import Duration, seconds
+
+Jitter = Literal["equal", "full"]
 
 Random = Callable[[], float]
 """Gives numbers in [0, 1)."""
@@ -15,7 +17,7 @@ SHORTEST = 0.0001
 """Seconds; a shorter pause would only keep the server busy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ExponentialBackoff:
     """Pauses that grow by `multiplier` from `initial_delay` to `max_delay` seconds, and are cut at random.
 
@@ -23,22 +25,30 @@ class ExponentialBackoff:
     moment don't go on asking at the same moments. Durations are seconds or a timedelta, 0.1 ms at least.
     """
 
-    initial_delay: float = 0.001
-    max_delay: float = 0.128
-    multiplier: float = 2
-    jitter: Literal["equal", "full"] = "equal"
+    initial_delay: float
+    max_delay: float
+    multiplier: float
+    jitter: Jitter
 
-    def __post_init__(self) -> None:
-        for name in ("initial_delay", "max_delay"):
-            object.__setattr__(self, name, seconds(getattr(self, name), name, minimum=SHORTEST))
-        if self.max_delay < self.initial_delay:
-            raise ValueError(f"max_delay ({self.max_delay:g} s) is below initial_delay ({self.initial_delay:g} s)")
-        if isinstance(self.multiplier, bool) or not isinstance(self.multiplier, (int, float)):
-            raise TypeError(f"multiplier must be a number, not {type(self.multiplier).__name__}")
-        if not self.multiplier >= 1:
-            raise ValueError(f"multiplier must be at least 1, not {self.multiplier}")
-        if self.jitter not in ("equal", "full"):
-            raise ValueError(f'jitter must be "equal" or "full", not {self.jitter!r}')
+    def __init__(
+        self,
+        initial_delay: Duration = 0.001,
+        max_delay: Duration = 0.128,
+        multiplier: float = 2,
+        jitter: Jitter = "equal",
+    ) -> None:
+        first = seconds(initial_delay, "initial_delay", minimum=SHORTEST)
+        most = seconds(max_delay, "max_delay", minimum=SHORTEST)
+        if most < first:
+            raise ValueError(f"max_delay ({most:g} s) is below initial_delay ({first:g} s)")
+        if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)):
+            raise TypeError(f"multiplier must be a number, not {type(multiplier).__name__}")
+        if not multiplier >= 1:
+            raise ValueError(f"multiplier must be at least 1, not {multiplier}")
+        if jitter not in ("equal", "full"):
+            raise ValueError(f'jitter must be "equal" or "full", not {jitter!r}')
+        for name, value in zip(self.__slots__, (first, most, multiplier, jitter), strict=True):
+            object.__setattr__(self, name, value)
 
     def delays(self, random: Random) -> Iterator[float]:
         """One pause after another, in seconds, without end."""
@@ -49,14 +59,14 @@ class ExponentialBackoff:
             delay = min(delay * self.multiplier, self.max_delay)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ConstantBackoff:
     """Pauses of `delay` seconds (or a timedelta), 0.1 ms at least."""
 
-    delay: float = 0.064
+    delay: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delay", seconds(self.delay, "delay", minimum=SHORTEST))
+    def __init__(self, delay: Duration = 0.064) -> None:
+        object.__setattr__(self, "delay", seconds(delay, "delay", minimum=SHORTEST))
 
     def delays(self, random: Random) -> Iterator[float]:
         """One pause after another, in seconds, without end."""

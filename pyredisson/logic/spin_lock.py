@@ -7,7 +7,7 @@ from pyredisson.logic.holds import Owner
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 
-LONGEST_SLEEP = 1.0
+LONGEST_SLEEP = 0.25
 """Seconds after which a waiter sees that its client was closed, however long it pauses between two tries."""
 
 
