@@ -161,6 +161,7 @@ class WriteLogic(SideLogic):
 
         While it waits for readers, new ones of this library hold back.
         """
+        self._refuse_upgrade(owner)
         waits = deadline is None or self.shared.clock() < deadline
         had = False
         try:
@@ -178,7 +179,10 @@ class WriteLogic(SideLogic):
 
     async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
         # At every look: whoever shares this owner's name may have begun to read meanwhile.
-        holds = self.shared.holds
-        if holds.live((self.place, owner.id)) is None and holds.live((self._other_place, owner.id)) is not None:
-            raise LockUpgradeError(f"{self.named(owner)} can't be had while it reads: it would wait for itself")
+        self._refuse_upgrade(owner)
         return await super()._try(owner, lease, deadline)
+
+    def _refuse_upgrade(self, owner: Owner) -> None:
+        holds = self.shared.holds
+        if holds.live((self._other_place, owner.id)) is not None and holds.live((self.place, owner.id)) is None:
+            raise LockUpgradeError(f"{self.named(owner)} can't be had while it reads: it would wait for itself")
