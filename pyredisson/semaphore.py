@@ -107,10 +107,10 @@ class Semaphore:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self.release()
+            self._release(1, only_existing=False)
             return
         try:
-            self.release()
+            self._release(1, only_existing=False)
         except Exception as failure:  # noqa: BLE001
             # The body's own exception is what the user must see.
             attach(error, failure)
