@@ -14,8 +14,7 @@ from pyredisson.logic.watchdog import Watchdog
 from pyredisson.runtime import Reply, Signal
 from pyredisson.scripts import script
 
-from .simulator import Violation, run
-from .simulator.schedule import Logic
+from .simulator import Logic, Violation, run
 
 ENOUGH = 4000
 
@@ -114,9 +113,9 @@ SILENT = script("lock_release", flags=False).text.replace(b"redis.pcall('PUBLISH
 PLANTED = {
     "no look-again": Logic(hub=NoLookAgain),
     "no pass-on": Logic(hub=NoPassOn),
-    "no undo": Logic(lock=NoUndo),
-    "belief from the reply": Logic(lock=BeliefFromTheReply),
-    "one name for life": Logic(lock=OneNameForLife),
+    "no undo": Logic(objects=(NoUndo,)),
+    "belief from the reply": Logic(objects=(BeliefFromTheReply,)),
+    "one name for life": Logic(objects=(OneNameForLife,)),
     "errors are success": Logic(watchdog=ErrorsAreSuccess),
     "loss is success": Logic(watchdog=LossIsSuccess),
     "no repair": Logic(watchdog=NoRepair),

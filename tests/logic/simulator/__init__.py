@@ -1,5 +1,5 @@
 """A deterministic world for the logic: a seed decides who runs when, what the network does and what breaks."""
 
-from .schedule import Report, Violation, run
+from .schedule import KINDS, Logic, Report, Violation, run
 
-__all__ = ["Report", "Violation", "run"]
+__all__ = ["KINDS", "Logic", "Report", "Violation", "run"]

@@ -1,25 +1,26 @@
-"""Replays schedules: `python -m tests.logic.simulator SEED` shows one, `FIRST LAST` looks for one that fails."""
+"""Replays: `python -m tests.logic.simulator KIND SEED` shows one, `KIND FIRST LAST` looks for those that fail."""
 
 from __future__ import annotations
 
 import sys
 
-from .schedule import Violation, run
+from .schedule import KINDS, Violation, run
 
 
 def main() -> None:
     """Prints the events of a schedule, and what was wrong with it."""
-    first, *last = map(int, sys.argv[1:])
+    logic = KINDS[sys.argv[1]]
+    first, *last = map(int, sys.argv[2:])
     if last:
         for seed in range(first, last[0]):
             try:
-                run(seed)
+                run(seed, logic)
             except Violation as error:
                 print(f"{seed}: {error!r}")
         return
     trace: list[str] = []
     try:
-        print(run(first, trace=trace))
+        print(run(first, logic, trace=trace))
     finally:
         print("\n".join(trace))
 

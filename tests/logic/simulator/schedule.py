@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 from pyredisson.config import Config
+from pyredisson.logic import holds
+from pyredisson.logic import permit_expirable_semaphore as permits
 from pyredisson.logic.holds import logger
 
-from .client import Client, Logic, Owner
-from .judge import Judge, Violation
+from .client import Client
+from .judge import Violation
+from .kinds import KINDS, PLAIN, Logic
 from .weather import STORM_ENDS, Weather
 from .wire import Network
 from .world import World
 
-__all__ = ["REAL", "Logic", "Report", "Violation", "run"]
+__all__ = ["KINDS", "Logic", "Report", "Violation", "run"]
 
-REAL = Logic()
 LONGEST = STORM_ENDS + 400
 """Every owner must have done all that it had to do by then."""
 _CONFIGS = {lease: Config(lock_watchdog_timeout=lease) for lease in (3, 10)}
@@ -32,9 +38,14 @@ class Report:
     lost: int
 
 
-def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Report:
+def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Report:
     """Runs the schedule of that seed; the same every time. Raises `Violation`."""
     world = World(seed, trace)
+    with _replayable(world):
+        return _play(world, logic)
+
+
+def _play(world: World, logic: Logic) -> Report:
     random = world.random
     # Many waiters in one client, many of whom give up: nobody else makes up for a wake-up that was lost.
     crowd = random.random() < 0.2
@@ -46,19 +57,19 @@ def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Repor
         network.server.load_all()
     lease = random.choice((3, 10))
     keys = [b"a", b"b"][: 1 + (not crowd and random.random() < 0.3)]
-    judge = Judge(network, keys, lease)
+    judge = logic.judge(network, lease)
     level = logger.level
     logger.setLevel(logging.ERROR)
     logger.addFilter(judge)
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
-            client = Client(world, f"c{number}", network, _CONFIGS[lease], logic)
+            client = Client(world, f"c{number}", network, _CONFIGS[lease], logic.hub, logic.watchdog)
             judge.clients.append(client)
-            locks = [logic.lock(client.shared, key) for key in keys]
+            objects = [make(client.shared, key) for key in keys for make in logic.objects]
             for _ in range(5 if crowd else random.randint(1, 3)):
-                owner = Owner(client, judge, locks, f"o{len(judge.owners)}")
-                judge.add(owner)
-                owner.task = client.spawn(owner.live())
+                user = logic.user(client, judge, objects, f"o{len(judge.users)}")
+                judge.add(user)
+                user.task = client.spawn(user.live())
             _plan_faults(world, weather, client)
         for when in weather.times(weather.flushes):
             world.at(when, network.server.flush_scripts)
@@ -73,6 +84,16 @@ def run(seed: int, logic: Logic = REAL, trace: list[str] | None = None) -> Repor
             client.die()
         logger.removeFilter(judge)
         logger.setLevel(level)
+
+
+@contextmanager
+def _replayable(world: World) -> Iterator[None]:
+    """What is drawn or counted elsewhere begins anew with every schedule."""
+    with (
+        patch.object(holds, "_calls", itertools.count(1)),
+        patch.object(permits, "urandom", world.random.randbytes),
+    ):
+        yield
 
 
 def _plan_faults(world: World, weather: Weather, client: Client) -> None:

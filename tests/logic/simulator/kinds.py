@@ -1,0 +1,60 @@
+"""What schedules are played with: each kind of primitive, who uses it how, and what must be true of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyredisson.backoff import ExponentialBackoff
+from pyredisson.logic.fenced_lock import FencedLockLogic
+from pyredisson.logic.hub import Hub
+from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.shared import Shared
+from pyredisson.logic.spin_lock import SpinLockLogic
+from pyredisson.logic.watchdog import Watchdog
+
+from .judge import Judge
+from .lock_judge import LockJudge
+from .owner import Owner
+from .user import User
+from .wire import Network
+
+
+@dataclass(frozen=True)
+class Logic:
+    """The classes that a schedule runs; planted bugs come in their place."""
+
+    objects: tuple[Callable[[Shared, bytes], Any], ...] = (LockLogic,)
+    """What of each name an owner uses: the two sides of a read-write lock, else one."""
+    hub: type[Hub] = Hub
+    watchdog: type[Watchdog] = Watchdog
+    patches: dict[str, bytes] | None = None
+    """Texts of scripts that run instead of their own, by name."""
+    user: Callable[..., User] = Owner
+    judge: Callable[..., Judge] = LockJudge
+
+
+class SpinJudge(LockJudge):
+    """Nobody is told of anything: a waiter finds out when it asks."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self.soon += BACKOFF.max_delay
+
+
+BACKOFF = ExponentialBackoff()
+
+
+def _spin(shared: Shared, key: bytes) -> SpinLockLogic:
+    return SpinLockLogic(shared, key, BACKOFF)
+
+
+PLAIN = Logic()
+KINDS = {
+    "plain": PLAIN,
+    "fenced": Logic(objects=(FencedLockLogic,)),
+    "spin": Logic(objects=(_spin,), judge=SpinJudge),
+    "non_reentrant": Logic(objects=(NonReentrantLockLogic,)),
+}

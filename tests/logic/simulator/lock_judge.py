@@ -1,0 +1,214 @@
+"""What must be true of every schedule with locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pyredisson.errors import LockLostError, RedissonError
+from pyredisson.logic.holds import HELD, LOST, Hold
+from pyredisson.logic.lock import LockLogic
+
+from .judge import AFTERMATH, Judge
+from .keys import Value
+from .owner import Owner
+from .user import User
+from .weather import STORM_ENDS
+from .wire import Network
+
+LASTING = (b"redisson_lock_token:",)
+"""What keys begin with that have no end, or a late one."""
+
+
+class LockJudge(Judge):
+    """Knows the truth of a schedule: what the server holds, what the clients believe, who waits since when."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self._forcing: dict[bytes, bytes] = {}
+        self._tampered: set[tuple[bytes, bytes]] = set()
+        self.owners: list[Owner] = []
+        network.on_executed = self._executed
+        self.keyspace.on_taken = self._neglected
+
+    def add(self, user: User) -> None:
+        super().add(user)
+        assert isinstance(user, Owner)
+        self.owners.append(user)
+        for lock in user.locks:
+            # The same in EVALSHA and in EVAL: what follows the script.
+            self._forcing[lock.force_command().partition(b"\r\n$40\r\n")[2][40:]] = lock.key
+
+    def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
+        """An acquire came to its end."""
+        assert owner.wants is not None
+        self.waits += self.world.now - owner.wants[1] > 3 * self.weather.slowest
+        if taken:
+            self.acquired += 1
+            return
+        self.gave_up(owner.name, deadline)
+        if not self.keyspace.hash(lock.key):
+            self._neglected(lock.key)
+
+    def taken(self, owner: Owner, lock: LockLogic, *, clean: bool) -> None:
+        """An acquire said True."""
+        name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
+        self.has_hold(name, hold)
+        assert hold is not None
+        depth = owner.depth[lock.place]
+        count = hold.count + (hold.under.count if hold.under is not None else 0)
+        if count != depth:
+            self.blame(f"{name}: holds it {depth} times and counts {count}")
+        if hold.count == 1:
+            hold.listen(self._hold_ended)
+        if hold.state is HELD and hold.ends > self.world.now:
+            known = self.keyspace.hash(key).get(hold.owner)
+            sure = clean and hold.under is None and (key, hold.owner) not in self._tampered
+            if sure and known != b"%d" % hold.count:
+                self.blame(f"{name}: counts {hold.count}, the server {known!r}")
+        elif self.weather.calm and hold.renewed and (key, hold.owner) not in self._tampered:
+            self.blame(f"{name}: was told True of a hold that is over")
+
+    def refused(self, owner: Owner, lock: LockLogic, error: RedissonError) -> None:
+        """An acquire was told that it could only wait for its own owner."""
+        if not any(other.hold_of(owner.holder.id) for other in owner.locks if other.key == lock.key):
+            self.blame(f"{owner.name}: {error!r}, but it holds nothing")
+
+    def has_hold(self, name: str, hold: Hold | None) -> None:
+        """Whoever was told True and gave nothing back has a hold, lost or not."""
+        if hold is None:
+            self.blame(f"{name}: its hold was forgotten")
+
+    def told_lost(self, name: str, hold: Hold, error: LockLostError) -> None:
+        """A release said that the hold was lost."""
+        if hold.state is not LOST:
+            self.blame(f"{name}: was told {error} of a hold that was {hold.state.value}")
+
+    def operation_ended(self, owner: Owner, key: bytes) -> None:
+        """Whatever became of it: soon nothing must be left on the server that its client doesn't know of."""
+        self.world.at(self.settles_at(), self._leaked, owner, key, owner.operations)
+
+    def closing(self) -> None:
+        """Nothing is left but what the dead and those who left without a word hold."""
+        super().closing()
+        for key, value in list(self.keyspace.values.items()):
+            if self.keyspace.value(key) is None or key.startswith(LASTING):
+                continue
+            if key not in self.keyspace.ends:
+                self.blame(f"{key!r} has no end")
+            for owner in self.owners:
+                if owner.client.alive and not owner.gone and any(_names(owner, name) for name in _words(value)):
+                    self.blame(f"{owner.name}: {key!r} is left behind")
+            if self.keyspace.ends[key] / 1000 > self.world.now + 2 * self.lease + self.soon:
+                self.blame(f"{key!r} lasts too long")
+        for client in self.clients:
+            if not client.alive:
+                continue
+            ids = {owner.holder.id for owner in self.owners if owner.gone}
+            left = [hold for hold in client.shared.holds.table.values() if hold.key[1] not in ids]
+            if left:
+                self.blame(f"{client.name}: a hold was not forgotten")
+            if not ids and not self.lost and len(client.shared.watchdog._wheel):
+                self.blame(f"{client.name}: a timer is left behind")
+
+    def shares(self, hold: Hold, other: Hold) -> bool:
+        """Whether both may hold the same lock at once."""
+        return False
+
+    def look(self) -> None:
+        """Nobody believes what isn't true, least of all two at once."""
+        now = self.world.now
+        believed: dict[bytes, list[Hold]] = {}
+        for client in self.clients:
+            if not client.alive:
+                continue
+            for hold in client.shared.holds.table.values():
+                key = hold.lock.key
+                if hold.state is not HELD or hold.ends <= now or (key, hold.owner) in self._tampered:
+                    continue
+                if key in believed:
+                    for other in believed[key]:
+                        if not self.shares(hold, other):
+                            self.blame(f"{key!r} is held by {other.owner!r} and by {hold.owner!r}")
+                    believed[key].append(hold)
+                else:
+                    believed[key] = [hold]
+                if hold.owner not in self.keyspace.hash(key):
+                    self.blame(f"{hold.owner!r} believes to hold {key!r}; the server knows nothing of it")
+
+    def _hold_ended(self, hold: Hold) -> None:
+        self.lost += hold.state is LOST
+        if hold.state is not LOST or (hold.lock.key, hold.owner) in self._tampered:
+            return
+        if hold.ends > self.world.now:
+            self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
+        if self.weather.calm and hold.renewed:
+            self.blame(f"{hold.owner!r}: lost in calm weather: {hold.reason}")
+
+    def _executed(self, payload: bytes) -> None:
+        for ending, key in self._forcing.items():
+            if payload.endswith(ending):
+                for name in self.keyspace.hash(key):
+                    self._tampered.add((key, name))
+                    for hold in self._believed(key, name):
+                        if self.weather.calm and hold.renewed:
+                            self.world.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
+
+    def _believed(self, key: bytes, name: bytes) -> list[Hold]:
+        holds = [hold for client in self.clients for hold in client.shared.holds.table.values()]
+        return [hold for hold in holds if hold.lock.key == key and hold.owner == name and hold.state is HELD]
+
+    def _must_know(self, hold: Hold) -> None:
+        if hold.state is HELD and hold.owner not in self.keyspace.hash(hold.lock.key):
+            self.blame(f"{hold.owner!r} was not told that {hold.lock.key!r} was taken away")
+
+    def _neglected(self, key: bytes) -> None:
+        """No lock is free for long while somebody waits for it."""
+        freed = self.keyspace.freed.get(key)
+        if freed is None:
+            return
+        when, expired = freed
+        now = self.world.now
+        for owner in self.owners:
+            if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
+                continue
+            since = max(when, owner.wants[1])
+            bound = self.soon
+            if expired or not self.weather.calm:
+                # No message came, or none that was heard: the time that is left to the holder, but a lease at most.
+                bound += self.lease
+            if not self.weather.calm:
+                since = max(since, STORM_ENDS, owner.client.paused_until)
+                bound += AFTERMATH
+            if now - since > bound:
+                self.blame(f"{owner.name}: {key!r} was free for {now - since:.3f} s while it waited")
+
+    def _leaked(self, owner: Owner, key: bytes, operations: int) -> None:
+        if owner.operations != operations or not owner.client.alive:
+            # A later operation may have left something to be undone, and is looked at in its turn.
+            return
+        for name in self.keyspace.hash(key):
+            if not _names(owner, name):
+                continue
+            if not any(hold.owner == name for hold in _holds(owner, key)):
+                self.blame(f"{owner.name}: {key!r} is held by {name!r}, of which its client knows nothing")
+
+
+def _holds(owner: Owner, key: bytes) -> Iterator[Hold]:
+    """All holds of a lock that the owner's client has in its table for that owner."""
+    for lock in owner.locks:
+        hold = lock.hold_of(owner.holder.id) if lock.key == key else None
+        while hold is not None:
+            yield hold
+            hold = hold.under
+
+
+def _words(value: Value) -> Iterable[bytes]:
+    """Everything in a value that may be the name of an owner."""
+    return (value,) if isinstance(value, bytes) else value
+
+
+def _names(owner: Owner, name: bytes) -> bool:
+    """Whether a field of a lock is a name of that owner."""
+    first = f"{owner.client.name}:{owner.holder.id}".encode()
+    # A colon and a number, for a name after a doubt; a dot and a number, for one call's own; a colon and `write`.
+    return name == first or name.startswith((first + b":", first + b"."))

@@ -1,0 +1,137 @@
+"""What an owner of locks does in a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockUpgradeError
+from pyredisson.logic.holds import LOST
+from pyredisson.logic.lock import LockLogic
+
+from .client import Client
+from .user import User
+from .world import Cancelled
+
+if TYPE_CHECKING:
+    from .lock_judge import LockJudge
+
+DEEPEST = 3
+
+
+class Owner(User):
+    """A thread or a task, and what it does with the locks."""
+
+    _judge: LockJudge
+
+    def __init__(self, client: Client, judge: LockJudge, locks: Sequence[LockLogic], name: str) -> None:
+        super().__init__(client, judge, name)
+        self.holder = client.shared.new_owner()
+        self.locks = locks
+        self.depth = {lock.place: 0 for lock in locks}
+        """How many acquires of it have said True and were not given back."""
+        self.wants: tuple[LockLogic, float] | None = None
+        """The lock that it waits for, and since when."""
+        self._unclean: set[Hashable] = set()
+        """The locks of which an undo may be on its way, so that the server's count is not ours yet."""
+        self.gone = False
+        """Left without giving back a lock that frees itself."""
+
+    async def live(self) -> None:
+        await self.arrive()
+        for _ in range(self.random.randint(1, 3)):
+            if self.weather.forces and self.random.random() < self.weather.forces:
+                await self._force()
+            await self._round(self.random.choice(self.locks), patient=True)
+            if self.gone or self.retired:
+                return
+            await self.nap()
+
+    async def _round(self, lock: LockLogic, *, patient: bool) -> None:
+        if not await self._acquire(lock, patient=patient):
+            return
+        hold = lock.hold_of(self.holder.id)
+        if patient and hold is not None and not hold.renewed and self.random.random() < 0.1:
+            self.world.log("%s: leaves without giving back %r", self.name, lock.place)
+            self.gone = True
+            return
+        await self.nap()
+        while self.random.random() < 0.3:
+            inner = self.random.choice(self.locks)
+            if self.depth[inner.place] < DEEPEST:
+                # Who waits with a lock in hand for one that another has waits for ever, and rightly so.
+                await self._round(inner, patient=False)
+        await self._release(lock)
+
+    async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
+        random, place = self.random, lock.place
+        lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.shared.lease))
+        wait = self.patience(endless=patient or self.depth[place] > 0)
+        began = self.world.now
+        deadline = None if wait is None else began + wait
+        self.wants = (lock, began)
+        self.begin("acquire %r, lease %s, wait %s", place, lease, wait)
+        if self.depth[place] == 0:
+            self._unclean.discard(place)
+        try:
+            taken = await lock.acquire(self.holder, lease, deadline)
+        except Cancelled:
+            self.retired = random.random() < 0.7
+            self._unclean.add(place)
+            self._ended(lock, "acquire was cancelled")
+            return False
+        except (LockAlreadyHeldError, LockUpgradeError) as error:
+            self._judge.refused(self, lock, error)
+            self._ended(lock, f"acquire: {error!r}")
+            return False
+        except RedisError as error:
+            self._unclean.add(place)
+            self._judge.failed(self.name, error)
+            self._ended(lock, f"acquire failed: {error}")
+            return False
+        if taken:
+            self.depth[place] += 1
+        self._judge.answered(self, lock, deadline, taken=taken)
+        self._ended(lock, f"acquire: {taken}")
+        if taken:
+            self._judge.taken(self, lock, clean=place not in self._unclean)
+        return taken
+
+    async def _release(self, lock: LockLogic) -> None:
+        hold = lock.hold_of(self.holder.id)
+        self._judge.has_hold(self.name, hold)
+        assert hold is not None
+        self.begin("release %r", lock.place)
+        self.depth[lock.place] -= 1
+        try:
+            await lock.release(self.holder, hold)
+        except Cancelled:
+            self._unclean.add(lock.place)
+            self._ended(lock, "release was cancelled")
+        except LockLostError as error:
+            self._judge.told_lost(self.name, hold, error)
+            self._ended(lock, f"release: {error}")
+        except RedisError as error:
+            self._unclean.add(lock.place)
+            self._judge.failed(self.name, error)
+            self._ended(lock, f"release failed: {error}")
+        else:
+            if hold.state is LOST:
+                self._judge.blame(f"{self.name} was not told that its hold was lost")
+            self._ended(lock, "released")
+
+    async def _force(self) -> None:
+        lock = self.random.choice(self.locks)
+        try:
+            removed = await lock.force_release()
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+        else:
+            self.world.log("%s: force_release %r: %s", self.name, lock.place, removed)
+
+    def _ended(self, lock: LockLogic, outcome: str) -> None:
+        self.wants = None
+        self.end(outcome)
+        self._judge.operation_ended(self, lock.key)

@@ -1,0 +1,77 @@
+"""Who takes part in a schedule: a thread or a task of a client, and what may strike it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .client import Client
+from .world import Task
+
+if TYPE_CHECKING:
+    from .judge import Judge
+
+STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
+"""At which await a cancellation strikes; the fourth is the first at which a waiter hears of a release."""
+
+
+class User:
+    """A thread or a task of a client."""
+
+    def __init__(self, client: Client, judge: Judge, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.task: Task | None = None
+        self.shared = client.shared
+        self.world = client.world
+        self.random = client.world.random
+        self.weather = client.node.network.weather
+        self.lease = client.shared.lease / 1000
+        self.operations = 0
+        """How many it has begun."""
+        self.busy = False
+        """Whether one of them goes on."""
+        self.retired = False
+        """Doesn't come again: who comes back soon would make up for a wake-up that was lost."""
+        self._judge = judge
+
+    @property
+    def over(self) -> bool:
+        """Whether it has done all that it had to do, or is dead."""
+        return not self.client.alive or (self.task is not None and self.task.done)
+
+    async def live(self) -> None:
+        """All that it does."""
+        raise NotImplementedError
+
+    async def arrive(self) -> None:
+        """They don't all come at once."""
+        await self.shared.runtime.sleep(self.random.random() * self.random.choice((0.0, 0.0, 0.02, 0.2)))
+
+    async def nap(self) -> None:
+        """Whatever one does with a lock, or without it."""
+        die = self.random.random()
+        scale = 0.0 if die < 0.3 else 0.05 if die < 0.9 else 2 * self.lease
+        await self.shared.runtime.sleep(scale * self.random.random())
+
+    def patience(self, *, endless: bool) -> float | None:
+        """How long it is going to wait; None: as long as it takes."""
+        die = self.random.random()
+        if die < 0.5 and endless:
+            return None
+        return 0.0 if die < 0.65 else self.random.random() * self.random.choice((0.05, 1, 5))
+
+    def begin(self, what: str, *args: object) -> None:
+        """Before an operation, which may be cancelled."""
+        assert self.task is not None
+        self.world.log(f"%s: {what}", self.name, *args)
+        self.operations += 1
+        self.busy = True
+        if self.weather.cancels and self.random.random() < self.weather.cancels:
+            self.task.plan_strike(self.random.choice(STRIKES), self.random.choice((0.5, 4)) * self.weather.slowest)
+
+    def end(self, outcome: str) -> None:
+        """After it, whatever became of it."""
+        assert self.task is not None
+        self.task.forget_strike()
+        self.busy = False
+        self.world.log("%s: %s", self.name, outcome)
