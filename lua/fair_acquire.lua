@@ -61,9 +61,10 @@ if left == -2 then
         redis.call('PEXPIRE', KEYS[1], ARGV[4])
         if head then
             drop(head, 'LPOP')
-            redis.call('HDEL', KEYS[4], OFFERED)
             if redis.call('EXISTS', KEYS[2]) == 0 then
                 forget_queue()
+                -- Of those whom Redisson dropped.
+                redis.call('DEL', KEYS[4])
             end
         end
         return false

@@ -18,41 +18,35 @@ local wait, doubt = tonumber(ARGV[2]), ARGV[3] == '1'
 local found, turn, gone = 0, false, {}
 for i = 4, #ARGV do
     local owner = ARGV[i]
+    local here = true
     if doubt and redis.call('HEXISTS', KEYS[1], owner) == 1 then
         redis.call('DEL', KEYS[1])
         turn = true
-        found = found + 1
-    end
-    if redis.call('LINDEX', KEYS[2], 0) == owner then
+    elseif redis.call('LINDEX', KEYS[2], 0) == owner then
         drop(owner, 'LPOP')
         turn = true
-        found = found + 1
     elseif redis.call('LINDEX', KEYS[2], -1) == owner then
         drop(owner, 'RPOP')
-        found = found + 1
     elseif redis.call('ZSCORE', KEYS[3], owner) then
         -- To search a long queue would cost everybody: it is dropped when it comes to an end of the queue. Redisson
         -- drops it by its score, from which it also reckons the score of whoever comes next: so not much below now.
         redis.call('ZADD', KEYS[3], 'XX', text(now), owner)
-        gone[#gone + 1] = owner
-        found = found + 1
-    elseif doubt then
-        gone[#gone + 1] = owner
-    end
-end
-for _, owner in ipairs(gone) do
-    redis.call('HSET', KEYS[4], owner, 0)
-end
-drop_gone_tail()
-if doubt then
-    -- Here for those who stood in no queue, or in one that is empty now.
-    for _, owner in ipairs(gone) do
         redis.call('HSET', KEYS[4], owner, 0)
+    else
+        here = false
+    end
+    if here then
+        found = found + 1
     end
 end
-if #gone > 0 then
-    redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(redis.call('PTTL', KEYS[1]), 0)))
+local tail = drop_gone_tail()
+if doubt then
+    for i = 4, #ARGV do
+        redis.call('HSET', KEYS[4], ARGV[i], 0)
+    end
 end
+-- A late copy comes within seconds, if at all.
+redis.call('PEXPIRE', KEYS[4], text((tail and KEEP or LATE) + math.max(redis.call('PTTL', KEYS[1]), 0)))
 if turn and redis.call('EXISTS', KEYS[1]) == 0 then
     hand_off(wait, true)
 end

@@ -6,6 +6,7 @@ local ALIVE = 1500 -- ms for which a look or a tick is a sign of life
 local OFFER = 2000 -- ms for which a free lock is kept for a head of ours
 local HEAD = 5000 -- ms after which Redisson passes over a head of ours that nobody keeps up
 local KEEP = 600000 -- ms for which our own keys outlive what they speak of
+local LATE = 60000 -- ms for which a late copy of a command is to be expected
 local OFFERED = ':offered' -- field of KEYS[4]: when the free lock was offered, and to whom
 
 local time = redis.call('TIME')
@@ -19,12 +20,15 @@ local function drop(owner, pop)
     redis.call(pop, KEYS[2])
     redis.call('ZREM', KEYS[3], owner)
     redis.call('HDEL', KEYS[4], owner)
+    if pop == 'LPOP' then
+        redis.call('HDEL', KEYS[4], OFFERED)
+    end
 end
 
--- Without a queue there is nothing to remember. Clients that are forgotten look again and queue anew, so that a
--- queue which somebody deleted strands nobody.
+-- Without a queue there are no scores. Clients that are forgotten look again and queue anew, so that a queue which
+-- somebody deleted strands nobody.
 local function forget_queue()
-    redis.call('DEL', KEYS[3], KEYS[4], KEYS[5])
+    redis.call('DEL', KEYS[3], KEYS[5])
 end
 
 -- Those who gave up in the middle of the queue, and are now the last.
@@ -94,11 +98,11 @@ local function living_head(free)
     end
 end
 
--- Tells the head that the lock is free. `fresh`: it has only now become so.
+-- Tells the head that the lock is free. `fresh`: it has only now become so. Gives the head, if there is one.
 local function hand_off(wait, fresh)
     local head, ours = living_head(not fresh)
     if not head then
-        return
+        return nil
     end
     if ours then
         if fresh or not offered_at(head) then
@@ -111,4 +115,5 @@ local function hand_off(wait, fresh)
     end
     -- pcall: a user without permission on the channel must still be able to release.
     redis.pcall('PUBLISH', ARGV[1] .. ':' .. head, '0')
+    return head
 end

@@ -9,8 +9,8 @@
 -- ARGV[1]  its channel; the next one listens to this one, a colon, and its own name
 -- ARGV[2]  client: what stands before the first colon in its owners' names
 -- ARGV[3]  how long a place in the queue lasts by Redisson's rules, ms
--- returns  the lock's PTTL, and 1: the client was known to be alive; 0: it wasn't, so its waiters may have lost
---          their places
+-- returns  the lock's PTTL; 1: the client was known to be alive, 0: it wasn't, so its waiters may have lost their
+--          places; and who was told that the lock is free (empty: nobody)
 --
 -- redis-cli --eval fair_tick.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me 300000
 local client, wait = ARGV[2], tonumber(ARGV[3])
@@ -23,8 +23,9 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
     redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(left, 0)))
     redis.call('PEXPIRE', KEYS[5], text(KEEP))
 end
+local told = ''
 if left == -2 then
-    hand_off(wait, false)
+    told = hand_off(wait, false) or ''
 else
     redis.call('HDEL', KEYS[4], OFFERED)
     local head, ours = living_head(false)
@@ -33,4 +34,4 @@ else
         redis.call('ZADD', KEYS[3], 'XX', text(now + HEAD), head)
     end
 end
-return {left, known and 1 or 0}
+return {left, known and 1 or 0, told}

@@ -154,15 +154,18 @@ class FairLockLogic(LockLogic):
         payload = pack(head, *self._keys, self._channel, shared.id.encode(), shared.fair_wait)
         try:
             try:
-                left, known = await runtime.send(payload)
+                left, known, told = await runtime.send(payload)
             except NoScriptError as problem:
-                (left, known), _ = await calls.repeat(runtime, payload, problem, attempts=0)
+                (left, known, told), _ = await calls.repeat(runtime, payload, problem, attempts=0)
         except (Cut, RedisError):
             # An acquire meets the same trouble, and knows what to do about it.
             return False
         if left >= 0:
             # A holder that died publishes nothing.
             line.tick_at = min(line.tick_at, shared.clock() + (left + 1) / 1000)
+        if told:
+            # A subscription that has fallen silent must not cost a waiter its turn.
+            shared.hub.message(b"%b:%b" % (self._channel, told), b"0")
         if not known and line.known:
             # Paused for too long, or the server has lost its memory: nobody's place is safe.
             with shared.hub.mutex:
