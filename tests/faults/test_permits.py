@@ -1,0 +1,434 @@
+"""Expirable permits when things go wrong: whatever is lost, late, cancelled or killed, no permit is lost or made."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from redis import Redis
+from redis.exceptions import ConnectionError, TimeoutError
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson.asyncio import Client
+from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
+from pyredisson.scripts import NAMES, script
+from pyredisson.testing import Fault, Proxy, Server
+
+from .support import FLAGS, Child, InterruptAt, World, eventually
+
+USED, CHANNEL = "{p}:timeout", "redisson_sc:{p}"
+TEXTS = {name: script(name, flags=FLAGS) for name in NAMES}
+ACQUIRE, RELEASE = TEXTS["permit_acquire"].sha, TEXTS["permit_release"].sha
+STEPS = 40
+"""More turns of the event loop than an acquire takes; each is one round trip at most."""
+
+Lose = Callable[[Proxy, bytes], Fault]
+LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+
+
+def state(admin: Redis) -> tuple[int, int]:
+    """How many are free, how many in use."""
+    found: Any = admin.get("p")
+    used: Any = admin.zcard(USED)
+    return int(found), used
+
+
+def ours(admin: Redis) -> list[Any]:
+    found: Any = admin.keys("pyredisson_permit*")
+    return list(found)
+
+
+@pytest.mark.asyncio
+class TestLostReplies:
+    @LOSSES
+    @pytest.mark.parametrize("renew", [False, True])
+    async def test_acquire_and_release(self, world: World, proxy: Proxy, admin: Redis, lose: Lose, renew: bool) -> None:
+        client = world.connect(proxy.url, timeout=0.3)
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await world.do(semaphore.set_permits(5))
+        faults = [lose(proxy, ACQUIRE)]
+        one = await world.do(semaphore.acquire(renew=renew))
+        assert state(admin) == (4, 1)
+        faults.append(lose(proxy, ACQUIRE))
+        many = await world.do(semaphore.try_acquire_many(3, 0, renew=renew))
+        assert len(many) == 3
+        assert state(admin) == (1, 4)
+        faults.append(lose(proxy, RELEASE))
+        await world.do(semaphore.release(one))
+        assert state(admin) == (2, 3)
+        faults.append(lose(proxy, RELEASE))
+        assert await world.do(semaphore.try_release(many)) == 3
+        assert state(admin) == (5, 0)
+        assert all(fault.happened.is_set() for fault in faults)
+        assert client._shared.doubtful_permits == set()
+
+    @LOSSES
+    async def test_the_answer_is_still_no(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+        semaphore = world.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("p")
+        await world.do(semaphore.set_permits(2))
+        one = await world.do(semaphore.acquire())
+        lose(proxy, ACQUIRE)
+        assert await world.do(semaphore.try_acquire_many(2)) == []
+        lose(proxy, RELEASE)
+        assert await world.do(semaphore.try_release([one, "0" * 32])) == 0
+        assert state(admin) == (1, 1)
+
+    @LOSSES
+    async def test_an_ended_permit_is_not_called_released(
+        self, world: World, proxy: Proxy, admin: Redis, lose: Lose
+    ) -> None:
+        """All unknown after a lost reply means released; but this one is known, and has ended."""
+        semaphore = world.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("p")
+        await world.do(semaphore.set_permits(1))
+        permit = await world.do(semaphore.acquire(0.001))
+        await world.sleep(0.005)
+        lose(proxy, RELEASE)
+        with pytest.raises(pyredisson.PermitNotHeldError):
+            await world.do(semaphore.release(permit))
+
+    @LOSSES
+    async def test_all_else(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+        semaphore = world.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("p")
+        faults = []
+
+        def struck(name: str) -> None:
+            faults.append(lose(proxy, TEXTS[name].sha))
+
+        struck("semaphore_set")
+        assert await world.do(semaphore.try_set_permits(2)) is True
+        struck("semaphore_set")
+        assert await world.do(semaphore.try_set_permits(3)) is False
+        struck("semaphore_add")
+        await world.do(semaphore.add_permits(3))
+        assert state(admin) == (5, 0)
+        permit = await world.do(semaphore.acquire())
+        struck("permit_set")
+        await world.do(semaphore.set_permits(3))
+        assert state(admin) == (2, 1)
+        struck("permit_lease")
+        assert await world.do(semaphore.update_lease_time(permit, 50)) is True
+        struck("permit_count")
+        assert await world.do(semaphore.get_permits()) == 3
+        struck("once_delete")
+        assert await world.do(semaphore.delete()) is True
+        assert all(fault.happened.is_set() for fault in faults)
+        assert not admin.exists("p", USED)
+
+
+@pytest.mark.asyncio
+class TestLateCopies:
+    async def test_an_acquire_that_gave_up(self, world: World, proxy: Proxy, admin: Redis) -> None:
+        """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
+        client = world.connect(proxy.url, timeout=0.3, connect_timeout=0.3, lock_watchdog_timeout=3)
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await world.do(semaphore.set_permits(5))
+        late = proxy.hold_request(ACQUIRE)
+        proxy.refuse(True)
+        with pytest.raises((ConnectionError, TimeoutError)):
+            await world.do(semaphore.try_acquire_many(2, 0.1))
+        await world.elsewhere(late.deliver)
+        assert state(admin) == (3, 2)
+        proxy.refuse(False)
+        await world.until(lambda: state(admin) == (5, 0))
+
+    @pytest.mark.parametrize("undone", ["released", "released in parts", "not had", "closed"])
+    async def test_the_server_could_not_be_told_to_drop_it(self, world: World, undone: str) -> None:
+        """The user has no right to do so: the copy arrives, and takes nothing."""
+        with (
+            Server(users=["app on >x ~* &* +@all -client"]) as server,
+            server.redis() as redis,
+            Proxy(server.host, server.port) as proxy,
+        ):
+            for text in TEXTS.values():
+                redis.script_load(text.text)
+            redis.set("p", 3)
+            client = world.connect(f"redis://app:x@{proxy.host}:{proxy.port}/0", timeout=0.3)
+            semaphore = client.get_permit_expirable_semaphore("p")
+            late = proxy.hold_request(ACQUIRE)
+            permits = await world.do(semaphore.try_acquire_many(9 if undone == "not had" else 3, renew=True))
+            assert late.held.is_set()
+            if undone == "released":
+                await world.do(semaphore.release(permits))
+            elif undone == "released in parts":
+                for permit in permits:
+                    await world.do(semaphore.release(permit))
+            elif undone == "closed":
+                await world.do(client.close())
+            else:
+                await world.elsewhere(proxy.wait_for, RELEASE)
+                redis.set("p", 9)
+            await world.until(lambda: redis.zcard(USED) == 0)
+            before = redis.get("p")
+            await world.elsewhere(late.deliver)
+            assert redis.get("p") == before == (b"9" if undone == "not had" else b"3")
+            assert redis.zcard(USED) == 0
+            assert all(redis.ttl(key) > 0 for key in redis.keys("pyredisson*"))
+
+    async def test_a_release_that_failed_is_done_in_the_background(
+        self, world: World, proxy: Proxy, admin: Redis
+    ) -> None:
+        client = world.connect(proxy.url, timeout=0.3, retry_attempts=0, lock_watchdog_timeout=3)
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await world.do(semaphore.set_permits(3))
+        permits = await world.do(semaphore.acquire_many(2, renew=True))
+        fault = proxy.cut_request(RELEASE, 2)
+        with pytest.raises((ConnectionError, TimeoutError)):
+            await world.do(semaphore.release(permits))
+        assert fault.happened.is_set()
+        await world.until(lambda: state(admin) == (3, 0))
+        assert client._shared.holds.table == {}
+
+
+@pytest_asyncio.fixture
+async def client(proxy: Proxy) -> AsyncIterator[Client]:
+    async with pyredisson.asyncio.connect(proxy.url) as running:
+        yield running
+
+
+async def cancel_after(turns: int, task: asyncio.Task[Any]) -> bool:
+    """Cancels the task when the loop has turned so often; True if that ended it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+async def whole(admin: Redis, client: Client) -> None:
+    """All permits are free again."""
+    await asyncio.to_thread(eventually, lambda: state(admin) == (3, 0), 5)
+    assert client._shared.holds.table == {}
+    assert client._shared.doubtful_permits == set()
+
+
+async def take_and_end(client: Client, seconds: float, renew: bool) -> None:
+    """A user's block, that lasts `seconds`."""
+    semaphore = client.get_permit_expirable_semaphore("p")
+    permits = await semaphore.acquire_many(2, renew=renew)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        await semaphore.release(permits)
+
+
+@pytest.mark.asyncio
+class TestCancellation:
+    @pytest.mark.parametrize("connected", [True, False])
+    async def test_at_any_turn_of_the_loop(self, proxy: Proxy, admin: Redis, connected: bool) -> None:
+        admin.set("p", 3)
+        struck = 0
+        for turns in range(STEPS):
+            async with pyredisson.asyncio.connect(proxy.url) as client:
+                if connected:
+                    await client.get_lock("other").is_locked()
+                # Twice as late from some turn on: real input and output come between the turns.
+                task = asyncio.ensure_future(take_and_end(client, 2e-4 * max(0, turns - 20), bool(turns % 2)))
+                struck += await cancel_after(turns, task)
+                await whole(admin, client)
+        assert struck
+
+    async def test_at_any_turn_of_a_contended_wait(self, client: Client, admin: Redis) -> None:
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await semaphore.set_permits(3)
+        for turns in range(STEPS):
+            held = await semaphore.acquire_many(2)
+            waiter = asyncio.ensure_future(take_and_end(client, 0, bool(turns % 2)))
+            # Half of them are struck while the release is on its way to them.
+            release = asyncio.ensure_future(semaphore.release(held)) if turns % 2 else None
+            struck = await cancel_after(turns, waiter)
+            assert struck or release is not None
+            await (release or semaphore.release(held))
+            await whole(admin, client)
+            assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+
+    @pytest.mark.parametrize("what", ["request", "reply"])
+    async def test_an_acquire_on_its_way(self, client: Client, proxy: Proxy, admin: Redis, what: str) -> None:
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await semaphore.set_permits(3)
+        late = proxy.hold_request(ACQUIRE) if what == "request" else proxy.hold_reply(ACQUIRE)
+        task = asyncio.ensure_future(semaphore.acquire_many(2))
+        assert await asyncio.to_thread(late.held.wait, 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(late.deliver)
+        await whole(admin, client)
+        assert await semaphore.try_acquire() is not None
+
+    @pytest.mark.parametrize("what", ["request", "reply"])
+    async def test_a_release_on_its_way(self, client: Client, proxy: Proxy, admin: Redis, what: str) -> None:
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await semaphore.set_permits(3)
+        permits = await semaphore.acquire_many(2, renew=True)
+        late = proxy.hold_request(RELEASE) if what == "request" else proxy.hold_reply(RELEASE)
+        task = asyncio.ensure_future(semaphore.release(permits))
+        assert await asyncio.to_thread(late.held.wait, 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(late.deliver)
+        await whole(admin, client)
+
+    async def test_a_wait_that_is_given_up_leaves_nothing_to_undo(self, client: Client, admin: Redis) -> None:
+        semaphore = client.get_permit_expirable_semaphore("p")
+        await semaphore.set_permits(0)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(semaphore.acquire(), 0.2)
+        assert client._shared.watchdog.unrepaired() == []
+        assert ours(admin) == []
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("must", [True, False])
+    def test_a_release_that_had_not_begun(self, server: Server, admin: Redis, must: bool) -> None:
+        with pyredisson.connect(server.url) as client:
+            semaphore = client.get_permit_expirable_semaphore("p")
+            semaphore.set_permits(3)
+            permits = semaphore.acquire_many(2, renew=True)
+            with InterruptAt(PermitExpirableSemaphoreLogic.release) as interrupt, pytest.raises(KeyboardInterrupt):
+                release: Callable[..., object] = semaphore.release if must else semaphore.try_release
+                release(permits)
+            assert interrupt.happened
+            eventually(lambda: state(admin) == (3, 0))
+            assert client._shared.holds.table == {}
+
+    def test_before_the_ids_were_read(self, server: Server, admin: Redis) -> None:
+        with pyredisson.connect(server.url) as client:
+            semaphore = client.get_permit_expirable_semaphore("p")
+            semaphore.set_permits(3)
+            permit = semaphore.acquire()
+            with InterruptAt(PermitExpirableSemaphore._release) as interrupt, pytest.raises(KeyboardInterrupt):
+                semaphore.release(permit)
+            # As if the signal had come before the call.
+            assert interrupt.happened
+            assert state(admin) == (2, 1)
+            with InterruptAt(pyredisson.faces.ids_of), pytest.raises(KeyboardInterrupt):
+                semaphore.release(permit)
+            eventually(lambda: state(admin) == (3, 0))
+
+    @pytest.mark.parametrize("function", [PermitExpirableSemaphoreLogic._keep, PermitExpirableSemaphoreLogic._hold_key])
+    def test_on_the_way_out_with_permits_in_its_hands(
+        self, server: Server, admin: Redis, function: Callable[..., Any]
+    ) -> None:
+        with pyredisson.connect(server.url) as client:
+            semaphore = client.get_permit_expirable_semaphore("p")
+            semaphore.set_permits(3)
+            with InterruptAt(function) as interrupt, pytest.raises(KeyboardInterrupt):
+                semaphore.acquire_many(2, renew=True)
+            assert interrupt.happened
+            eventually(lambda: state(admin) == (3, 0))
+            assert client._shared.holds.table == {}
+
+    def test_of_a_real_signal_while_the_reply_is_on_its_way(
+        self, proxy: Proxy, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        admin.set("p", 3)
+        user = child(INTERRUPTED, proxy.url)
+        assert user.hear() == "go"
+        late = proxy.hold_reply(ACQUIRE)
+        user.say()
+        assert late.held.wait(10)
+        assert state(admin) == (1, 2)
+        user.signal(signal.SIGINT)
+        assert user.hear() == "interrupted"
+        eventually(lambda: state(admin) == (3, 0), 5)
+        user.say()
+        assert user.wait() == 0
+
+
+INTERRUPTED = """
+import sys
+import pyredisson
+client = pyredisson.connect(sys.argv[1])
+semaphore = client.get_permit_expirable_semaphore("p")
+semaphore.get_permits()
+print("go", flush=True)
+sys.stdin.readline()
+try:
+    semaphore.acquire_many(2)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+sys.stdin.readline()
+"""
+
+HOLD = """
+import asyncio, sys
+import pyredisson, pyredisson.asyncio
+url, world, lease = sys.argv[1:]
+
+def said():
+    print("held", flush=True)
+    sys.stdin.readline()
+
+async def main():
+    client = pyredisson.asyncio.connect(url, lock_watchdog_timeout=float(lease))
+    await client.get_permit_expirable_semaphore("p").acquire_many(3, renew=True)
+    await asyncio.to_thread(said)
+
+if world == "asyncio":
+    asyncio.run(main())
+else:
+    client = pyredisson.connect(url, lock_watchdog_timeout=float(lease))
+    client.get_permit_expirable_semaphore("p").acquire_many(3, renew=True)
+    said()
+"""
+
+
+@pytest.mark.asyncio
+class TestProcesses:
+    async def test_the_end_of_the_interpreter_gives_back_what_is_renewed(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        admin.set("p", 3)
+        holder = child(HOLD, server.url, world.name, 30)
+        assert await world.elsewhere(holder.hear) == "held"
+        assert state(admin) == (0, 3)
+        holder.say()
+        assert await world.elsewhere(holder.wait) == 0
+        assert state(admin) == (3, 0)
+
+    async def test_what_a_killed_process_renewed_goes_to_the_next_when_the_lease_ends(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        admin.set("p", 3)
+        holder = child(HOLD, server.url, world.name, 1)
+        assert await world.elsewhere(holder.hear) == "held"
+        semaphore = world.connect(server.url).get_permit_expirable_semaphore("p")
+
+        async def take() -> float:
+            await world.do(semaphore.acquire_many(2))
+            return time.monotonic()
+
+        waiter = world.start(take)
+        await world.sleep(1.5)
+        # It is renewed while the process lives.
+        assert not waiter.done
+        holder.signal(signal.SIGKILL)
+        await world.elsewhere(holder.wait)
+        killed = time.monotonic()
+        assert await waiter.result() - killed < 2
+        assert state(admin) == (0, 3)  # one of which has ended
+        assert await world.do(semaphore.available_permits()) == 1
+
+    async def test_a_pause_beyond_the_lease(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        """Stopped, its permits go to others; when it goes on it takes nothing from them."""
+        admin.set("p", 3)
+        holder = child(HOLD, server.url, world.name, 0.6)
+        assert await world.elsewhere(holder.hear) == "held"
+        holder.signal(signal.SIGSTOP)
+        semaphore = world.connect(server.url).get_permit_expirable_semaphore("p")
+        permits = await world.do(semaphore.acquire_many(3))
+        holder.signal(signal.SIGCONT)
+        holder.say()
+        assert await world.elsewhere(holder.wait) == 0
+        assert {permit.hex() for permit in admin.zrange(USED, 0, -1)} == set(permits)  # type: ignore[union-attr]
+        assert state(admin) == (0, 3)
