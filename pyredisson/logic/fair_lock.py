@@ -138,7 +138,8 @@ class FairLockLogic(LockLogic):
                 wakes_at = look_at if deadline is None else min(look_at, deadline)
                 if line.leader is turn:
                     if now >= line.tick_at:
-                        turn.look = not await self._tick(line)
+                        if not await self._tick(line):
+                            turn.look = True
                         continue
                     wakes_at = min(wakes_at, line.tick_at)
                 await runtime.wait(freed, wakes_at - now)
