@@ -21,6 +21,7 @@ from pyredisson.errors import (
 from pyredisson.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.fenced_lock import FencedLock
 from pyredisson.lock import Lock
+from pyredisson.multi_lock import MultiLock, RedLock
 from pyredisson.non_reentrant_lock import NonReentrantLock
 from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
@@ -43,6 +44,7 @@ __all__ = [
     "LockNotHeldError",
     "LockTimeoutError",
     "LockUpgradeError",
+    "MultiLock",
     "NonReentrantFairLock",
     "NonReentrantLock",
     "NotReplicatedError",
@@ -50,6 +52,7 @@ __all__ = [
     "PermitNotHeldError",
     "ReadLock",
     "ReadWriteLock",
+    "RedLock",
     "RedissonError",
     "Semaphore",
     "SpinLock",

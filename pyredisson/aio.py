@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError
@@ -68,6 +68,7 @@ class AioRuntime:
         self.scripts = node.scripts
         self._line = Line(node)
         self._repair = repair
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
         # `fresh` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
@@ -112,6 +113,12 @@ class AioRuntime:
     async def wait(self, signal: Signal, seconds: float) -> None:
         assert isinstance(signal, AioSignal)
         await signal.wait(seconds)
+
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(operation())
+        # The loop itself would let the garbage collector have it.
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -26,6 +26,7 @@ from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.semaphore import SemaphoreLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.spin_lock import SpinLockLogic
+from pyredisson.multi_lock import MultiLock, RedLock
 from pyredisson.non_reentrant_lock import NonReentrantLock
 from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
@@ -125,6 +126,20 @@ class Client:
         given) or a `ConstantBackoff`. `owner` as for `get_lock`.
         """
         return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, owner)
+
+    def get_multi_lock(self, *locks: Lock) -> MultiLock:
+        """Several locks as one, all or nothing. Doesn't talk to any server.
+
+        Locks of any kind, also of other clients. Raises `ValueError` or `TypeError` for what makes no group.
+        """
+        return MultiLock(locks)
+
+    def get_red_lock(self, *locks: Lock) -> RedLock:
+        """One lock on several independent masters, each with a client of its own. Doesn't talk to any server.
+
+        Locks as for `get_multi_lock`.
+        """
+        return RedLock(locks)
 
     def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""

@@ -5,40 +5,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pyredisson._core import Run
 from pyredisson.durations import Duration
 from pyredisson.errors import LockTimeoutError
 from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
-from pyredisson.logic.holds import LOST, Hold, Holds, Owner, shown
+from pyredisson.groups import Logic, Prover
+from pyredisson.logic.group import GroupHold
+from pyredisson.logic.holds import LOST, Hold, Owner, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.signals import ThreadSignal
 from pyredisson.threads import Callers, clock, run
 
 LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 AnyLock = TypeVar("AnyLock", bound="Lock")
+AnyLockable = TypeVar("AnyLockable", bound="Lockable")
 
 
-class Lock:
-    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
+class Lockable:
+    """What can be locked: a lock, or a group of locks."""
 
-    Its owner is the calling thread. A lease lock can't exclude a holder that was paused beyond its lease:
-    `lost` tells, and fencing tokens protect what must never see a late writer.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_callers", "_logic", "_name", "_owner_id")
-
-    def __init__(self, logic: LockLogic, callers: Callers, owner: int | None, name: Name | None) -> None:
-        self._logic = logic
-        self._callers = callers
-        self._owner_id = owner
-        self._name = name
-
-    @property
-    def name(self) -> Name:
-        """As it was given."""
-        return self._logic.key.decode() if self._name is None else self._name
+    _logic: Logic
 
     def lock(self, lease_time: Duration | None = None) -> None:
         """Waits as long as it takes.
@@ -55,6 +45,75 @@ class Lock:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return Run(self._logic.acquire, self._owner(), lease_of(lease_time), deadline).result
+
+    def unlock(self) -> None:
+        """Gives back one hold."""
+        raise NotImplementedError
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
+        return Run(self._logic.acquire, self._owner(), None, timeout_of(blocking, timeout, clock)).result
+
+    def release(self) -> None:
+        """`threading.Lock.release`: as `unlock`."""
+        self.unlock()
+
+    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding[Self]:
+        """`with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit)."""
+        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
+
+    def __enter__(self) -> Self:
+        self.lock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.unlock()
+            return
+        try:
+            self.unlock()
+        except Exception as failure:  # noqa: BLE001
+            # The body's own exception is what the user must see.
+            attach(error, failure)
+
+    def on_lost(self, callback: LostCallback) -> LostCallback:
+        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
+
+        It stays registered, for every handle of this name, as long as the client lives.
+        """
+        self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
+        return callback
+
+    def _owner(self) -> Any:
+        raise NotImplementedError
+
+
+class Lock(Lockable):
+    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
+
+    Its owner is the calling thread. A lease lock can't exclude a holder that was paused beyond its lease:
+    `lost` tells, and fencing tokens protect what must never see a late writer.
+    """
+
+    __slots__ = ("_callers", "_logic", "_name", "_owner_id")
+
+    _logic: LockLogic
+
+    def __init__(self, logic: LockLogic, callers: Callers, owner: int | None, name: Name | None) -> None:
+        self._logic = logic
+        self._callers = callers
+        self._owner_id = owner
+        self._name = name
+
+    @property
+    def name(self) -> Name:
+        """As it was given."""
+        return self._logic.key.decode() if self._name is None else self._name
 
     def unlock(self) -> None:
         """Gives back one hold.
@@ -113,53 +172,14 @@ class Lock:
         """Seconds until the lock frees itself; None when it is free, `math.inf` when it never does."""
         return run(self._logic.remain_time_to_live)
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """`threading.Lock.acquire`: on the same state as `lock` and `try_lock`."""
-        return Run(self._logic.acquire, self._owner(), None, timeout_of(blocking, timeout, clock)).result
-
-    def release(self) -> None:
-        """`threading.Lock.release`: as `unlock`."""
-        self.unlock()
-
     def locked(self) -> bool:
         """`threading.Lock.locked`: as `is_locked`."""
         return self.is_locked()
-
-    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding[Self]:
-        """`with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit)."""
-        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
 
     @property
     def lost(self) -> Lost:
         """Tells whether the calling thread's present hold is lost; may be given to other threads."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
-
-    def on_lost(self, callback: LostCallback) -> LostCallback:
-        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
-
-        It stays registered, for every handle of this name, as long as the client lives.
-        """
-        self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
-        return callback
-
-    def __enter__(self) -> Self:
-        self.lock()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.unlock()
-            return
-        try:
-            self.unlock()
-        except Exception as failure:  # noqa: BLE001
-            # The body's own exception is what the user must see.
-            attach(error, failure)
 
     def __repr__(self) -> str:
         return f"<pyredisson.{type(self).__name__} {shown(self._logic.key)!r}>"
@@ -170,17 +190,17 @@ class Lock:
         return self._callers.local.owner or self._callers.adopt()
 
 
-class Holding(Generic[AnyLock]):
-    """What `Lock.hold` gives: one hold as a context manager."""
+class Holding(Generic[AnyLockable]):
+    """What `hold` gives: one hold as a context manager."""
 
     __slots__ = ("_lease", "_lock", "_wait")
 
-    def __init__(self, lock: AnyLock, wait: float | None, lease: int | None) -> None:
+    def __init__(self, lock: AnyLockable, wait: float | None, lease: int | None) -> None:
         self._lock = lock
         self._wait = wait
         self._lease = lease
 
-    def __enter__(self) -> AnyLock:
+    def __enter__(self) -> AnyLockable:
         lock = self._lock
         owner = lock._owner()
         deadline = None if self._wait is None else clock() + self._wait
@@ -202,7 +222,7 @@ class Lost:
 
     __slots__ = ("_hold", "_holds")
 
-    def __init__(self, hold: Hold | None, holds: Holds) -> None:
+    def __init__(self, hold: Hold | GroupHold | None, holds: Prover) -> None:
         self._hold = hold
         self._holds = holds
 
@@ -219,7 +239,7 @@ class Lost:
             return False
         over = ThreadSignal()
 
-        def ended(hold: Hold) -> None:
+        def ended(_: object) -> None:
             over.set()
 
         hold.listen(ended)

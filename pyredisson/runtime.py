@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -57,6 +57,9 @@ class Runtime(Protocol):
 
         Never waits and never raises. It is repeated until it has run or has become pointless.
         """
+
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Has an operation run beside the caller's own, to its end, whatever becomes of the caller."""
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         """Until the signal is set or the time is over."""

@@ -75,6 +75,9 @@ class ThreadRuntime(Pool):
         else:
             signal.wait(seconds)
 
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        start(operation, "pyredisson-beside")
+
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 

@@ -5,6 +5,7 @@ from pyredisson.asyncio.count_down_latch import CountDownLatch
 from pyredisson.asyncio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.asyncio.fenced_lock import FencedLock
 from pyredisson.asyncio.lock import Lock
+from pyredisson.asyncio.multi_lock import MultiLock, RedLock
 from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
 from pyredisson.asyncio.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
@@ -17,11 +18,13 @@ __all__ = [
     "FairLock",
     "FencedLock",
     "Lock",
+    "MultiLock",
     "NonReentrantFairLock",
     "NonReentrantLock",
     "PermitExpirableSemaphore",
     "ReadLock",
     "ReadWriteLock",
+    "RedLock",
     "Semaphore",
     "SpinLock",
     "WriteLock",

@@ -13,6 +13,7 @@ from pyredisson.asyncio.count_down_latch import CountDownLatch
 from pyredisson.asyncio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.asyncio.fenced_lock import FencedLock
 from pyredisson.asyncio.lock import AnyLock, Lock
+from pyredisson.asyncio.multi_lock import MultiLock, RedLock
 from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
 from pyredisson.asyncio.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
@@ -129,6 +130,20 @@ class Client:
         given) or a `ConstantBackoff`. `owner` as for `get_lock`.
         """
         return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, owner)
+
+    def get_multi_lock(self, *locks: Lock) -> MultiLock:
+        """Several locks as one, all or nothing. Doesn't talk to any server.
+
+        Locks of any kind, also of other clients. Raises `ValueError` or `TypeError` for what makes no group.
+        """
+        return MultiLock(locks)
+
+    def get_red_lock(self, *locks: Lock) -> RedLock:
+        """One lock on several independent masters, each with a client of its own. Doesn't talk to any server.
+
+        Locks as for `get_multi_lock`.
+        """
+        return RedLock(locks)
 
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""

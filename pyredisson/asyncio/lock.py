@@ -11,35 +11,25 @@ from pyredisson.aio import Callers, calling_task
 from pyredisson.durations import Duration
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
-from pyredisson.logic.holds import LOST, Hold, Holds, Owner, shown
+from pyredisson.groups import Logic, Prover
+from pyredisson.logic.group import GroupHold
+from pyredisson.logic.holds import LOST, Hold, Owner, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.signals import AioSignal
 from pyredisson.threads import clock
 
 LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 AnyLock = TypeVar("AnyLock", bound="Lock")
+AnyLockable = TypeVar("AnyLockable", bound="Lockable")
 
 
-class Lock:
-    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
+class Lockable:
+    """What can be locked: a lock, or a group of locks."""
 
-    Its owner is the task that calls the method, also where another task is made to await the result
-    (`asyncio.gather`, `asyncio.wait_for`). A lease lock can't exclude a holder that was paused beyond its
-    lease: `lost` tells, and fencing tokens protect what must never see a late writer.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_callers", "_logic", "_name", "_owner_id")
-
-    def __init__(self, logic: LockLogic, callers: Callers, owner: int | None, name: Name | None) -> None:
-        self._logic = logic
-        self._callers = callers
-        self._owner_id = owner
-        self._name = name
-
-    @property
-    def name(self) -> Name:
-        """As it was given."""
-        return self._logic.key.decode() if self._name is None else self._name
+    _callers: Callers
+    _logic: Logic
 
     def lock(self, lease_time: Duration | None = None) -> Awaitable[object]:
         """Waits as long as it takes.
@@ -63,6 +53,92 @@ class Lock:
         """
         owner = self._owner()
         return self._logic.release(owner, self._logic.hold_of(owner.id))
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> Awaitable[bool]:
+        """`threading.Lock.acquire`, awaited: on the same state as `lock` and `try_lock`."""
+        return self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock))
+
+    def release(self) -> Awaitable[None]:
+        """`threading.Lock.release`, awaited: as `unlock`."""
+        return self.unlock()
+
+    def hold(
+        self,
+        wait_time: Duration | None = None,
+        lease_time: Duration | None = None,
+        *,
+        cancel_on_lost: bool = True,
+    ) -> Scope[Self]:
+        """`async with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit).
+
+        When the hold is lost its body is cancelled at that moment, and the block raises `LockLostError`;
+        `cancel_on_lost=False` lets the body run on.
+        """
+        return Scope(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
+
+    async def __aenter__(self) -> Self:
+        scope = Scope(self, None, None, cancel_on_lost=True)
+        await scope.__aenter__()
+        self._callers.blocks_of(calling_task()).append(scope)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        blocks = self._callers.blocks_of(calling_task())
+        for i in reversed(range(len(blocks))):
+            if blocks[i].lock._logic.place == self._logic.place:
+                await blocks.pop(i).__aexit__(kind, error, trace)
+                return
+        # Entered by another task, in the name of an explicit owner.
+        await self.unlock()
+
+    def on_lost(self, callback: LostCallback) -> LostCallback:
+        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
+
+        A coroutine function runs on the event loop that registered it. It stays registered, for every
+        handle of this name, as long as the client lives.
+        """
+        if asyncio.iscoroutinefunction(callback):
+            loop = asyncio.get_running_loop()
+
+            def schedule() -> None:
+                asyncio.run_coroutine_threadsafe(callback(self), loop).result()
+
+            self._logic.shared.on_lost(self._logic.place, schedule)
+        else:
+            self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
+        return callback
+
+    def _owner(self) -> Any:
+        raise NotImplementedError
+
+
+class Lock(Lockable):
+    """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
+
+    Its owner is the task that calls the method, also where another task is made to await the result
+    (`asyncio.gather`, `asyncio.wait_for`). A lease lock can't exclude a holder that was paused beyond its
+    lease: `lost` tells, and fencing tokens protect what must never see a late writer.
+    """
+
+    __slots__ = ("_callers", "_logic", "_name", "_owner_id")
+
+    _logic: LockLogic
+
+    def __init__(self, logic: LockLogic, callers: Callers, owner: int | None, name: Name | None) -> None:
+        self._logic = logic
+        self._callers = callers
+        self._owner_id = owner
+        self._name = name
+
+    @property
+    def name(self) -> Name:
+        """As it was given."""
+        return self._logic.key.decode() if self._name is None else self._name
 
     async def force_unlock(self) -> bool:
         """Removes the lock whoever holds it, and wakes a waiter; was anything removed."""
@@ -94,73 +170,14 @@ class Lock:
         """Seconds until the lock frees itself; None when it is free, `math.inf` when it never does."""
         return await self._logic.remain_time_to_live()
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> Awaitable[bool]:
-        """`threading.Lock.acquire`, awaited: on the same state as `lock` and `try_lock`."""
-        return self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock))
-
-    def release(self) -> Awaitable[None]:
-        """`threading.Lock.release`, awaited: as `unlock`."""
-        return self.unlock()
-
     async def locked(self) -> bool:
         """`threading.Lock.locked`, awaited: as `is_locked`."""
         return await self._logic.is_locked()
-
-    def hold(
-        self,
-        wait_time: Duration | None = None,
-        lease_time: Duration | None = None,
-        *,
-        cancel_on_lost: bool = True,
-    ) -> Scope[Self]:
-        """`async with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit).
-
-        When the hold is lost its body is cancelled at that moment, and the block raises `LockLostError`;
-        `cancel_on_lost=False` lets the body run on.
-        """
-        return Scope(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
 
     @property
     def lost(self) -> Lost:
         """Tells whether the calling task's present hold is lost; may be given to other tasks."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
-
-    def on_lost(self, callback: LostCallback) -> LostCallback:
-        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
-
-        A coroutine function runs on the event loop that registered it. It stays registered, for every
-        handle of this name, as long as the client lives.
-        """
-        if asyncio.iscoroutinefunction(callback):
-            loop = asyncio.get_running_loop()
-
-            def schedule() -> None:
-                asyncio.run_coroutine_threadsafe(callback(self), loop).result()
-
-            self._logic.shared.on_lost(self._logic.place, schedule)
-        else:
-            self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
-        return callback
-
-    async def __aenter__(self) -> Self:
-        scope = Scope(self, None, None, cancel_on_lost=True)
-        await scope.__aenter__()
-        self._callers.blocks_of(calling_task()).append(scope)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        blocks = self._callers.blocks_of(calling_task())
-        for i in reversed(range(len(blocks))):
-            if blocks[i].lock._logic.place == self._logic.place:
-                await blocks.pop(i).__aexit__(kind, error, trace)
-                return
-        # Entered by another task, in the name of an explicit owner.
-        await self.unlock()
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.{type(self).__name__} {shown(self._logic.key)!r}>"
@@ -171,7 +188,7 @@ class Lock:
         return self._callers.current()
 
 
-class Scope(Generic[AnyLock]):
+class Scope(Generic[AnyLockable]):
     """One `async with` block around one hold: it ends its body when the hold is lost."""
 
     __slots__ = (
@@ -186,7 +203,7 @@ class Scope(Generic[AnyLock]):
         "lock",
     )
 
-    def __init__(self, lock: AnyLock, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
+    def __init__(self, lock: AnyLockable, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
         self.lock = lock
         self._wait = wait
         self._lease = lease
@@ -196,7 +213,7 @@ class Scope(Generic[AnyLock]):
         self._hold: Hold | None = None
         self._task: asyncio.Task[Any] | None = None
 
-    async def __aenter__(self) -> AnyLock:
+    async def __aenter__(self) -> AnyLockable:
         logic = self.lock._logic
         self._cancelled = False
         self._owner = self.lock._owner()
@@ -255,7 +272,7 @@ class Lost:
 
     __slots__ = ("_hold", "_holds")
 
-    def __init__(self, hold: Hold | None, holds: Holds) -> None:
+    def __init__(self, hold: Hold | GroupHold | None, holds: Prover) -> None:
         self._hold = hold
         self._holds = holds
 
@@ -273,7 +290,7 @@ class Lost:
         loop = asyncio.get_running_loop()
         over = AioSignal()
 
-        def ended(hold: Hold) -> None:
+        def ended(_: object) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(over.set)
 

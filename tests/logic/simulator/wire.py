@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -224,6 +225,10 @@ class SimRuntime:
             await self.send(payload)
         except (Cut, RedisError):
             self._repair(payload)
+
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._node.process.alive:
+            self._node.process.spawn(operation())
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         assert isinstance(signal, Flag)

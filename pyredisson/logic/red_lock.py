@@ -1,0 +1,241 @@
+"""One lock on several independent servers, held while a majority of them says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson.errors import LockLostError, LockNotHeldError
+from pyredisson.logic.group import GroupHold, GroupLogic, Mark, Party
+from pyredisson.logic.holds import LOST, Hold, Owner
+from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.race import Operation, Race
+
+DRIFT = 0.01
+LEAST_DRIFT = 0.002
+"""How far clocks may part: a hundredth of the lease, and two milliseconds."""
+PART = 0.1
+"""The part of a lease that asking all servers may take, however many of them are slow."""
+LEAST_PATIENCE = 0.05
+"""Seconds; for short leases."""
+GATE = 1.0
+"""Seconds, about, to wait for one busy member before all are asked again: others may be free by then."""
+PAUSE = 0.02
+"""Seconds, at most, before one who was refused asks again; random, so that two who parted the members don't again."""
+RECOVERY = 0.3
+"""Seconds, about, before servers are asked again of which too many are down."""
+FORGOTTEN = 60.0
+"""Seconds after which a member that was asked and never answered may be asked again."""
+
+
+class RedLockLogic(GroupLogic):
+    """Held while a majority of the members is."""
+
+    __slots__ = ()
+
+    kind = "red lock"
+
+    def __init__(self, members: Sequence[LockLogic]) -> None:
+        super().__init__(members, len(members) // 2 + 1)
+
+    def drift(self, hold: Hold) -> float:
+        leases = hold.leases if isinstance(hold.leases, list) else [hold.leases]
+        return _drift(max(self.shared.lease if lease is None else lease for lease in leases))
+
+    async def acquire(self, party: Party, lease: int | None, deadline: float | None) -> bool:
+        """Takes a majority of the members before `deadline` (None: however long it takes). False: none is held.
+
+        The lease is in ms; None: the watchdogs renew it. `ValueError` for one that clocks' drift uses up. Servers
+        that are down don't matter while a majority answers. When it doesn't, one without a deadline tries as often
+        as a command would be sent again, and raises what they said.
+        """
+        if lease is not None and _drift(lease) >= lease / 1000:
+            raise ValueError(f"lease_time must leave more than a millisecond after clock drift, not {lease} ms")
+        shared = self.shared
+        runtime = shared.runtime
+        unanswered = refused = 0
+        gate: int | None = None
+        while True:
+            race = await self._round(party, lease, deadline, gate)
+            if race is None:
+                return True
+            busy = [number for number, outcome in race.outcomes.items() if outcome is False]
+            errors = race.errors()
+            if errors and not isinstance(errors[0], RedisError):
+                # Not a server's trouble: no other round would help.
+                raise errors[0]
+            gate = None
+            if len(self.members) - len(errors) < self.quorum:
+                unanswered += 1
+                if deadline is None and unanswered > shared.attempts:
+                    raise errors[0]
+                pause = RECOVERY * (0.5 + runtime.jitter())
+            else:
+                unanswered = 0
+                pause = PAUSE * runtime.jitter()
+                if busy:
+                    # All who wait do so for the same one, and then for the next, in case that one is never free.
+                    gate = sorted(busy)[refused % len(busy)]
+                    refused += 1
+            if deadline is not None:
+                left = deadline - shared.clock()
+                if left <= 0:
+                    return False
+                pause = min(pause, left)
+            await runtime.sleep(pause)
+
+    async def _round(self, party: Party, lease: int | None, deadline: float | None, gate: int | None) -> Race | None:
+        """Asks all members once. None: a majority is had; else what they said, and nothing is held.
+
+        First the member `gate` is waited for, if it is named, with nothing else in hand.
+        """
+        shared = self.shared
+        race = Race(shared.runtime)
+        marks: list[Mark] = []
+        try:
+            asked = self._to_ask(party)
+            patience = self._patience(lease)
+            if gate in asked:
+                until = shared.clock() + GATE * (0.5 + shared.runtime.jitter())
+                if deadline is not None:
+                    until = min(until, deadline)
+                self._ask(race, party, gate, lease, until)
+                await race.wait(max(0.0, until - shared.clock()) + patience, 1, 1)
+            now = shared.clock()
+            for number in asked:
+                if number != gate:
+                    self._ask(race, party, number, lease, now)
+            await race.wait(patience, self.quorum, len(self.members))
+            race.close()
+            if race.had() >= self.quorum:
+                hold = self.hold_of(party.id)
+                # What is left of each lease, drift taken off, decides.
+                if hold is not None and self.proven(hold):
+                    self.watch(party)
+                    return None
+            marks = self._taken(party, race)
+            await self._release(marks, patience)
+            return race
+        except BaseException:
+            race.close()
+            for mark in marks or self._taken(party, race):
+                mark.settle()
+            raise
+
+    def _to_ask(self, party: Party) -> list[int]:
+        """The members to ask: a nested acquire counts for those that are held, so that giving back finds them."""
+        now = self.shared.clock()
+        held = []
+        free = []
+        for number, (member, owner) in enumerate(zip(self.members, party.owners, strict=True)):
+            member.shared.check_open()
+            place = (member.place, owner.id)
+            if member.shared.holds.live(place) is not None:
+                held.append(number)
+            # One that hangs is not asked again and again.
+            if now - member.shared.asked.get(place, -FORGOTTEN) >= FORGOTTEN:
+                free.append(number)
+        return held if len(held) >= self.quorum else free
+
+    def _ask(self, race: Race, party: Party, number: int, lease: int | None, until: float) -> None:
+        member, owner = self.members[number], party.owners[number]
+        asked = member.shared.asked
+        place = (member.place, owner.id)
+        asked[place] = self.shared.clock()
+
+        async def ask() -> bool:
+            try:
+                return await member.acquire(owner, lease, until)
+            finally:
+                asked.pop(place, None)
+
+        def give_back() -> None:
+            hold = member.hold_of(owner.id)
+            if hold is not None:
+                member.settle(owner, hold, hold.count - 1)
+
+        race.start(number, ask, give_back)
+
+    def _taken(self, party: Party, race: Race) -> list[Mark]:
+        return self.taken(party, [race.outcomes.get(number) for number in range(len(self.members))])
+
+    async def release(self, party: Party, hold: GroupHold | None) -> None:
+        """Gives back one hold of each member that is held, at the same time.
+
+        Raises `LockLostError` if the majority was lost, `LockNotHeldError` if there was none, and what Redis reports
+        if no majority confirmed; then it is repeated in the background. A server that is down doesn't matter.
+        """
+        if hold is None:
+            raise await self._stranger(party)
+        marks = self.marks(party, hold)
+        try:
+            proven = self.proven(hold)
+            race = await self._release(marks, self._patience(None))
+        except BaseException:
+            for mark in marks:
+                mark.settle()
+            raise
+        if not proven or hold.state is LOST:
+            raise LockLostError(self.loss_of(party, hold))
+        if race.had() < self.quorum:
+            raise race.errors()[0]
+
+    async def is_held(self, party: Party) -> bool:
+        """Whether a majority is held, as the servers and the local clock say; raises if too many don't answer."""
+        hold = self.hold_of(party.id)
+        if hold is None or not self.proven(hold):
+            return False
+        race = Race(self.shared.runtime)
+        for number, (member, owner) in enumerate(zip(self.members, party.owners, strict=True)):
+            race.start(number, _held(member, owner))
+        await race.wait(self._patience(None), self.quorum, len(self.members))
+        race.close()
+        errors = race.errors()
+        if race.had() < self.quorum <= race.had() + len(errors):
+            raise errors[0]
+        return race.had() >= self.quorum and self.proven(hold)
+
+    async def _release(self, marks: list[Mark], patience: float) -> Race:
+        race = Race(self.shared.runtime)
+        for number, mark in enumerate(marks):
+            race.start(number, _released(mark.member, mark.owner, mark.hold))
+        await race.wait(patience, min(self.quorum, len(marks)), len(marks))
+        race.close()
+        for mark in marks:
+            # Of those that hang: so that whatever this owner takes next doesn't meet them.
+            mark.settle()
+        return race
+
+    async def _stranger(self, party: Party) -> Exception:
+        race = Race(self.shared.runtime)
+        for number, (member, owner) in enumerate(zip(self.members, party.owners, strict=True)):
+            if member.hold_of(owner.id) is None:
+                race.start(number, _released(member, owner, None))
+        await race.wait(self._patience(None), 1, 1)
+        race.close()
+        # Each has raised: that it isn't held, or why that can't be told.
+        return LockNotHeldError(f"{self.named(party)} is not held: {race.errors()[0]}")
+
+    def _patience(self, lease: int | None) -> float:
+        shortest = min(member.shared.lease for member in self.members) if lease is None else lease
+        return max(LEAST_PATIENCE, PART * shortest / 1000)
+
+
+def _drift(lease: int) -> float:
+    return DRIFT * lease / 1000 + LEAST_DRIFT
+
+
+def _released(member: LockLogic, owner: Owner, hold: Hold | None) -> Operation:
+    async def release() -> bool:
+        await member.release(owner, hold)
+        return True
+
+    return release
+
+
+def _held(member: LockLogic, owner: Owner) -> Operation:
+    async def ask() -> bool:
+        return await member.hold_count(owner.id) > 0
+
+    return ask
