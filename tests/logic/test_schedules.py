@@ -7,7 +7,15 @@ import pytest
 from .simulator import KINDS, Violation, run
 
 CHUNK = 500
-CHUNKS = {"plain": 40, "fenced": 1, "spin": 1, "non_reentrant": 1}
+CHUNKS = {
+    "plain": 40,
+    "fenced": 1,
+    "spin": 1,
+    "non_reentrant": 1,
+    "fair": 3,
+    "non_reentrant_fair": 1,
+    "read_write": 3,
+}
 """How many chunks of schedules each kind of primitive goes through."""
 
 

@@ -40,6 +40,18 @@ class Client(Process):
         self.shared.watchdog = watchdog(self.shared.holds, renewer, self.shared.lease, self._start)
         self.shared.id = name
 
+    def pause(self, seconds: float) -> None:
+        """Nothing happens in it for so long."""
+        self.world.log("%s: is paused for %.3f s", self.name, seconds)
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
+
+    def kill(self) -> None:
+        """It ends without a word to anybody."""
+        if self.alive:
+            self.world.log("%s: dies", self.name)
+            self.subscription.cut()
+            self.die()
+
     def _start(self, loop: Loop) -> None:
         # Not at once: whoever starts it is in the middle of something.
         self.world.after(0.0, self.deliver, self._begin, loop)

@@ -41,8 +41,8 @@ class Judge:
         self._busy: list[User] = []
         self.world.after_event = self._after_event
 
-    def begin(self, network: Network) -> None:
-        """Before anybody came."""
+    def begin(self) -> None:
+        """Before anybody comes."""
 
     def look(self) -> None:
         """After every event."""

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyredisson.backoff import ExponentialBackoff
+from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.fenced_lock import FencedLockLogic
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.spin_lock import SpinLockLogic
 from pyredisson.logic.watchdog import Watchdog
 
 from .judge import Judge
 from .lock_judge import LockJudge
+from .lock_kinds import BACKOFF, FairJudge, ReadWriteJudge, SpinJudge
 from .owner import Owner
 from .user import User
-from .wire import Network
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,6 @@ class Logic:
     judge: Callable[..., Judge] = LockJudge
 
 
-class SpinJudge(LockJudge):
-    """Nobody is told of anything: a waiter finds out when it asks."""
-
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
-        self.soon += BACKOFF.max_delay
-
-
-BACKOFF = ExponentialBackoff()
-
-
 def _spin(shared: Shared, key: bytes) -> SpinLockLogic:
     return SpinLockLogic(shared, key, BACKOFF)
 
@@ -57,4 +47,7 @@ KINDS = {
     "fenced": Logic(objects=(FencedLockLogic,)),
     "spin": Logic(objects=(_spin,), judge=SpinJudge),
     "non_reentrant": Logic(objects=(NonReentrantLockLogic,)),
+    "fair": Logic(objects=(FairLockLogic,), judge=FairJudge),
+    "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
+    "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
 }

@@ -15,9 +15,6 @@ from .user import User
 from .weather import STORM_ENDS
 from .wire import Network
 
-LASTING = (b"redisson_lock_token:",)
-"""What keys begin with that have no end, or a late one."""
-
 
 class LockJudge(Judge):
     """Knows the truth of a schedule: what the server holds, what the clients believe, who waits since when."""
@@ -91,12 +88,12 @@ class LockJudge(Judge):
         """Nothing is left but what the dead and those who left without a word hold."""
         super().closing()
         for key, value in list(self.keyspace.values.items()):
-            if self.keyspace.value(key) is None or key.startswith(LASTING):
+            if self.keyspace.value(key) is None or self.may_stay(key):
                 continue
             if key not in self.keyspace.ends:
                 self.blame(f"{key!r} has no end")
             for owner in self.owners:
-                if owner.client.alive and not owner.gone and any(_names(owner, name) for name in _words(value)):
+                if owner.client.alive and not owner.gone and any(names(owner, name) for name in _words(value)):
                     self.blame(f"{owner.name}: {key!r} is left behind")
             if self.keyspace.ends[key] / 1000 > self.world.now + 2 * self.lease + self.soon:
                 self.blame(f"{key!r} lasts too long")
@@ -109,6 +106,14 @@ class LockJudge(Judge):
                 self.blame(f"{client.name}: a hold was not forgotten")
             if not ids and not self.lost and len(client.shared.watchdog._wheel):
                 self.blame(f"{client.name}: a timer is left behind")
+
+    def may_stay(self, key: bytes) -> bool:
+        """Whether the key may outlast those who used it."""
+        return key.startswith(b"redisson_lock_token:")
+
+    def blind(self) -> float:
+        """Seconds for which a lock may be free, though a message told of it."""
+        return 0.0
 
     def shares(self, hold: Hold, other: Hold) -> bool:
         """Whether both may hold the same lock at once."""
@@ -154,11 +159,12 @@ class LockJudge(Judge):
                             self.world.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
 
     def _believed(self, key: bytes, name: bytes) -> list[Hold]:
-        holds = [hold for client in self.clients for hold in client.shared.holds.table.values()]
+        alive = [client for client in self.clients if client.alive]
+        holds = [hold for client in alive for hold in client.shared.holds.table.values()]
         return [hold for hold in holds if hold.lock.key == key and hold.owner == name and hold.state is HELD]
 
     def _must_know(self, hold: Hold) -> None:
-        if hold.state is HELD and hold.owner not in self.keyspace.hash(hold.lock.key):
+        if hold in self._believed(hold.lock.key, hold.owner) and hold.owner not in self.keyspace.hash(hold.lock.key):
             self.blame(f"{hold.owner!r} was not told that {hold.lock.key!r} was taken away")
 
     def _neglected(self, key: bytes) -> None:
@@ -172,7 +178,7 @@ class LockJudge(Judge):
             if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
                 continue
             since = max(when, owner.wants[1])
-            bound = self.soon
+            bound = self.soon + self.blind()
             if expired or not self.weather.calm:
                 # No message came, or none that was heard: the time that is left to the holder, but a lease at most.
                 bound += self.lease
@@ -187,7 +193,7 @@ class LockJudge(Judge):
             # A later operation may have left something to be undone, and is looked at in its turn.
             return
         for name in self.keyspace.hash(key):
-            if not _names(owner, name):
+            if not names(owner, name):
                 continue
             if not any(hold.owner == name for hold in _holds(owner, key)):
                 self.blame(f"{owner.name}: {key!r} is held by {name!r}, of which its client knows nothing")
@@ -207,7 +213,7 @@ def _words(value: Value) -> Iterable[bytes]:
     return (value,) if isinstance(value, bytes) else value
 
 
-def _names(owner: Owner, name: bytes) -> bool:
+def names(owner: Owner, name: bytes) -> bool:
     """Whether a field of a lock is a name of that owner."""
     first = f"{owner.client.name}:{owner.holder.id}".encode()
     # A colon and a number, for a name after a doubt; a dot and a number, for one call's own; a colon and `write`.

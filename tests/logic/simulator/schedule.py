@@ -58,6 +58,7 @@ def _play(world: World, logic: Logic) -> Report:
     lease = random.choice((3, 10))
     keys = [b"a", b"b"][: 1 + (not crowd and random.random() < 0.3)]
     judge = logic.judge(network, lease)
+    judge.begin()
     level = logger.level
     logger.setLevel(logging.ERROR)
     logger.addFilter(judge)
@@ -100,18 +101,6 @@ def _plan_faults(world: World, weather: Weather, client: Client) -> None:
     for when in weather.times(weather.deaf):
         world.at(when, client.subscription.cut)
     for when in weather.times(weather.pauses):
-        world.at(when, _pause, world, client, world.random.random() * world.random.choice((0.1, 2, 15)))
+        world.at(when, client.pause, world.random.random() * world.random.choice((0.1, 2, 15)))
     for when in weather.times(weather.deaths):
-        world.at(when, _kill, world, client)
-
-
-def _pause(world: World, client: Client, seconds: float) -> None:
-    world.log("%s: is paused for %.3f s", client.name, seconds)
-    client.paused_until = max(client.paused_until, world.now + seconds)
-
-
-def _kill(world: World, client: Client) -> None:
-    if client.alive:
-        world.log("%s: dies", client.name)
-        client.subscription.cut()
-        client.die()
+        world.at(when, client.kill)

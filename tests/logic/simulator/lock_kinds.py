@@ -1,0 +1,118 @@
+"""What is true of one kind of lock and not of others."""
+
+from __future__ import annotations
+
+from pyredisson._core import prefixed
+from pyredisson.backoff import ExponentialBackoff
+from pyredisson.logic.holds import Hold
+from pyredisson.logic.read_write_lock import CLAIM, READ, SideLogic
+
+from .judge import Neglect
+from .keys import List
+from .lock_judge import LockJudge, names
+from .owner import Owner
+from .user import User
+from .wire import Network
+
+BACKOFF = ExponentialBackoff()
+PASSED_OVER = 2.5
+"""Seconds in which a dead head of a fair lock's queue is passed over."""
+
+
+class SpinJudge(LockJudge):
+    """Nobody is told of anything: a waiter finds out when it asks."""
+
+    def blind(self) -> float:
+        return BACKOFF.max_delay
+
+
+class FairJudge(LockJudge):
+    """Who asks first has it first; a dead client holds up the others for about two seconds."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self._queues: dict[bytes, list[bytes]] = {}
+        self._holders: dict[bytes, bytes | None] = {}
+
+    def begin(self) -> None:
+        random = self.world.random
+        if self.weather.calm and random.random() < 0.3:
+            self.world.after(random.random() * random.choice((0.1, 1, 5)), self._strike_down)
+
+    def blind(self) -> float:
+        return PASSED_OVER if self._any_dead() else 0.0
+
+    def may_stay(self, key: bytes) -> bool:
+        # Marks of those who gave up in doubt, with an end; and the places of the dead, as nobody comes who looks.
+        return key.startswith(b"pyredisson_fair_waiters:") or self._any_dead()
+
+    def look(self) -> None:
+        super().look()
+        if not self.weather.calm:
+            return
+        for key in {owner.wants[0].key for owner in self.owners if owner.wants is not None}:
+            holder = next(iter(self.keyspace.hash(key)), None)
+            if holder is not None and holder != self._holders.get(key):
+                self._granted(key, holder)
+            self._holders[key] = holder
+            self._queues[key] = list(self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ())
+
+    def _granted(self, key: bytes, holder: bytes) -> None:
+        line = self._queues.get(key, [])
+        waiting = self.keyspace.hash(prefixed(b"pyredisson_fair_waiters", key))
+        for name in line[: line.index(holder) if holder in line else None]:
+            owner = self._waiter(key, name)
+            if owner is not None and waiting.get(name) != b"0":
+                self.blame(f"{owner.name} came before {holder!r}, which has {key!r} now")
+
+    def _waiter(self, key: bytes, name: bytes) -> Owner | None:
+        for owner in self.owners:
+            if owner.client.alive and owner.wants is not None and owner.wants[0].key == key and names(owner, name):
+                return owner
+        return None
+
+    def _strike_down(self) -> None:
+        self.world.random.choice(self.clients).kill()
+
+    def _any_dead(self) -> bool:
+        return not all(client.alive for client in self.clients)
+
+
+class ReadWriteJudge(LockJudge):
+    """Readers share; a writer shares with nobody but itself."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self._neglect = Neglect(self, lease)
+
+    def shares(self, hold: Hold, other: Hold) -> bool:
+        readers = {hold.lock.side, other.lock.side} == {READ}  # type: ignore[attr-defined]
+        return readers or (hold.key[1] == other.key[1] and hold.lock.shared is other.lock.shared)  # type: ignore[attr-defined]
+
+    def look(self) -> None:
+        super().look()
+        served: dict[User, bool] = {}
+        for owner in self.owners:
+            if owner.wants is None or not owner.client.alive:
+                continue
+            lock = owner.wants[0]
+            assert isinstance(lock, SideLogic)
+            claim = prefixed(CLAIM, lock.key)
+            mode = self.keyspace.hash(lock.key).get(b"mode")
+            shared = lock.side == READ and mode == READ and self.keyspace.value(claim) is None
+            if mode is None or shared:
+                ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
+                served[owner] = any(ended)
+        self._neglect.look(served)
+
+    def closing(self) -> None:
+        super().closing()
+        if self._tampered or self.lost:
+            # Their leases end by themselves, as those of the dead.
+            return
+        for key in list(self.keyspace.values):
+            reader, found, _ = key.rpartition(b":rwlock_timeout:")
+            for owner in self.owners:
+                mine = owner.client.alive and not owner.gone and names(owner, reader.partition(b":")[2])
+                if found and mine and self.keyspace.value(key) is not None:
+                    self.blame(f"{owner.name}: {key!r} is left behind")
