@@ -217,12 +217,13 @@ for _ in range(rounds):
         finally:
             quiet()
     except KeyboardInterrupt as error:
-        frames = [step for step in traceback.walk_tb(error.__traceback__) if "/pyredisson/" in step[0].f_code.co_filename]
+        steps = traceback.walk_tb(error.__traceback__)
+        frames = [step for step in steps if "/pyredisson/" in step[0].f_code.co_filename]
         interrupts += bool(frames)
         if inside and not left:
             frame, line = frames[-1]
-            if line == frame.f_code.co_firstlineno and frame.f_code.co_name in {"release", "_release"}:
-                # A signal that comes at the very first instruction of a call comes before the call.
+            if line == frame.f_code.co_firstlineno and frame.f_code.co_filename.endswith("/pyredisson/semaphore.py"):
+                # A signal that comes at the very first instruction of the face's call comes before the call.
                 semaphore.release()
     except Exception as error:
         other_errors.append(repr(error))
