@@ -177,7 +177,8 @@ class LockLogic:
                     hold.nest(lease)
                     hold.ends = max(hold.ends, ends)
                     shared.watchdog.watch_nested(hold, now)
-                hold.token = token or hold.token
+                # The replies of two calls of this owner may come in the other order.
+                hold.token = max(hold.token, token)
                 if shared.closed:
                     shared.check_open()
                 self._took = True

@@ -147,6 +147,19 @@ async def test_one_owner_in_many_calls_each_gets_its_own_token(world: World) -> 
         await lock.unlock()
 
 
+async def test_two_calls_of_one_owner_whose_replies_come_in_the_other_order(threads: World, proxy: Proxy) -> None:
+    lock = threads.connect(proxy.url).get_fenced_lock("orders", owner=7)
+    slow = proxy.hold_reply(b"redisson_lock_token")
+    other = threads.spawn(lock.lock_and_get_token)
+    assert slow.held.wait(PATIENCE)
+    token = await lock.lock_and_get_token()
+    slow.deliver()
+    earlier = await other.result()
+    assert earlier < token
+    # What a resource may have seen already.
+    assert lock.token == token
+
+
 async def test_tasks_of_one_owner_at_the_same_moment(tasks: World) -> None:
     lock = tasks.connect().get_fenced_lock("orders")
     tokens = await asyncio.gather(*(lock.lock_and_get_token() for _ in range(20)))

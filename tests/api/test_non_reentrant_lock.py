@@ -220,6 +220,37 @@ class TestOneOwnerInSeveralCalls:
         assert list(behind.holds("orders").values()) == ["1"]
         await lock.unlock()
 
+    async def test_one_that_comes_too_late_is_refused(self, threads: World, proxy: Proxy) -> None:
+        """It was free when the late one asked, and its owner holds it when the answer comes."""
+        lock = threads.connect(proxy.url).get_non_reentrant_lock("orders", owner=7)
+        slow = proxy.hold_request(b"orders")
+        other = threads.spawn(lock.try_lock)
+        assert slow.held.wait(PATIENCE)
+        assert await lock.try_lock() is True
+        slow.deliver()
+        with pytest.raises(LockAlreadyHeldError):
+            await other.result()
+        assert await lock.get_hold_count() == 1
+        await lock.unlock()
+
+    @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
+    async def test_what_is_being_given_back_is_not_to_be_given_back_again(
+        self, threads: World, proxy: Proxy, behind: Behind, kind: str
+    ) -> None:
+        lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
+        await lock.lock()
+        slow = proxy.hold_reply(b"orders")
+        other = threads.spawn(lock.unlock)
+        assert slow.held.wait(PATIENCE)
+        await threads.until(lambda: not behind.redis.exists("orders"))
+        assert await lock.try_lock() is True
+        slow.deliver()
+        await other.result()
+        assert await lock.is_held()
+        await lock.unlock()
+        with pytest.raises(LockNotHeldError):
+            await lock.unlock()
+
     async def test_the_server_tells_them_apart(self, threads: World, proxy: Proxy) -> None:
         """One has it on the server, and doesn't know it yet, when the other one asks."""
         lock = threads.connect(proxy.url).get_non_reentrant_lock("orders", owner=7)
