@@ -195,7 +195,8 @@ class PermitExpirableSemaphoreLogic:
             gone = [] if not reply or (doubted and reply[0] == len(ids)) else reply[1:]
             for hold in holds:
                 self._told(hold, gone)
-            shared.doubtful_permits.difference_update(gone or ids)
+            if not gone:
+                shared.doubtful_permits.difference_update(ids)
             return gone
         except BaseException:
             self.settle(ids)
