@@ -67,25 +67,31 @@ class FairLockLogic(LockLogic):
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         shared = self.shared
         turn = Turn(owner)
-        waits = deadline is None or shared.clock() < deadline
-        if waits:
-            channel = shared.hub.listening(self._own_channel(turn))
-            if isinstance(channel, OwnChannel):
-                turn.channel, turn.seen = channel, channel.calls
+        channel = shared.hub.listening(self._own_channel(turn))
+        if isinstance(channel, OwnChannel):
+            turn.channel, turn.seen = channel, channel.calls
         try:
             if await super().acquire(turn, lease, deadline):
                 return True
-            if waits:
-                self._give_up(turn)
+            self._give_up(turn)
             return False
         except BaseException:
-            if waits:
-                self._give_up(turn)
+            self._give_up(turn)
             raise
+
+    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+        shared = self.shared
+        shared.check_open()
+        assert isinstance(owner, Turn)
+        if not owner.asked:
+            owner.asked = deadline is None or shared.clock() < deadline
+        return await super()._try(owner, lease, deadline)
 
     def _give_up(self, turn: Turn) -> None:
         """Leaves the queue, in the background. Idempotent."""
-        if turn.left or (turn.channel is not None and turn.channel.waiters):
+        if not turn.asked or turn.left:
+            return
+        if turn.channel is not None and turn.channel.waiters:
             # Another call for the same owner waits at the same place.
             return
         turn.left = True
@@ -222,7 +228,7 @@ class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic):
 class Turn(Owner):
     """An owner during one acquire. It keeps its name, by which it has its place in the queue, whatever is in doubt."""
 
-    __slots__ = ("channel", "freed", "left", "look", "owner", "seen")
+    __slots__ = ("asked", "channel", "freed", "left", "look", "owner", "seen")
 
     def __init__(self, owner: Owner) -> None:
         self.id = owner.id
@@ -235,7 +241,10 @@ class Turn(Owner):
         self.freed: Signal | None = None
         self.look = False
         """Whether to look again, though nothing was published."""
+        self.asked = False
+        """Whether it may stand in the queue."""
         self.left = False
+        """Whether it was taken out again."""
 
     def rename(self) -> None:
         self.doubts += 1
