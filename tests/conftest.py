@@ -33,6 +33,21 @@ def tls_server() -> Iterator[Server]:
     running.stop()
 
 
+@pytest.fixture(scope="session")
+def two_more() -> Iterator[list[Server]]:
+    """Two servers beside `server`, for all tests of this process."""
+    with Server() as one, Server() as other:
+        yield [one, other]
+
+
+@pytest.fixture
+def servers(server: Server, two_more: list[Server]) -> list[Server]:
+    """Three independent servers, empty at the start of each test. Not to be stopped or paused."""
+    for each in two_more:
+        _empty(each)
+    return [server, *two_more]
+
+
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server of this test's own, to pause, kill and restart."""
@@ -64,11 +79,14 @@ def no_scripts(admin: Redis) -> None:
 def empty_server(request: pytest.FixtureRequest) -> None:
     """No key, and the scripts that a server at work knows: who counts commands must not depend on who came first."""
     if "server" in request.fixturenames:
-        server: Server = request.getfixturevalue("server")
-        with server.redis() as client:
-            client.flushall()
-            for name in NAMES:
-                client.script_load(script(name, flags=server.version >= (7,)).text)
+        _empty(request.getfixturevalue("server"))
+
+
+def _empty(server: Server) -> None:
+    with server.redis() as client:
+        client.flushall()
+        for name in NAMES:
+            client.script_load(script(name, flags=server.version >= (7,)).text)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,484 @@
+"""Several locks as one: all or nothing, in both worlds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.logic import multi_lock
+from pyredisson.testing import Server
+
+from .worlds import PATIENCE, World
+
+pytestmark = pytest.mark.asyncio
+
+TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
+
+
+@pytest.fixture
+def redises(servers: list[Server]) -> Iterator[list[Any]]:
+    """Plain clients of the first two servers."""
+    with servers[0].redis() as one, servers[1].redis() as other:
+        yield [one, other]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives back early what is in hand, while it waits for the rest."""
+    monkeypatch.setattr(multi_lock, "PATIENCE", 0.02)
+
+
+def counts(redis: Any, name: str) -> list[bytes]:
+    return list(redis.hvals(name))
+
+
+class TestAllOrNothing:
+    async def test_takes_all_and_gives_back_all(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        here, there = world.connect(), world.connect(servers[1].url)
+        group = here.get_multi_lock(there.get_lock("b"), here.get_lock("a"), here.get_lock("c"))
+        await group.lock()
+        assert [counts(redises[0], "a"), counts(redises[1], "b"), counts(redises[0], "c")] == [[b"1"]] * 3
+        assert await group.is_held()
+        assert await group.is_held_by_current_thread()
+        assert not group.lost.is_set()
+        assert await there.get_lock("b").is_held()
+        await group.unlock()
+        assert not await group.is_held()
+        assert [redis.keys() for redis in redises] == [[], []]
+
+    async def test_nested_it_counts_in_each_member(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        async with group, group:
+            assert await group.try_lock()
+            assert [counts(redises[0], "a"), counts(redises[0], "b")] == [[b"3"], [b"3"]]
+            await group.unlock()
+        assert redises[0].keys() == []
+
+    async def test_a_member_that_is_held_besides_stays_held(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        one = client.get_lock("a")
+        group = client.get_multi_lock(one, client.get_lock("b"))
+        await one.lock()
+        await group.lock()
+        assert await one.get_hold_count() == 2
+        await group.unlock()
+        assert not await group.is_held()
+        assert await one.get_hold_count() == 1
+        await one.unlock()
+        assert redises[0].keys() == []
+
+    async def test_if_one_is_taken_none_is_had(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(*[client.get_lock(name) for name in "abcd"])
+        redises[0].hset("c", "another:1", 1)
+        assert not await group.try_lock()
+        assert redises[0].keys() == [b"c"]
+        assert not await group.is_held()
+        redises[0].delete("c")
+        assert await group.try_lock()
+        assert sorted(redises[0].keys()) == [b"a", b"b", b"c", b"d"]
+
+    async def test_a_nested_try_in_vain_leaves_the_outer_holds(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        a, b, c = (client.get_lock(name) for name in "abc")
+        redises[0].hset("c", "another:1", 1)
+        async with client.get_multi_lock(a, b):
+            assert not await client.get_multi_lock(a, b, c).try_lock()
+            assert [counts(redises[0], "a"), counts(redises[0], "b")] == [[b"1"], [b"1"]]
+
+    async def test_a_wait_is_over_in_time_and_leaves_nothing(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        redises[0].hset("b", "another:1", 1)
+        begun = time.monotonic()
+        assert not await group.try_lock(0.2)
+        assert 0.19 < time.monotonic() - begun < 0.2 + PATIENCE / 2
+        assert redises[0].keys() == [b"b"]
+        with pytest.raises(
+            LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not had in 0\.05 s"
+        ):
+            async with group.hold(wait_time=0.05):
+                pass
+        assert redises[0].keys() == [b"b"]
+
+    @pytest.mark.parametrize("busy", ["a", "b", "c"])
+    async def test_a_release_wakes_it(self, world: World, redises: list[Any], busy: str) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(*[client.get_lock(name) for name in "abc"])
+        holder = world.connect().get_lock(busy)
+        await holder.lock()
+
+        async def take() -> float:
+            await group.lock()
+            had = time.monotonic()
+            await group.unlock()
+            return had
+
+        other = world.spawn(take)
+        await world.until(lambda: redises[0].pubsub_numsub(f"redisson_lock__channel:{{{busy}}}")[0][1] > 0)
+        released = time.monotonic()
+        await holder.unlock()
+        assert await other.result() - released < 0.9
+        assert redises[0].keys() == []
+
+
+class TestOrder:
+    async def test_however_they_are_listed(self, world: World, servers: list[Server]) -> None:
+        """Each would wait for the other, were the order theirs."""
+        first, second = world.connect(), world.connect()
+        there = [world.connect(servers[1].url) for _ in range(2)]
+        inside = 0
+
+        async def turns(group: Any) -> None:
+            nonlocal inside
+            for _ in range(20):
+                async with group:
+                    inside += 1
+                    assert inside == 1
+                    await world.sleep(0.0005)
+                    inside -= 1
+
+        forth = first.get_multi_lock(first.get_lock("a"), first.get_lock("b"), there[0].get_lock("a"))
+        back = second.get_multi_lock(there[1].get_lock("a"), second.get_lock("b"), second.get_lock("a"))
+        begun = time.monotonic()
+        others = [world.spawn(lambda: turns(forth)), world.spawn(lambda: turns(back))]
+        for other in others:
+            await other.result()
+        # Not once did one of them have to give up what it had.
+        assert time.monotonic() - begun < 2 * multi_lock.PATIENCE
+
+    @pytest.mark.usefixtures("impatient")
+    async def test_it_gives_way_to_one_who_takes_them_the_other_way_round(
+        self, world: World, redises: list[Any]
+    ) -> None:
+        """As Java does: it has the last, and waits for the first."""
+        [redis, _] = redises
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        redis.hset("b", "java:1", 1)
+
+        async def take() -> bool:
+            await group.lock()
+            return await group.is_held()
+
+        other = world.spawn(take)
+        await world.until(lambda: bool(redis.exists("a")))
+        await world.until(lambda: redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
+        assert not other.done()
+        redis.delete("a", "b")
+        redis.publish("redisson_lock__channel:{a}", "0")
+        redis.publish("redisson_lock__channel:{b}", "0")
+        assert await other.result()
+
+
+class TestLease:
+    async def test_without_one_the_members_are_renewed(self, world: World, redises: list[Any]) -> None:
+        client = world.connect(lock_watchdog_timeout=0.3)
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        async with group:
+            await world.sleep(0.6)
+            assert not group.lost.is_set()
+            assert await group.is_held()
+
+    async def test_a_fixed_one_counts_from_when_all_are_had(
+        self, world: World, servers: list[Server], redises: list[Any]
+    ) -> None:
+        """For each kind of lock, in its own way; and nobody else's keys get a lease."""
+        [redis, _] = redises
+        client, last = world.connect(), world.connect(servers[1].url)
+        read_write = client.get_read_write_lock("rw")
+        group: Any = client.get_multi_lock(
+            client.get_lock("a"),
+            read_write.read_lock(),
+            client.get_fair_lock("fair"),
+            client.get_fenced_lock("fenced"),
+            client.get_spin_lock("spin"),
+            client.get_non_reentrant_lock("once"),
+            last.get_lock("last"),
+        )
+        # The member that is taken last is somebody else's for a while.
+        slowest = group._target._locks[-1] if world.name == "threads" else group._locks[-1]
+        behind = servers[1] if slowest.name == "last" else servers[0]
+        holder = world.connect(behind.url).get_lock(slowest.name)
+        await holder.lock()
+
+        async def take() -> list[int]:
+            await group.lock(lease_time=4)
+            return [*_leases(redises)]
+
+        other = world.spawn(take)
+        # All but the last are had.
+        await world.until(lambda: len(list(_leases(redises))) == 8)
+        # Java waits for one of them.
+        redis.rpush("redisson_lock_queue:{fair}", "java:1")
+        redis.zadd("redisson_lock_timeout:{fair}", {"java:1": 2**42})
+        await world.sleep(0.4)
+        await holder.unlock()
+        leases = await other.result()
+        assert len(leases) == 8
+        assert min(leases) > 3700, leases
+        assert max(leases) <= 4000, leases
+        assert redis.pttl("redisson_lock_queue:{fair}") == -1
+        assert redis.pttl("redisson_lock_timeout:{fair}") == -1
+
+    @pytest.mark.usefixtures("impatient")
+    async def test_it_doesn_t_grow_with_the_rounds(self, world: World, redises: list[Any]) -> None:
+        [redis, _] = redises
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        redis.hset("b", "another:1", 1)
+        starts = []
+
+        async def take() -> None:
+            await group.lock(lease_time=2)
+
+        other = world.spawn(take)
+        for _ in range(3):
+            await world.until(lambda: bool(redis.exists("a")))
+            starts.append(redis.pttl("a"))
+            await world.until(lambda: not redis.exists("a"))
+        redis.delete("b")
+        redis.publish("redisson_lock__channel:{b}", "0")
+        await other.result()
+        starts += [redis.pttl("a"), redis.pttl("b")]
+        assert max(starts) <= 2000
+        assert min(starts[-2:]) > 1500
+
+    async def test_one_that_is_lost_meanwhile_is_taken_again(self, world: World, redises: list[Any]) -> None:
+        [redis, _] = redises
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        holder = world.connect().get_lock("b")
+        await holder.lock()
+
+        async def take() -> list[dict[bytes, bytes]]:
+            await group.lock(lease_time=2)
+            return [redis.hgetall("a"), redis.hgetall("b")]
+
+        other = world.spawn(take)
+        await world.until(lambda: bool(redis.exists("a")))
+        await world.until(lambda: redis.pubsub_numsub("redisson_lock__channel:{b}")[0][1] > 0)
+        redis.delete("a")
+        redis.hset("a", "another:1", 1)
+        # The loss is found by the extension, which is made when some of the lease is over.
+        await world.sleep(0.3)
+        await holder.unlock()
+        await world.until(lambda: not redis.exists("b"))
+        assert not other.done()
+        redis.delete("a")
+        redis.publish("redisson_lock__channel:{a}", "0")
+        held = await other.result()
+        assert [len(each) for each in held] == [1, 1]
+        assert b"another:1" not in held[0]
+
+
+def _leases(redises: list[Any]) -> Iterator[int]:
+    for redis in redises:
+        for key in redis.scan_iter():
+            if not key.startswith((b"redisson_lock_", b"pyredisson_")):
+                yield int(redis.pttl(key))
+
+
+class TestLost:
+    async def test_when_any_is(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        a, b = client.get_lock("a"), client.get_lock("b")
+        group = client.get_multi_lock(a, b)
+        told: list[Any] = []
+        heard = threading.Event()
+
+        @group.on_lost
+        def tell(lost: Any) -> None:
+            told.append(lost)
+            heard.set()
+
+        await group.lock()
+        await group.lock()
+        lost = group.lost
+        assert not lost.is_set()
+        assert await world.elsewhere(b.force_unlock)
+        assert lost.is_set()
+        assert await lost.wait(PATIENCE)
+        assert await asyncio.to_thread(heard.wait, PATIENCE)
+        assert not await group.is_held()
+        with pytest.raises(LockLostError, match=r"'b'.*force_unlock"):
+            await group.unlock()
+        assert counts(redises[0], "a") == [b"1"]
+        with pytest.raises(LockLostError):
+            await group.unlock()
+        assert redises[0].keys() == []
+        assert len(told) == 1
+        # The next hold is another one.
+        async with group:
+            assert not group.lost.is_set()
+        assert len(told) == 1
+
+    async def test_at_the_end_of_the_shortest_lease(self, world: World) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        begun = time.monotonic()
+        with pytest.raises(LockLostError):
+            async with group.hold(lease_time=0.2):
+                assert await group.lost.wait(PATIENCE)
+                assert 0.15 < time.monotonic() - begun < 0.2 + PATIENCE / 2
+                await world.sleep(0)
+
+    async def test_waiting_ends_when_it_is_given_back(self, world: World) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        await group.lock()
+        lost = group.lost
+        waiting = world.spawn(lambda: lost.wait(60))
+        await world.sleep(0.05)
+        assert not waiting.done()
+        await group.unlock()
+        assert await waiting.result() is False
+        assert await group.lost.wait(60) is False
+
+    async def test_a_body_is_cancelled_at_that_moment(self, tasks: World, redises: list[Any]) -> None:
+        client = tasks.connect()
+        a, b = client.get_lock("a"), client.get_lock("b")
+        stopped = False
+        with pytest.raises(LockLostError, match="'a'"):
+            async with client.get_multi_lock(a, b):
+                asyncio.get_running_loop().call_later(0.05, lambda: asyncio.ensure_future(a.force_unlock()))
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    stopped = True
+                    raise
+        assert stopped
+        assert redises[0].keys() == []
+        assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+        async with client.get_multi_lock(a, b).hold(lease_time=0.1, cancel_on_lost=False) as group:
+            with pytest.raises(LockLostError):
+                await asyncio.sleep(0.2)
+                await group.unlock()
+            await group.lock()
+
+
+class TestUnlock:
+    async def test_each_member_is_tried(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        locks = [client.get_lock(name) for name in "abc"]
+        group = client.get_multi_lock(*locks)
+        await group.lock()
+        await locks[1].unlock()
+        with pytest.raises(LockNotHeldError, match="'b'"):
+            await group.unlock()
+        assert redises[0].keys() == []
+
+    async def test_by_a_stranger(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        async with group:
+            holder = next(iter(redises[0].hgetall("a"))).decode()
+
+            async def release() -> None:
+                assert not await group.is_held()
+                await group.unlock()
+
+            with pytest.raises(LockNotHeldError, match=holder) as raised:
+                await world.elsewhere(release)
+            assert len(raised.value.__notes__) == 1
+            assert await group.is_held()
+
+    async def test_from_one_owner_to_another(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a", owner=1), client.get_lock("b", owner=2))
+        await group.lock()
+        await world.elsewhere(group.unlock)
+        assert redises[0].keys() == []
+
+    async def test_the_body_s_own_error_is_what_is_seen(self, world: World) -> None:
+        client = world.connect()
+        a = client.get_lock("a")
+        with pytest.raises(LookupError) as raised:
+            async with client.get_multi_lock(a, client.get_lock("b")):
+                await a.force_unlock()
+                raise LookupError
+        assert "LockLostError" in raised.value.__notes__[0]
+
+
+class TestMembers:
+    async def test_one_that_is_not_reentrant(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_non_reentrant_lock("b"))
+        async with group:
+            with pytest.raises(LockAlreadyHeldError):
+                await group.try_lock()
+            assert [counts(redises[0], "a"), counts(redises[0], "b")] == [[b"1"], [b"1"]]
+
+    async def test_both_sides_of_a_read_write_lock(self, world: World, redises: list[Any]) -> None:
+        client = world.connect()
+        read_write = client.get_read_write_lock("rw")
+        async with client.get_multi_lock(read_write.write_lock(), read_write.read_lock()):
+            assert redises[0].hget("rw", "mode") == b"write"
+            assert redises[0].hlen("rw") == 3
+        assert redises[0].keys() == []
+
+    async def test_that_make_no_group(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("a")
+        foreign = (pyredisson.connect if world.name == "asyncio" else pyredisson.asyncio.connect)(world.url)
+        makes: list[Any] = [client.get_multi_lock, client.get_red_lock]
+        for make in makes:
+            with pytest.raises(ValueError, match="at least one"):
+                make()
+            for twice in (
+                lock,
+                client.get_lock("a"),
+                client.get_fair_lock("a"),
+                world.connect().get_lock("a", owner=1),
+            ):
+                with pytest.raises(ValueError, match="twice"):
+                    make(lock, client.get_lock("b"), twice)
+            for wrong in ("a", None, make(lock), client.get_read_write_lock("b"), foreign.get_lock("b")):
+                with pytest.raises(TypeError, match="must be a lock of pyredisson"):
+                    make(lock, wrong)
+        closing = foreign.close()
+        if asyncio.iscoroutine(closing):
+            await closing
+
+    async def test_what_has_no_meaning(self, world: World) -> None:
+        client = world.connect()
+        for group in (client.get_multi_lock(client.get_lock("a")), client.get_red_lock(client.get_lock("a"))):
+            with pytest.raises(NotImplementedError, match="has no name"):
+                _ = group.name
+            for method in ("is_locked", "locked", "get_hold_count", "remain_time_to_live", "force_unlock", "delete"):
+                with pytest.raises(NotImplementedError, match="member"):
+                    await getattr(group, method)()
+            with pytest.raises(NotImplementedError, match="member"):
+                await group.is_held_by(1)
+
+    async def test_threading_s_protocol(self, world: World) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+        assert await group.acquire(timeout=1)
+        assert not await world.elsewhere(lambda: group.acquire(blocking=False))
+        await group.release()
+        assert not await group.is_held()
+
+    @pytest.mark.parametrize("lease", [0, -1, "1", True, float("nan"), float("inf")])
+    async def test_a_lease_that_can_t_be(self, world: World, lease: Any) -> None:
+        client = world.connect("redis://127.0.0.1:1")
+        group = client.get_multi_lock(client.get_lock("a"))
+        with pytest.raises((TypeError, ValueError)):
+            await group.lock(lease)
+        with pytest.raises((TypeError, ValueError)):
+            await group.try_lock(1, lease)
+
+    async def test_how_it_shows(self, world: World) -> None:
+        client = world.connect()
+        module = "pyredisson" if world.name == "threads" else "pyredisson.asyncio"
+        shown = repr(client.get_multi_lock(client.get_lock("b"), client.get_lock("a")))
+        assert shown == f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"

@@ -1,0 +1,371 @@
+"""One lock on three independent servers, in both worlds: held while a majority says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError, RedisError
+
+from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.logic import red_lock
+from pyredisson.logic.holds import LOST
+from pyredisson.testing import Proxy, Server
+
+from .worlds import PATIENCE, World
+
+pytestmark = pytest.mark.asyncio
+PROMPT = PATIENCE / 2
+"""Seconds in which is done what doesn't wait for the lease, or for a reply that never comes."""
+
+
+@pytest.fixture
+def redises(servers: list[Server]) -> Iterator[list[Any]]:
+    """Plain clients of the three servers."""
+    plain = [each.redis() for each in servers]
+    yield plain
+    for each in plain:
+        each.close()
+
+
+@pytest.fixture
+def proxies(servers: list[Server]) -> Iterator[list[Proxy]]:
+    """What can break before each of them."""
+    running = [Proxy(each.host, each.port).start() for each in servers]
+    yield running
+    for each in running:
+        each.close()
+
+
+def make(world: World, places: list[Any], name: str = "a", **fields: Any) -> Any:
+    """The red lock of that name: a lock on each server, each by a client of its own."""
+    clients = [world.connect(each.url, **fields) for each in places]
+    return clients[0].get_red_lock(*[client.get_lock(name) for client in clients])
+
+
+def members(red: Any) -> list[Any]:
+    """Its members' logic."""
+    logic = red._target._logic if hasattr(red, "_target") else red._logic
+    return list(logic.members)
+
+
+def held(redises: list[Any], name: str = "a") -> list[list[bytes]]:
+    """On each server, how often it is held."""
+    return [list(redis.hvals(name)) for redis in redises]
+
+
+async def gone(world: World, redises: list[Any]) -> None:
+    """Nothing is left, also of what is given back in the background."""
+    await world.until(lambda: not any(redis.keys() for redis in redises))
+
+
+class TestMajority:
+    async def test_of_all(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        red = make(world, servers)
+        await red.lock()
+        assert held(redises) == [[b"1"], [b"1"], [b"1"]]
+        assert await red.is_held()
+        assert not red.lost.is_set()
+        assert not await world.elsewhere(red.try_lock)
+        assert held(redises) == [[b"1"], [b"1"], [b"1"]]
+        await red.unlock()
+        assert not await red.is_held()
+        assert held(redises) == [[], [], []]
+
+    @pytest.mark.parametrize("foreign", [0, 1, 2])
+    async def test_one_is_somebody_else_s(
+        self, world: World, servers: list[Server], redises: list[Any], foreign: int
+    ) -> None:
+        redises[foreign].hset("a", "another:1", 7)
+        red = make(world, servers)
+        assert await red.try_lock()
+        assert held(redises) == [[b"7"] if i == foreign else [b"1"] for i in range(3)]
+        assert await red.is_held()
+        await red.unlock()
+        assert held(redises) == [[b"7"] if i == foreign else [] for i in range(3)]
+
+    @pytest.mark.parametrize("free", [0, 1, 2])
+    async def test_two_are_somebody_else_s(
+        self, world: World, servers: list[Server], redises: list[Any], free: int
+    ) -> None:
+        for i, redis in enumerate(redises):
+            if i != free:
+                redis.hset("a", "another:1", 7)
+        red = make(world, servers)
+        assert not await red.try_lock()
+        assert redises[free].keys() == []
+        assert not await red.is_held()
+        with pytest.raises(LockTimeoutError, match=r"red lock of 'a' on .* of owner .* not had in 0\.1 s"):
+            async with red.hold(wait_time=0.1):
+                pass
+        assert redises[free].keys() == []
+
+    async def test_nested(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        red = make(world, servers)
+        async with red, red:
+            assert await red.try_lock()
+            assert held(redises) == [[b"3"], [b"3"], [b"3"]]
+            await red.unlock()
+            assert held(redises) == [[b"2"], [b"2"], [b"2"]]
+        assert held(redises) == [[], [], []]
+
+    async def test_nested_it_counts_where_it_is_held(
+        self, world: World, servers: list[Server], redises: list[Any]
+    ) -> None:
+        """Else giving back the inner one would take away what the outer one has."""
+        redises[1].hset("a", "another:1", 7)
+        red = make(world, servers)
+        async with red:
+            redises[1].delete("a")
+            async with red:
+                assert held(redises) == [[b"2"], [], [b"2"]]
+            assert held(redises) == [[b"1"], [], [b"1"]]
+            assert await red.is_held()
+        assert held(redises) == [[], [], []]
+
+    async def test_a_release_wakes_who_waits(self, world: World, servers: list[Server]) -> None:
+        holder, red = make(world, servers), make(world, servers)
+        await holder.lock()
+
+        async def take() -> float:
+            async with red:
+                return time.monotonic()
+
+        other = world.spawn(take)
+        await world.sleep(0.3)
+        assert not other.done()
+        released = time.monotonic()
+        await holder.unlock()
+        # Polling would be as good as this once in ten times.
+        assert await other.result() - released < PROMPT
+
+    async def test_one_at_a_time(self, world: World, servers: list[Server]) -> None:
+        inside, most = 0, 0
+
+        async def turns() -> None:
+            nonlocal inside, most
+            red = make(world, servers)
+            for _ in range(5):
+                async with red:
+                    inside += 1
+                    most = max(most, inside)
+                    await world.sleep(0.002)
+                    inside -= 1
+
+        for other in [world.spawn(turns) for _ in range(3)]:
+            await other.result()
+        assert most == 1
+
+    async def test_a_stale_member_doesn_t_hold_it_up(
+        self, world: World, servers: list[Server], redises: list[Any]
+    ) -> None:
+        """The first one stays somebody's who crashed there: it must not be what all wait for."""
+        redises[0].hset("a", "crashed:1", 1)
+        holder, red = make(world, servers), make(world, servers)
+        await holder.lock()
+        other = world.spawn(red.lock)
+        await world.sleep(0.05)
+        await holder.unlock()
+        await other.result()
+
+
+class TestServersThatFail:
+    async def test_one_is_down(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        proxies[1].refuse(True)
+        red = make(world, proxies)
+        begun = time.monotonic()
+        async with red:
+            assert time.monotonic() - begun < PROMPT
+            assert held(redises) == [[b"1"], [], [b"1"]]
+            assert await red.is_held()
+            async with red:
+                assert held(redises) == [[b"2"], [], [b"2"]]
+        assert time.monotonic() - begun < 2 * PROMPT
+        assert held(redises) == [[], [], []]
+
+    async def test_two_are_down(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        proxies[0].refuse(True)
+        proxies[2].refuse(True)
+        red = make(world, proxies, retry_attempts=1)
+        assert not await red.try_lock()
+        assert not await red.try_lock(0.2)
+        assert held(redises) == [[], [], []]
+        with pytest.raises(ConnectionError):
+            await red.lock()
+        assert held(redises) == [[], [], []]
+        proxies[0].refuse(False)
+        assert await red.try_lock()
+        await red.unlock()
+        assert held(redises) == [[], [], []]
+
+    async def test_a_silent_one_costs_a_moment(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        """Not the three seconds that a reply may take; what it says later is given back."""
+        red = make(world, proxies)
+        async with red:
+            pass
+        proxies[2].stall()
+        begun = time.monotonic()
+        await red.lock()
+        assert held(redises)[:2] == [[b"1"], [b"1"]]
+        await red.unlock()
+        assert time.monotonic() - begun < PROMPT
+        proxies[2].resume()
+        await gone(world, redises)
+
+    async def test_most_are_silent(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        """A tenth of the lease for all of them, and nothing is left of what they did late."""
+        red = make(world, proxies, lock_watchdog_timeout=3)
+        async with red:
+            pass
+        proxies[0].stall()
+        proxies[1].stall()
+        begun = time.monotonic()
+        assert not await red.try_lock()
+        assert 0.25 < time.monotonic() - begun < PROMPT
+        proxies[0].resume()
+        proxies[1].resume()
+        await gone(world, redises)
+        await world.until(lambda: not any(member.shared.asked for member in members(red)))
+        assert await red.try_lock()
+        assert held(redises) == [[b"1"], [b"1"], [b"1"]]
+        await red.unlock()
+
+    async def test_a_lost_reply(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        red = make(world, proxies)
+        for proxy in proxies:
+            proxy.cut_reply(b"\r\na\r\n")
+        await red.lock()
+        assert held(redises) == [[b"1"], [b"1"], [b"1"]]
+        for proxy in proxies:
+            proxy.cut_reply(b"\r\na\r\n")
+        await red.unlock()
+        assert held(redises) == [[], [], []]
+
+    async def test_a_release_that_no_majority_confirms(
+        self, world: World, proxies: list[Proxy], redises: list[Any]
+    ) -> None:
+        red = make(world, proxies, retry_attempts=0)
+        await red.lock()
+        for proxy in proxies[:2]:
+            proxy.refuse(True)
+            proxy.cut()
+        with pytest.raises(RedisError):
+            await red.unlock()
+        assert not await red.is_held()
+        for proxy in proxies[:2]:
+            proxy.refuse(False)
+        await gone(world, redises)
+
+
+class TestValidity:
+    async def test_a_lease_that_drift_uses_up(self, world: World) -> None:
+        client = world.connect("redis://127.0.0.1:1")
+        red = client.get_red_lock(client.get_lock("a"), client.get_lock("b"), client.get_lock("c"))
+        with pytest.raises(ValueError, match="lease_time"):
+            await red.lock(0.002)
+        with pytest.raises(ValueError, match="lease_time"):
+            await red.try_lock(1, 0.001)
+        for lease in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(ValueError):
+                await red.lock(lease)
+
+    async def test_a_lease_that_is_over_when_the_last_answers(
+        self, world: World, proxies: list[Proxy], redises: list[Any]
+    ) -> None:
+        red = make(world, proxies)
+        async with red:
+            pass
+        for proxy in proxies[:2]:
+            proxy.latency(0.02)
+        assert not await red.try_lock(0, 0.04)
+        assert await red.try_lock(0, 5)
+        await red.unlock()
+
+    async def test_it_ends_before_the_leases_do(
+        self, world: World, servers: list[Server], redises: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(red_lock, "DRIFT", 0.5)
+        red = make(world, servers)
+        async with world.connect().get_lock("another"):
+            begun = time.monotonic()
+            await red.lock(1)
+            assert await red.lost.wait(PATIENCE)
+            assert 0.4 < time.monotonic() - begun < 0.9
+            assert all(redis.pttl("a") > 0 for redis in redises)
+            with pytest.raises(LockLostError):
+                await red.unlock()
+        await gone(world, redises)
+
+    async def test_drift_counts(self, world: World, servers: list[Server]) -> None:
+        red = make(world, servers)
+        await red.lock(100)
+        logic = members(red)
+        clock = logic[0].shared.clock
+        ends = [next(iter(member.shared.holds.table.values())).ends for member in logic]
+        assert all(99 < end - clock() <= 100 for end in ends)
+        group = red._target._logic if hasattr(red, "_target") else red._logic
+        hold = next(iter(logic[0].shared.holds.table.values()))
+        assert group.drift(hold) == pytest.approx(1.002)
+        await red.unlock()
+
+
+class TestLost:
+    async def test_a_minority(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        red = make(world, servers, lock_watchdog_timeout=0.3)
+        await red.lock()
+        redises[0].delete("a")
+        # Until that one is known to be lost.
+        holds = [hold for member in members(red) for hold in member.shared.holds.table.values()]
+        await world.until(lambda: [hold.state for hold in holds].count(LOST) == 1)
+        assert not red.lost.is_set()
+        assert await red.is_held()
+        await red.unlock()
+        assert held(redises) == [[], [], []]
+
+    async def test_a_majority(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        red = make(world, servers, lock_watchdog_timeout=0.3)
+        told: list[Any] = []
+        heard = threading.Event()
+
+        @red.on_lost  # type: ignore[untyped-decorator]
+        def tell(lost: Any) -> None:
+            told.append(lost)
+            heard.set()
+
+        await red.lock()
+        redises[0].delete("a")
+        redises[2].delete("a")
+        assert await red.lost.wait(PATIENCE)
+        assert not await red.is_held()
+        with pytest.raises(LockLostError, match="was taken away on the server"):
+            await red.unlock()
+        assert held(redises) == [[], [], []]
+        assert heard.wait(PATIENCE)
+        async with red:
+            assert not red.lost.is_set()
+        assert len(told) == 1
+
+    async def test_the_body_is_cancelled(self, tasks: World, servers: list[Server], redises: list[Any]) -> None:
+        red = make(tasks, servers, lock_watchdog_timeout=0.3)
+        begun = time.monotonic()
+        with pytest.raises(LockLostError):
+            async with red:
+                redises[0].delete("a")
+                redises[1].delete("a")
+                await tasks.sleep(PATIENCE)
+        assert time.monotonic() - begun < PROMPT
+        await gone(tasks, redises)
+
+    async def test_unlock_by_a_stranger(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        red = make(world, servers)
+        async with red:
+            with pytest.raises(LockNotHeldError, match="it is held by") as raised:
+                await world.elsewhere(red.unlock)
+            # By way of whichever server was first to say so.
+            assert any(next(iter(redis.hgetall("a"))).decode() in str(raised.value) for redis in redises)
+            assert held(redises) == [[b"1"], [b"1"], [b"1"]]
+        with pytest.raises(LockNotHeldError, match="nobody holds it"):
+            await red.unlock()
