@@ -147,12 +147,15 @@ async def test_one_owner_in_many_calls_each_gets_its_own_token(world: World) -> 
         await lock.unlock()
 
 
-async def test_two_calls_of_one_owner_whose_replies_come_in_the_other_order(threads: World, proxy: Proxy) -> None:
+@pytest.mark.parametrize("take", ["lock_and_get_token", "try_lock_and_get_token"])
+async def test_two_calls_of_one_owner_whose_replies_come_in_the_other_order(
+    threads: World, proxy: Proxy, take: str
+) -> None:
     lock = threads.connect(proxy.url).get_fenced_lock("orders", owner=7)
     slow = proxy.hold_reply(b"redisson_lock_token")
-    other = threads.spawn(lock.lock_and_get_token)
+    other = threads.spawn(getattr(lock, take))
     assert slow.held.wait(PATIENCE)
-    token = await lock.lock_and_get_token()
+    token = await getattr(lock, take)()
     slow.deliver()
     earlier = await other.result()
     assert earlier < token

@@ -14,10 +14,14 @@ import pyredisson
 
 PROGRAM = """
 import asyncio
+import sqlite3
 from datetime import timedelta
+
+import redis.asyncio
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson import fencing
 
 
 def threads() -> None:
@@ -42,6 +46,18 @@ def threads() -> None:
         reveal_type(callback)
         print(got, left, count, taken, both, lost, client.get_lock(b"orders", owner=3).is_held_by(3))
 
+        fenced: pyredisson.FencedLock = client.get_fenced_lock("orders")
+        with fenced as guarded, redis.Redis() as database, sqlite3.connect("orders.db") as connection:
+            tokens: list[int] = [guarded.token, fenced.lock_and_get_token(timedelta(1)), fenced.get_token()]
+            perhaps: int | None = fenced.try_lock_and_get_token(1, lease_time=2)
+            fencing.write(database, fenced.token, "HSET", "orders", "a", 1)
+            fencing.claim(connection, "orders", fenced.token)
+            print(tokens, perhaps)
+        spin: pyredisson.SpinLock = client.get_spin_lock("orders", pyredisson.ConstantBackoff(timedelta(seconds=0.1)))
+        again: pyredisson.NonReentrantLock = client.get_non_reentrant_lock("orders", owner=3)
+        with spin, again.hold(1) as sole:
+            sole.unlock()
+
 
 async def tasks() -> None:
     async with pyredisson.asyncio.connect() as client:
@@ -62,6 +78,16 @@ async def tasks() -> None:
             await lock.force_unlock()
 
         print(got, flag, count, left, both, lost)
+
+        fenced: pyredisson.asyncio.FencedLock = client.get_fenced_lock("orders")
+        async with fenced as guarded, redis.asyncio.Redis() as database:
+            token: int = await guarded.lock_and_get_token()
+            perhaps: int | None = await asyncio.wait_for(fenced.try_lock_and_get_token(1, lease_time=2), 1)
+            await fencing.write(database, fenced.token, "SET", "orders", "text")
+            print(token, perhaps, await fenced.get_token())
+        spin: pyredisson.asyncio.SpinLock = client.get_spin_lock("orders", pyredisson.ExponentialBackoff(0.1, 1))
+        async with spin, client.get_non_reentrant_lock("orders").hold(1) as sole:
+            await sole.unlock()
 
 
 try:
