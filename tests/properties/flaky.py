@@ -1,0 +1,103 @@
+"""The library's own logic on a real server, over a network that does with each request what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+from redis.exceptions import ConnectionError
+
+from pyredisson.config import Config
+from pyredisson.logic.hub import Hub
+from pyredisson.logic.shared import Shared
+from pyredisson.runtime import Cut, Reply
+from pyredisson.signals import ThreadSignal
+from pyredisson.threads import clock
+from pyredisson.wire.blocking import Connection
+from pyredisson.wire.node import Node
+
+
+class Fate(Enum):
+    """What becomes of one request."""
+
+    FINE = auto()
+    NOT_SENT = auto()
+    REPLY_LOST = auto()
+    REQUEST_LOST = auto()
+    """Or late."""
+    INTERRUPTED_BEFORE = auto()
+    INTERRUPTED_AFTER = auto()
+    OVERTAKEN = auto()
+    """By a whole other call."""
+
+
+CUTS = (Fate.NOT_SENT, Fate.REPLY_LOST, Fate.REQUEST_LOST)
+INTERRUPTS = (Fate.INTERRUPTED_BEFORE, Fate.INTERRUPTED_AFTER)
+ATTEMPTS = 2
+MOST_CUTS = ATTEMPTS
+"""After so many the call still gets an answer, whatever they are."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, or a cancellation."""
+
+
+class Flaky:
+    """As much of a `Runtime` as calls without waiting need. Its requests meet `fates`, and are fine without."""
+
+    def __init__(self, url: str) -> None:
+        node = Node(Config.of(url))
+        self.scripts = node.scripts
+        self._connection = Connection(node)
+        self._connection.open()
+        self.clock: Callable[[], float] = clock
+        self.fates: list[Fate] = []
+        self.copies: list[bytes] = []
+        """Requests that may come again, or late: all that were not answered, and all from the background."""
+        self.posted: list[bytes] = []
+        """What is still to run in the background."""
+        self.overtake: Callable[[], None] = lambda: None
+        self.shared = Shared(Config(retry_attempts=ATTEMPTS), start=print, notify=print, say_last=self.post)
+        runtime: Any = self
+        self.shared.begin(runtime, runtime, Hub(clock))
+
+    def execute(self, payload: bytes) -> Reply:
+        """What the server does when a request arrives."""
+        return self._connection.call(payload)
+
+    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+        fate = self.fates.pop(0) if self.fates else Fate.FINE
+        if fate not in {Fate.FINE, Fate.OVERTAKEN, Fate.NOT_SENT}:
+            self.copies.append(payload)
+        if fate is Fate.OVERTAKEN:
+            self.overtake()
+        if fate is Fate.INTERRUPTED_BEFORE:
+            raise Interrupted
+        if fate in {Fate.NOT_SENT, Fate.REQUEST_LOST}:
+            raise Cut(ConnectionError("cut"), sent=fate is Fate.REQUEST_LOST)
+        reply = self.execute(payload)
+        if fate is Fate.REPLY_LOST:
+            raise Cut(ConnectionError("cut"), sent=True)
+        if fate is Fate.INTERRUPTED_AFTER:
+            raise Interrupted
+        return reply
+
+    def post(self, payload: bytes) -> None:
+        self.copies.append(payload)
+        self.posted.append(payload)
+
+    def run_posted(self, number: int) -> None:
+        """The background gets one of its commands through."""
+        self.execute(self.posted.pop(number % len(self.posted)))
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def signal(self) -> ThreadSignal:
+        return ThreadSignal()
+
+    def jitter(self) -> float:
+        return 0.0
+
+    async def close(self) -> None:
+        self._connection.close()
