@@ -1,0 +1,296 @@
+"""The fair lock when processes die or stand still, replies are lost, and waits are interrupted."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import TimeoutError
+
+from pyredisson.scripts import script
+from pyredisson.testing import Fault, Proxy, Server
+
+from .support import FLAGS, Child, Story, World, eventually
+
+ACQUIRE, RELEASE, LEAVE, TICK = (
+    script(f"fair_{name}", flags=FLAGS).sha for name in ("acquire", "release", "leave", "tick")
+)
+QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
+
+Lose = Callable[[Proxy, bytes], Fault]
+LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+
+WAIT = """
+import sys
+import pyredisson
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
+print("ready", flush=True)
+try:
+    with client.get_fair_lock("a"):
+        print("has it", flush=True)
+        sys.stdin.readline()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.readline()
+print("gave it back", flush=True)
+sys.stdin.readline()
+"""
+
+
+def waiting(admin: Redis) -> int:
+    return int(admin.llen(QUEUE))
+
+
+async def in_line(world: World, admin: Redis, lock: Any) -> Story:
+    """Another owner that has the lock for a moment, once it is its turn."""
+    before = waiting(admin)
+
+    async def story() -> float:
+        await world.do(lock.lock())
+        had = time.monotonic()
+        await world.do(lock.unlock())
+        return had
+
+    begun = world.start(story)
+    await world.until(lambda: waiting(admin) == before + 1)
+    return begun
+
+
+@pytest.mark.asyncio
+class TestProcesses:
+    async def test_a_killed_head_is_passed_over(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        client = world.connect(server.url)
+        holder = client.get_fair_lock("a")
+        await world.do(holder.lock())
+        head = child(WAIT, server.url, 30)
+        await world.until(lambda: waiting(admin) == 1)
+        following = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        head.signal(signal.SIGKILL)
+        killed = time.monotonic()
+        await world.do(holder.unlock())
+        had = await following.result()
+        assert had - killed < 3
+        await world.until(lambda: not admin.exists("a", QUEUE, SCORES))
+
+    async def test_a_killed_holder_has_it_till_the_end_of_its_lease(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        holder = child(WAIT, server.url, 1)
+        assert [holder.hear(), holder.hear()] == ["ready", "has it"]
+        following = await in_line(world, admin, world.connect(server.url).get_fair_lock("a"))
+        holder.signal(signal.SIGKILL)
+        holder.wait()
+        left = admin.pttl("a") / 1000
+        killed = time.monotonic()
+        had = await following.result()
+        assert left - 0.1 < had - killed < left + 1
+
+    async def test_a_head_that_stands_still_is_passed_over_and_comes_back(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        client = world.connect(server.url)
+        holder = client.get_fair_lock("a")
+        await world.do(holder.lock())
+        head = child(WAIT, server.url, 30)
+        await world.until(lambda: waiting(admin) == 1)
+        # It ticks: that is how it will notice.
+        await world.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
+        following = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        head.signal(signal.SIGSTOP)
+        await world.do(holder.unlock())
+        await following.result()
+        await world.do(holder.lock())
+        head.signal(signal.SIGCONT)
+        await world.until(lambda: waiting(admin) == 1)
+        await world.do(holder.unlock())
+        assert [head.hear(), head.hear()] == ["ready", "has it"]
+        head.say()
+        assert head.hear() == "gave it back"
+        assert not admin.exists("a", QUEUE, SCORES)
+
+    async def test_ctrl_c_leaves_the_queue(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        holder = world.connect(server.url).get_fair_lock("a")
+        await world.do(holder.lock())
+        waiter = child(WAIT, server.url, 30)
+        await world.until(lambda: waiting(admin) == 1)
+        waiter.signal(signal.SIGINT)
+        assert [waiter.hear(), waiter.hear()] == ["ready", "interrupted"]
+        await world.until(lambda: waiting(admin) == 0)
+        await world.do(holder.unlock())
+        assert admin.keys() == []
+
+    async def test_an_exit_takes_waiters_out_of_the_queue(
+        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    ) -> None:
+        program = """
+import sys, threading
+import pyredisson
+client = pyredisson.connect(sys.argv[1])
+for _ in range(3):
+    threading.Thread(target=client.get_fair_lock("a").lock, daemon=True).start()
+sys.stdin.readline()
+"""
+        holder = world.connect(server.url).get_fair_lock("a")
+        await world.do(holder.lock())
+        waiter = child(program, server.url)
+        await world.until(lambda: waiting(admin) == 3)
+        waiter.say()
+        assert waiter.wait() == 0
+        assert waiting(admin) == 0
+        assert not admin.exists(SCORES)
+
+
+@pytest.mark.asyncio
+class TestLostReplies:
+    @LOSSES
+    async def test_of_one_who_gets_in_line(
+        self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose
+    ) -> None:
+        """It has one place, and keeps it."""
+        waiter, client = world.connect(proxy.url, timeout=0.3), world.connect(server.url)
+        holder = client.get_fair_lock("a")
+        await world.do(holder.lock())
+        # So that a connection is there.
+        await world.do(waiter.get_fair_lock("a").is_locked())
+        fault = lose(proxy, ACQUIRE)
+        first = await in_line(world, admin, waiter.get_fair_lock("a"))
+        second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        await world.until(fault.happened.is_set)
+        await world.sleep(0.5)
+        assert waiting(admin) == 2
+        await world.do(holder.unlock())
+        assert await first.result() < await second.result()
+        await world.until(lambda: not admin.exists("a", QUEUE, SCORES))
+
+    @LOSSES
+    async def test_of_one_whose_turn_it_is(
+        self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose
+    ) -> None:
+        waiter, client = world.connect(proxy.url, timeout=0.3), world.connect(server.url)
+        holder = client.get_fair_lock("a")
+        await world.do(holder.lock())
+        first = await in_line(world, admin, waiter.get_fair_lock("a"))
+        await world.until(lambda: len(admin.pubsub_channels("redisson_lock__channel:{a}:*")) == 1)
+        await world.sleep(0.1)
+        second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        fault = lose(proxy, ACQUIRE)
+        await world.do(holder.unlock())
+        assert await first.result() < await second.result()
+        assert fault.happened.is_set()
+        await world.until(lambda: not admin.exists("a", QUEUE, SCORES))
+
+    @LOSSES
+    async def test_of_a_release(self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+        client, other = world.connect(proxy.url, timeout=0.3), world.connect(server.url)
+        lock = client.get_fair_lock("a")
+        await world.do(lock.lock())
+        following = await in_line(world, admin, other.get_fair_lock("a"))
+        fault = lose(proxy, RELEASE)
+        await world.do(lock.unlock())
+        assert fault.happened.is_set()
+        await following.result()
+        assert not admin.exists("a", QUEUE, SCORES)
+
+    async def test_of_a_try_that_gives_up(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
+        """Nobody knows whether it stands in line; in the end it doesn't."""
+        client, other = world.connect(proxy.url, timeout=0.2, retry_attempts=0), world.connect(server.url)
+        holder = other.get_fair_lock("a")
+        await world.do(holder.lock())
+        lock = client.get_fair_lock("a")
+        await world.do(lock.is_locked())
+        fault = proxy.drop_reply(ACQUIRE, times=2)
+        with pytest.raises(TimeoutError):
+            await world.do(lock.lock())
+        assert fault.happened.is_set()
+        await world.until(lambda: not admin.exists(QUEUE, SCORES))
+        await world.do(holder.unlock())
+        assert await world.do(lock.try_lock(5)) is True
+        await world.do(lock.unlock())
+
+    async def test_of_ticks(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
+        waiter, client = world.connect(proxy.url, timeout=0.2), world.connect(server.url)
+        holder = client.get_fair_lock("a")
+        await world.do(holder.lock())
+        fault = proxy.drop_reply(TICK)
+        first = await in_line(world, admin, waiter.get_fair_lock("a"))
+        await world.until(fault.happened.is_set)
+        second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        await world.do(holder.unlock())
+        assert await first.result() < await second.result()
+
+    async def test_of_one_who_leaves(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
+        waiter, client = world.connect(proxy.url, timeout=0.2), world.connect(server.url)
+        holder = client.get_fair_lock("a")
+        await world.do(holder.lock())
+        fault = proxy.cut_request(LEAVE)
+        assert await world.do(waiter.get_fair_lock("a").try_lock(0.1)) is False
+        await world.until(lambda: not admin.exists(QUEUE, SCORES))
+        assert fault.happened.is_set()
+
+
+@pytest.mark.asyncio
+async def test_a_lost_subscription_costs_no_turn(world: World, server: Server, admin: Redis) -> None:
+    waiter, client = world.connect(server.url), world.connect(server.url)
+    holder = client.get_fair_lock("a")
+    await world.do(holder.lock())
+    first = await in_line(world, admin, waiter.get_fair_lock("a"))
+    second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+    killer: Any = admin
+    killer.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await world.do(holder.unlock())
+    assert await first.result() < await second.result()
+
+
+INTERRUPTED = """
+import json, random, signal, sys, threading, time
+import pyredisson
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+random.seed(int(sys.argv[2]))
+client = pyredisson.connect(sys.argv[1], connection_pool_size=3)
+lock = client.get_fair_lock("a")
+over = threading.Event()
+
+def contend():
+    with pyredisson.connect(sys.argv[1]) as other:
+        while not over.is_set():
+            with other.get_fair_lock("a"):
+                time.sleep(random.uniform(0, 3e-4))
+            time.sleep(random.uniform(0, 3e-4))
+
+threading.Thread(target=contend, daemon=True).start()
+kept = interrupts = 0
+for _ in range(int(sys.argv[3])):
+    had = False
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1.5e-3))
+            had = lock.try_lock(random.choice([0, 5e-4, 5]))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupts += 1
+        # It may have struck after the lock was returned.
+        had = had or lock.get_hold_count() > 0
+        kept += had
+    while lock.get_hold_count():
+        lock.unlock()
+over.set()
+client.close()
+print(json.dumps([interrupts, kept]), flush=True)
+"""
+
+
+def test_interrupts_at_any_moment(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
+    """Nothing of those who were interrupted stays behind, and nobody waits for them."""
+    process = child(INTERRUPTED, server.url, 7, 400)
+    assert process.hear(60)
+    assert process.wait() == 0
+    eventually(lambda: not admin.exists("a", QUEUE, SCORES))
