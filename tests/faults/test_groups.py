@@ -1,0 +1,383 @@
+"""Groups of locks when members' servers fail and callers are stopped: nothing is left behind, wherever it strikes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+import pyredisson.asyncio
+from pyredisson import LockLostError
+from pyredisson.logic import multi_lock
+from pyredisson.testing import Proxy, Server
+
+from .support import ACQUIRE, RELEASE, Child, World, eventually
+from .test_interrupts import PRELUDE
+
+STEPS = 60
+"""More turns of the event loop than it takes to have all members and to give them back."""
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def proxies(servers: list[Server]) -> Iterator[list[Proxy]]:
+    """What can break before each of three servers."""
+    running = [Proxy(each.host, each.port).start() for each in servers]
+    yield running
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def redises(servers: list[Server]) -> Iterator[list[Any]]:
+    """Plain clients of the three servers."""
+    plain = [each.redis() for each in servers]
+    yield plain
+    for each in plain:
+        each.close()
+
+
+def make(kind: str, clients: list[Any]) -> Any:
+    """A group of locks "a", one of each client."""
+    locks = [client.get_lock("a") for client in clients]
+    return clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
+
+
+def left(redises: list[Any]) -> list[Any]:
+    return [redis.hgetall("a") for redis in redises if redis.exists("a")]
+
+
+def believed(clients: list[Any]) -> int:
+    return sum(len(client._shared.holds.table) for client in clients)
+
+
+async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
+    """Cancels the task when the loop has turned so often; True if that ended it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    [outcome] = await asyncio.gather(task, return_exceptions=True)
+    return isinstance(outcome, asyncio.CancelledError)
+
+
+async def take_and_end(group: Any, seconds: float) -> None:
+    async with group:
+        await asyncio.sleep(seconds)
+
+
+class TestStopped:
+    @pytest.mark.parametrize("kind", ["multi", "red"])
+    @pytest.mark.parametrize("connected", [True, False])
+    async def test_cancelled_at_any_turn_of_the_loop(
+        self, servers: list[Server], redises: list[Any], kind: str, connected: bool
+    ) -> None:
+        struck = taken = 0
+        for turns in range(STEPS):
+            clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
+            group = make(kind, clients)
+            if connected:
+                await group.try_lock()
+                await group.unlock()
+            task = asyncio.ensure_future(take_and_end(group, 2e-4 * max(0, turns - 30)))
+            if await cancel_after(turns, task):
+                struck += 1
+            else:
+                taken += 1
+            await asyncio.to_thread(eventually, lambda: not left(redises), 5)
+            assert not believed(clients)
+            for client in clients:
+                await client.close()
+        assert struck
+
+    @pytest.mark.parametrize("kind", ["multi", "red"])
+    async def test_cancelled_while_it_waits(self, servers: list[Server], redises: list[Any], kind: str) -> None:
+        clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
+        holders = [client.get_lock("a", owner=1) for client in clients]
+        # A majority, and always the last.
+        busy = sorted(holders, key=lambda lock: lock._logic.shared.server)[1:]
+        group = make(kind, clients)
+        for turns in range(STEPS):
+            for holder in busy:
+                await holder.lock()
+            waiter = asyncio.ensure_future(take_and_end(group, 0))
+            await asyncio.sleep(1e-3 * (turns % 7))
+            releases = [asyncio.ensure_future(holder.unlock()) for holder in busy] if turns % 2 else []
+            await cancel_after(turns, waiter)
+            await asyncio.gather(*(releases or [holder.unlock() for holder in busy]))
+            await asyncio.to_thread(eventually, lambda: not left(redises), 5)
+            await asyncio.to_thread(eventually, lambda: not believed(clients), 5)
+        for client in clients:
+            await client.close()
+
+    @pytest.mark.parametrize("kind", ["multi", "red"])
+    async def test_a_cancelled_release_is_done_all_the_same(
+        self, servers: list[Server], redises: list[Any], kind: str
+    ) -> None:
+        clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
+        locks = [client.get_lock("a", owner=7) for client in clients]
+        group = clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
+
+        async def release() -> None:
+            await group.unlock()
+
+        for turns in range(20):
+            await group.lock()
+            await group.lock()
+            await cancel_after(1 + turns, asyncio.ensure_future(release()))
+            await asyncio.to_thread(eventually, lambda: left(redises) and all_once(redises), 5)
+            assert [await lock.get_hold_count() for lock in locks] == [1, 1, 1]
+            await group.unlock()
+            await asyncio.to_thread(eventually, lambda: not left(redises), 5)
+        for client in clients:
+            await client.close()
+
+    @pytest.mark.parametrize("kind", ["multi", "red"])
+    async def test_a_cancelled_nested_acquire_keeps_the_outer_holds(
+        self, servers: list[Server], redises: list[Any], kind: str
+    ) -> None:
+        clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
+        locks = [client.get_lock("a", owner=7) for client in clients]
+        group = clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
+
+        async def nest() -> None:
+            await group.lock()
+
+        await group.lock()
+        for turns in range(30):
+            if not await cancel_after(turns, asyncio.ensure_future(nest())):
+                await group.unlock()
+            await asyncio.to_thread(eventually, lambda: all_once(redises), 5)
+            assert [await lock.get_hold_count() for lock in locks] == [1, 1, 1]
+        await group.unlock()
+        assert not left(redises)
+        for client in clients:
+            await client.close()
+
+    @pytest.mark.parametrize("kind", ["multi", "red"])
+    @pytest.mark.parametrize("mode", ["free", "contended"])
+    async def test_interrupted_at_random_moments(
+        self, servers: list[Server], redises: list[Any], child: Callable[..., Child], kind: str, mode: str
+    ) -> None:
+        user = child(TAKE_AND_GIVE_BACK, servers[0].url, 1, mode, 150, kind, *[each.url for each in servers])
+        told: dict[str, Any] = json.loads(user.hear(60) or "{}")
+        assert told, "the child failed"
+        assert told["interrupts"] > 15
+        assert told["errors"] == []
+        assert told["kept"] == []
+        # The client lives on: a hold that were still renewed would be there for ever.
+        eventually(lambda: not left(redises), 5)
+        user.say()
+        assert user.wait() == 0
+
+
+def all_once(redises: list[Any]) -> bool:
+    return [redis.hvals("a") for redis in redises] == [[b"1"]] * 3
+
+
+TAKE_AND_GIVE_BACK = (
+    PRELUDE
+    + """
+contended, rounds, kind, urls = sys.argv[3] == "contended", int(sys.argv[4]), sys.argv[5], sys.argv[6:]
+
+def make(clients):
+    locks = [client.get_lock("a") for client in clients]
+    return clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
+
+clients = [pyredisson.connect(each, timeout=5) for each in urls]
+group = make(clients)
+with group:
+    pass
+over = threading.Event()
+
+def contend():
+    others = [pyredisson.connect(each) for each in urls]
+    other = make(others)
+    while not over.is_set():
+        with other:
+            time.sleep(random.uniform(0, 1e-3))
+        time.sleep(random.uniform(0, 1e-3))
+    for each in others:
+        each.close()
+
+if contended:
+    threading.Thread(target=contend, daemon=True).start()
+
+def holds():
+    party = group._owner()
+    return [member.hold_of(owner.id) for member, owner in zip(group._logic.members, party.owners)]
+
+kept, interrupts, other_errors = [], 0, []
+for _ in range(rounds):
+    stage = "lock"
+    try:
+        try:
+            alarm(8e-3 if contended else 2e-3)
+            group.lock()
+            stage = "unlock"
+            group.unlock()
+            stage = "done"
+        finally:
+            quiet()
+    except KeyboardInterrupt as error:
+        where = inside(error)
+        interrupts += where is not None
+        still = [hold for hold in holds() if hold is not None]
+        if not still:
+            continue
+        # A signal that comes at the very first instruction of a call comes before the call; one that came before
+        # is nobody's to undo but the user's.
+        if where is not None and not (stage == "unlock" and where.startswith("unlock:")):
+            kept.append(f"{stage} interrupted in {where}: {len(still)}")
+        group.unlock()
+    except Exception as error:
+        other_errors.append(f"{stage}: {error!r}")
+over.set()
+print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors}))
+sys.stdin.readline()
+"""
+)
+
+
+class TestMultiLock:
+    @pytest.mark.parametrize("number", [0, 1, 2])
+    @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
+    async def test_a_lost_command_of_any_member(
+        self, world: World, proxies: list[Proxy], redises: list[Any], number: int, fault: str
+    ) -> None:
+        group = make("multi", [world.connect(each.url) for each in proxies])
+        for what in (ACQUIRE, RELEASE, ACQUIRE):
+            struck = getattr(proxies[number], fault)(what)
+            if what == RELEASE:
+                await world.do(group.unlock())
+                assert not left(redises)
+            else:
+                await world.do(group.lock())
+                assert all_once(redises)
+            assert struck.happened.is_set()
+        await world.do(group.unlock())
+        assert not left(redises)
+
+    async def test_one_server_is_down(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        """What Redis reports is raised, and no other member stays locked."""
+        clients = [world.connect(each.url, retry_attempts=0) for each in proxies]
+        for number, down in enumerate(proxies):
+            group = make("multi", clients)
+            down.refuse(True)
+            down.cut()
+            with pytest.raises(RedisError):
+                await world.do(group.lock())
+            assert not believed(clients)
+            down.refuse(False)
+            await world.until(lambda: not left(redises))
+            await world.do(group.lock())
+            down.refuse(True)
+            down.cut()
+            with pytest.raises(RedisError):
+                await world.do(group.unlock())
+            # The others were given back before that was raised.
+            assert not left(redises[:number] + redises[number + 1 :])
+            assert not believed(clients)
+            down.refuse(False)
+            await world.until(lambda: not left(redises))
+
+    @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
+    async def test_a_lost_extension(
+        self, world: World, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch, fault: str
+    ) -> None:
+        monkeypatch.setattr(multi_lock, "SHORT", -1.0)
+        group = make("multi", [world.connect(each.url) for each in proxies])
+        ports = [member.shared.server for member in group._logic.members]
+        first, last = (
+            next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
+        )
+        redises[last].hset("a", "another:1", 1)
+
+        async def take() -> None:
+            await world.do(group.lock(5))
+
+        story = world.start(take)
+        await world.until(lambda: redises[last].pubsub_numsub("redisson_lock__channel:{a}")[0][1] > 0)
+        struck = getattr(proxies[first], fault)(ACQUIRE)
+        redises[last].delete("a")
+        redises[last].publish("redisson_lock__channel:{a}", "0")
+        await story.result()
+        assert struck.happened.is_set()
+        assert all_once(redises)
+        # Another owner's: the one who took it has ended.
+        assert believed([*world._clients]) == 3
+
+    async def test_a_server_that_forgot(self, world: World, servers: list[Server], redises: list[Any]) -> None:
+        group = make("multi", [world.connect(each.url, lock_watchdog_timeout=0.6) for each in servers])
+        await world.do(group.lock())
+        redises[1].flushall()
+        assert await world.do(group.lost.wait(10))
+        with pytest.raises(LockLostError):
+            await world.do(group.unlock())
+        assert not left(redises)
+
+
+class TestRedLock:
+    async def test_one_server_dies_and_then_another(self, world: World, redises: list[Any]) -> None:
+        own = [Server().start() for _ in range(3)]
+        try:
+            group = make("red", [world.connect(each.url, lock_watchdog_timeout=0.6) for each in own])
+            await world.do(group.lock())
+            own[0].kill()
+            await world.sleep(0.8)
+            assert not group.lost.is_set()
+            assert await world.do(group.is_held())
+            own[1].kill()
+            assert await world.do(group.lost.wait(10))
+            with pytest.raises(LockLostError):
+                await world.do(group.unlock())
+            with own[2].redis() as last:
+                await world.until(lambda: not last.exists("a"))
+            own[0].start()
+            assert await world.do(group.try_lock(5))
+            await world.do(group.unlock())
+        finally:
+            for each in own:
+                each.stop()
+
+    async def test_what_comes_late_is_given_back(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+        """Its request reaches the server when the group was had without it, and is held."""
+        group = make("red", [world.connect(each.url) for each in proxies])
+        await world.do(group.lock())
+        await world.do(group.unlock())
+        late = proxies[2].hold_request(ACQUIRE)
+        await world.do(group.lock())
+        assert late.held.is_set()
+        assert not redises[2].exists("a")
+        await world.elsewhere(late.deliver)
+        await world.until(lambda: not redises[2].exists("a"))
+        assert await world.do(group.is_held())
+        await world.do(group.unlock())
+        assert not left(redises)
+
+    async def test_what_comes_late_when_it_was_given_up(
+        self, world: World, proxies: list[Proxy], redises: list[Any]
+    ) -> None:
+        clients = [world.connect(each.url, lock_watchdog_timeout=2) for each in proxies]
+        group = make("red", clients)
+        await world.do(group.lock())
+        await world.do(group.unlock())
+        late = [proxy.hold_request(ACQUIRE) for proxy in proxies[1:]]
+        assert not await world.do(group.try_lock())
+        for each in late:
+            await world.elsewhere(each.deliver)
+        await world.until(lambda: not left(redises))
+        await world.until(lambda: not believed(clients))
+        assert await world.do(group.try_lock(5))
+        await world.do(group.unlock())
+
+    async def test_a_wrong_password_on_one_server(self, world: World, servers: list[Server]) -> None:
+        with Server(password="secret") as closed:
+            places = [servers[0].url, servers[1].url, closed.url.replace("secret", "wrong")]
+            group = make("red", [world.connect(each) for each in places])
+            assert await world.do(group.try_lock())
+            await world.do(group.unlock())
