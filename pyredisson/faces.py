@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from pyredisson.durations import Duration, lease_ms, seconds
-from pyredisson.logic.permit_expirable_semaphore import ID_BYTES, MOST_AT_ONCE
+from pyredisson.logic.permit_acquire import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.shared import FIRST_OWN_ID
 
 MOST_PERMITS = 2**31 - 1

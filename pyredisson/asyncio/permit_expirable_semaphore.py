@@ -9,9 +9,9 @@ from typing import overload
 from pyredisson.durations import Duration
 from pyredisson.faces import Name, count_of, deadline_of, id_of, ids_of, lease_of, lease_of_permits
 from pyredisson.logic.holds import shown
+from pyredisson.logic.permit_acquire import MOST_AT_ONCE
 from pyredisson.logic.permit_expirable_semaphore import (
     ENDLESS,
-    MOST_AT_ONCE,
     PermitExpirableSemaphoreLogic,
 )
 from pyredisson.threads import clock

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
-from os import urandom
 
 from redis.exceptions import RedisError
 
@@ -12,37 +11,16 @@ from pyredisson._core import command, pack, prefixed, suffixed
 from pyredisson.errors import PermitNotHeldError
 from pyredisson.logic import calls, once, waiting
 from pyredisson.logic.holds import GIVEN_BACK, GONE, HELD, Hold, HoldKey, shown
-from pyredisson.logic.semaphore import CHANNEL, LOOK_AGAIN, PermitChannel
+from pyredisson.logic.permit_acquire import Attempt, ExpirablePermitChannel
+from pyredisson.logic.semaphore import CHANNEL
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply
 from pyredisson.scripts import ScriptSet
 
-ID_BYTES = 16
 IN_USE = b"timeout"
 """What follows a semaphore's name in that of its permits in use."""
 WITHDRAWN = b"pyredisson_permit_withdrawn"
 ENDLESS = -1
-MOST_AT_ONCE = 1_000_000
-"""Permits in one command: servers take only little more."""
-PASSED_ON = b"+"
-"""Before a number of free permits that one waiter found, and leaves to others who need less."""
-
-
-class ExpirablePermitChannel(PermitChannel):
-    """The waiters for such permits, each of whom needs so many."""
-
-    __slots__ = ()
-
-    def heard(self, payload: bytes) -> None:
-        """So many permits are free; or only so many were given back, where Redisson released several at once."""
-        super().heard(payload.removeprefix(PASSED_ON))
-        if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
-            said = int(payload)
-            for signal, need in self.waiters.items():
-                if 0 < said < need:
-                    # There may be more than it says: the first of those that it doesn't serve finds out.
-                    signal.set()
-                    return
 
 
 def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
@@ -64,7 +42,7 @@ class PermitExpirableSemaphoreLogic:
     renews is a `Hold` whose owner is the permit.
     """
 
-    __slots__ = ("_channel", "_in_use", "_memory", "_place", "key", "shared")
+    __slots__ = ("_in_use", "_memory", "_place", "channel", "key", "shared")
 
     renewal = staticmethod(renew)
     kept = False
@@ -73,7 +51,7 @@ class PermitExpirableSemaphoreLogic:
         self.shared = shared
         self.key = key
         self._in_use = suffixed(key, IN_USE)
-        self._channel = prefixed(CHANNEL, key)
+        self.channel = prefixed(CHANNEL, key)
         self._memory = once.memory(key)
         # Not the key alone, by which a lock of that name would be found.
         self._place = (IN_USE, key)
@@ -89,14 +67,14 @@ class PermitExpirableSemaphoreLogic:
             return []
         if renewed:
             lease = shared.lease
-        attempt = _Attempt(self, permits, ENDLESS if lease is None else lease, deadline)
+        attempt = Attempt(self, permits, ENDLESS if lease is None else lease, deadline)
         try:
             busy = await attempt.take()
             had = busy is None
             if busy is not None and (deadline is None or shared.clock() < deadline):
                 had = await waiting.until(
                     shared,
-                    self._channel,
+                    self.channel,
                     attempt.take_again,
                     busy,
                     deadline,
@@ -127,7 +105,7 @@ class PermitExpirableSemaphoreLogic:
             self.key,
             self._in_use,
             self._withdrawn(ids[0]),
-            self._channel,
+            self.channel,
             lease,
             *ids,
         )
@@ -146,7 +124,7 @@ class PermitExpirableSemaphoreLogic:
             self.key,
             self._in_use,
             *withdrawn,
-            self._channel,
+            self.channel,
             int(all_or_none),
             *ids,
         )
@@ -242,7 +220,7 @@ class PermitExpirableSemaphoreLogic:
     async def counts(self) -> tuple[int | None, int]:
         """How many permits are free (None: there is no such semaphore), and how many in use."""
         free, used = await self._call(
-            pack(self.shared.runtime.scripts.permit_count, self.key, self._in_use, self._channel)
+            pack(self.shared.runtime.scripts.permit_count, self.key, self._in_use, self.channel)
         )
         return free, used
 
@@ -257,7 +235,7 @@ class PermitExpirableSemaphoreLogic:
             lane.number,
             permits,
             0,
-            self._channel,
+            self.channel,
         )
         return bool(await self.shared.lanes.call(lane, payload))
 
@@ -272,7 +250,7 @@ class PermitExpirableSemaphoreLogic:
             self._memory + lane.suffix,
             lane.number,
             permits,
-            self._channel,
+            self.channel,
         )
         await self.shared.lanes.call(lane, payload)
 
@@ -287,7 +265,7 @@ class PermitExpirableSemaphoreLogic:
                 self._memory + lane.suffix,
                 lane.number,
                 permits,
-                self._channel,
+                self.channel,
                 0,
             )
             await self.shared.lanes.call(lane, payload)
@@ -298,7 +276,7 @@ class PermitExpirableSemaphoreLogic:
         shared.check_open()
         lane = shared.lanes.take()
         payload = once.delete_command(
-            shared.runtime.scripts, lane, self._memory, self._channel, b"", self.key, self._in_use
+            shared.runtime.scripts, lane, self._memory, self.channel, b"", self.key, self._in_use
         )
         return bool(await shared.lanes.call(lane, payload))
 
@@ -353,70 +331,3 @@ class PermitExpirableSemaphoreLogic:
         self.shared.watchdog.forget(hold)
         if hold.state is HELD:
             hold.state = GIVEN_BACK
-
-
-class _Attempt:
-    """One acquire: all its tries are for the same ids."""
-
-    __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "ids", "sent_at")
-
-    def __init__(self, logic: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None) -> None:
-        random = urandom(ID_BYTES * permits)
-        self.ids = [random[i : i + ID_BYTES] for i in range(0, len(random), ID_BYTES)]
-        self.sent_at = 0.0
-        """When the copy was sent that took them: their leases don't begin before that."""
-        self._logic = logic
-        self._lease = lease
-        self._deadline = deadline
-        self._free = 0
-        self._doubted = False
-        self._unsettled = False
-
-    async def take(self) -> float | None:
-        """One try. None: taken; else how long to wait at most, in seconds."""
-        logic = self._logic
-        shared = logic.shared
-        if shared.closed:
-            shared.check_open()
-        payload = logic.acquire_command(self.ids, self._lease)
-        self._unsettled = True
-        sent_at = shared.clock()
-        try:
-            try:
-                reply = await shared.runtime.send(payload)
-            except (Cut, RedisError) as problem:
-                reply, sent_at = await calls.repeat(
-                    shared.runtime,
-                    payload,
-                    problem,
-                    attempts=shared.attempts,
-                    deadline=self._deadline,
-                    on_doubt=self._doubt,
-                )
-        except RedisError:
-            self._unsettled = self._doubted
-            raise
-        if reply is None:
-            self.sent_at = sent_at
-            return None
-        self._unsettled = self._doubted
-        left, self._free = reply
-        return LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
-
-    async def take_again(self) -> float | None:
-        """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
-        busy = await self.take()
-        if busy is not None and self._free > 0:
-            self._logic.shared.hub.message(self._logic._channel, PASSED_ON + b"%d" % self._free)
-        return busy
-
-    def give_up(self) -> None:
-        """Gives back what may have been taken, or may be taken late."""
-        if self._unsettled:
-            self._doubt()
-            self._logic.settle(self.ids)
-
-    def _doubt(self) -> None:
-        self._doubted = True
-        # A copy looks whether this one was withdrawn.
-        self._logic.shared.doubtful_permits.add(self.ids[0])

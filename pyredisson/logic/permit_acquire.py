@@ -1,0 +1,105 @@
+"""One acquire of permits with ids, and who of those waiting for some is woken."""
+
+from __future__ import annotations
+
+from os import urandom
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from pyredisson.logic import calls
+from pyredisson.logic.semaphore import LOOK_AGAIN, PermitChannel
+from pyredisson.runtime import Cut
+
+if TYPE_CHECKING:
+    from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+
+ID_BYTES = 16
+MOST_AT_ONCE = 1_000_000
+"""Permits in one command: servers take only little more."""
+PASSED_ON = b"+"
+"""Before a number of free permits that one waiter found, and leaves to others who need less."""
+
+
+class ExpirablePermitChannel(PermitChannel):
+    """The waiters for such permits, each of whom needs so many."""
+
+    __slots__ = ()
+
+    def heard(self, payload: bytes) -> None:
+        """So many permits are free; or only so many were given back, where Redisson released several at once."""
+        super().heard(payload.removeprefix(PASSED_ON))
+        if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
+            said = int(payload)
+            for signal, need in self.waiters.items():
+                if 0 < said < need:
+                    # There may be more than it says: the first of those that it doesn't serve finds out.
+                    signal.set()
+                    return
+
+
+class Attempt:
+    """One acquire: all its tries are for the same ids."""
+
+    __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "ids", "sent_at")
+
+    def __init__(self, logic: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None) -> None:
+        random = urandom(ID_BYTES * permits)
+        self.ids = [random[i : i + ID_BYTES] for i in range(0, len(random), ID_BYTES)]
+        self.sent_at = 0.0
+        """When the copy was sent that took them: their leases don't begin before that."""
+        self._logic = logic
+        self._lease = lease
+        self._deadline = deadline
+        self._free = 0
+        self._doubted = False
+        self._unsettled = False
+
+    async def take(self) -> float | None:
+        """One try. None: taken; else how long to wait at most, in seconds."""
+        logic = self._logic
+        shared = logic.shared
+        if shared.closed:
+            shared.check_open()
+        payload = logic.acquire_command(self.ids, self._lease)
+        self._unsettled = True
+        sent_at = shared.clock()
+        try:
+            try:
+                reply = await shared.runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply, sent_at = await calls.repeat(
+                    shared.runtime,
+                    payload,
+                    problem,
+                    attempts=shared.attempts,
+                    deadline=self._deadline,
+                    on_doubt=self._doubt,
+                )
+        except RedisError:
+            self._unsettled = self._doubted
+            raise
+        if reply is None:
+            self.sent_at = sent_at
+            return None
+        self._unsettled = self._doubted
+        left, self._free = reply
+        return LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
+
+    async def take_again(self) -> float | None:
+        """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
+        busy = await self.take()
+        if busy is not None and self._free > 0:
+            self._logic.shared.hub.message(self._logic.channel, PASSED_ON + b"%d" % self._free)
+        return busy
+
+    def give_up(self) -> None:
+        """Gives back what may have been taken, or may be taken late."""
+        if self._unsettled:
+            self._doubt()
+            self._logic.settle(self.ids)
+
+    def _doubt(self) -> None:
+        self._doubted = True
+        # A copy looks whether this one was withdrawn.
+        self._logic.shared.doubtful_permits.add(self.ids[0])
