@@ -119,7 +119,8 @@ class TestAcquire:
             assert at.acquire(30_000, A, B) is None
             assert at.free() == "3"
             assert set(at.ends()) == {A, B}
-            assert 29_000 < at.left(A) == at.left(B) <= 30_000
+            assert at.ends()[A] == at.ends()[B]
+            assert 25_000 < at.left(A) <= 30_000
         assert at.acquire(30_000, C, D, E) is None
         assert at.free() == "0"
         assert at.redis.ttl(FREE) == at.redis.ttl(USED) == -1
@@ -142,13 +143,13 @@ class TestAcquire:
         at.use(A, 500)
         at.redis.decr(FREE)
         assert at.acquire(30_000, A) is None
-        assert (at.free(), at.left(A) > 29_000) == ("0", True)
+        assert (at.free(), at.left(A) > 25_000) == ("0", True)
 
     def test_a_second_copy_when_the_lease_has_ended(self, at: Scripted) -> None:
         at.redis.set(FREE, 0)
         at.use(A, -500)
         assert at.acquire(30_000, A) is None
-        assert (at.free(), at.left(A) > 29_000) == ("0", True)
+        assert (at.free(), at.left(A) > 25_000) == ("0", True)
 
     def test_a_second_copy_when_some_were_given_back(self, at: Scripted) -> None:
         at.redis.set(FREE, 3)
@@ -194,7 +195,7 @@ class TestAcquire:
         at.use(E, 10_000)
         for _ in range(2):
             left, free = at.acquire(30_000, A)
-            assert (9_000 < left <= 10_000, free) == (True, 0)
+            assert (5_000 < left <= 10_000, free) == (True, 0)
         assert at.free() == "0"
 
     @pytest.mark.parametrize("score", ["inf", "930000000000000"])
@@ -226,7 +227,7 @@ class TestAcquire:
         at.use(C, -1)
         at.use(D, 10_000)
         left, free = at.acquire(30_000, A, B, E)
-        assert (9_000 < left <= 10_000, free) == (True, 2)
+        assert (5_000 < left <= 10_000, free) == (True, 2)
         assert (at.free(), set(at.ends())) == ("2", {D})
         # It may be enough for another one.
         assert heard(ear) == [b"2"]
@@ -247,7 +248,9 @@ class TestAcquire:
     def test_the_permits_in_use_end_with_the_semaphore(self, at: Scripted) -> None:
         at.redis.set(FREE, 5, px=50_000)
         assert at.acquire(-1, A) is None
-        assert abs(at.redis.pttl(USED) - at.redis.pttl(FREE)) <= 1
+        before, used, after = at.redis.pttl(FREE), at.redis.pttl(USED), at.redis.pttl(FREE)
+        # Old servers look at the clock again in the middle of a script.
+        assert after - 20 <= used <= before + 20
 
     @pytest.mark.parametrize("key", [FREE, USED])
     def test_another_type(self, at: Scripted, key: str) -> None:
@@ -334,9 +337,9 @@ class TestRenew:
         at.use(C, 1_000, other)
         for _ in range(2):
             assert at.renew(30_000, (USED, A), (USED, B), (other, C), (other, A), ("no", A)) == [1, 0, 1, 0, 0]
-            assert at.left(A) > 29_000
+            assert at.left(A) > 25_000
             assert at.left(B) < 0
-            assert at.redis.zscore(other, C) > at.now() + 29_000
+            assert at.redis.zscore(other, C) > at.now() + 25_000
         assert sorted(at.redis.keys()) == sorted([USED.encode(), other.encode()])
         assert all(isinstance(score, int) for score in at.ends().values())
 
@@ -353,15 +356,15 @@ class TestRenew:
         at.use(A, 1_000)
         at.use(B, 1_000)
         assert at.renew(30_000, (USED, A), ("x", A), (USED, B)) == [1, 0, 1]
-        assert at.left(A) > 29_000
-        assert at.left(B) > 29_000
+        assert at.left(A) > 25_000
+        assert at.left(B) > 25_000
 
     def test_a_whole_batch(self, at: Scripted) -> None:
         permits = [bytes([number]) * 16 for number in range(100)]
         for permit in permits:
             at.use(permit, 1_000)
         assert at.renew(30_000, *[(USED, permit) for permit in permits]) == [1] * 100
-        assert min(at.ends().values()) > at.now() + 29_000
+        assert min(at.ends().values()) > at.now() + 25_000
 
 
 class TestLease:
@@ -370,7 +373,7 @@ class TestLease:
         at.use(B, None)
         at.use(C, -1)
         before = at.ends()
-        assert 9_000 < at.lease(A) <= 10_000
+        assert 5_000 < at.lease(A) <= 10_000
         assert (at.lease(B), at.lease(C), at.lease(D)) == (-1, None, None)
         assert at.ends() == before
 
@@ -380,7 +383,7 @@ class TestLease:
         for permit in (A, B):
             for _ in range(2):
                 assert at.lease(permit, 5_000) == 5_000
-                assert 4_000 < at.left(permit) <= 5_000
+                assert 1_000 < at.left(permit) <= 5_000
                 assert at.lease(permit, -1) == -1
                 assert at.ends()[permit] == FOREVER
         for permit in (C, D):
@@ -473,7 +476,7 @@ class TestServers:
             if at.flags:
                 # Older servers can't be told that this write takes nothing.
                 assert at.renew(30_000, (USED, A)) == [1]
-                assert at.left(A) > 29_000
+                assert at.left(A) > 25_000
             assert at.release(A) == []
             assert at.withdraw(B) == []
             with pytest.raises(ResponseError, match="maxmemory"):
