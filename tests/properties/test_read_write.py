@@ -24,6 +24,7 @@ DRIFT = 20
 OURS, JAVA = ("ours:1", "ours:2"), ("java:1", "java:2")
 OWNERS, JAVAS = st.sampled_from(OURS), st.sampled_from(JAVA)
 LEASE = st.sampled_from([20_000, 60_000, 200_000])
+LEASES = st.lists(LEASE, min_size=1, max_size=3)
 COPIES = st.sampled_from([1, 2])
 
 
@@ -75,8 +76,12 @@ class ReadWrite(RuleBasedStateMachine):
             return owner + ":write" in fields
         return not self.ground.redis.exists(CLAIM)
 
-    @rule(owner=OWNERS, lease=LEASE, copies=COPIES)
-    def read(self, owner: str, lease: int, copies: int) -> None:
+    @rule(owner=OWNERS, leases=LEASES, copies=COPIES)
+    def read(self, owner: str, leases: list[int], copies: int) -> None:
+        for lease in leases:
+            self.read_once(owner, lease, copies)
+
+    def read_once(self, owner: str, lease: int, copies: int) -> None:
         count = self.believed(self.reads, owner) + 1
         allowed = self.may_read(owner, count)
         # The first copy may be the one that finds the door open; none of them may close it again.
@@ -87,8 +92,18 @@ class ReadWrite(RuleBasedStateMachine):
         else:
             assert replies[0] > 0
 
-    @rule(owner=OWNERS, lease=LEASE, copies=COPIES, waits=st.booleans())
-    def write(self, owner: str, lease: int, copies: int, waits: bool) -> None:
+    @rule(owner=OWNERS, leases=LEASES, copies=COPIES, waits=st.booleans())
+    def write(self, owner: str, leases: list[int], copies: int, waits: bool) -> None:
+        for lease in leases:
+            self.write_once(owner, lease, copies, waits)
+
+    @rule(owner=OWNERS, lease=LEASE, leases=LEASES, copies=COPIES)
+    def write_and_read(self, owner: str, lease: int, leases: list[int], copies: int) -> None:
+        self.write_once(owner, lease, copies, waits=False)
+        for inner in leases:
+            self.read_once(owner, inner, copies)
+
+    def write_once(self, owner: str, lease: int, copies: int, waits: bool) -> None:
         count = self.believed(self.writes, owner) + 1
         if count == 1 and self.believed(self.reads, owner):
             return  # LockUpgradeError
