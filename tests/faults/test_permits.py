@@ -326,6 +326,17 @@ class TestInterrupts:
             eventually(lambda: state(admin) == (3, 0))
             assert client._shared.holds.table == {}
 
+    @pytest.mark.parametrize("renew", [False, True])
+    def test_at_random_moments(self, server: Server, admin: Redis, child: Callable[..., Child], renew: bool) -> None:
+        admin.set("p", 3)
+        user = child(RANDOM, server.url, 1, renew, 1500)
+        interrupts = int(user.hear(45))
+        assert interrupts > 100
+        eventually(lambda: state(admin) == (3, 0))
+        user.say()
+        assert user.hear() == "0"
+        assert user.wait() == 0
+
     def test_of_a_real_signal_while_the_reply_is_on_its_way(
         self, proxy: Proxy, admin: Redis, child: Callable[..., Child]
     ) -> None:
@@ -356,6 +367,37 @@ try:
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 sys.stdin.readline()
+"""
+
+RANDOM = """
+import faulthandler, random, signal, sys
+import pyredisson
+# Who hangs says where.
+faulthandler.dump_traceback_later(40, exit=True)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+url, seed, renew, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True", int(sys.argv[4])
+random.seed(seed)
+client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
+semaphore = client.get_permit_expirable_semaphore("p")
+interrupts = 0
+for _ in range(rounds):
+    permits = None
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1.5e-3))
+            permits = semaphore.acquire_many(2, renew=renew)
+            semaphore.release(permits)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupts += 1
+        if permits is not None:
+            # Interrupted between the two calls; or the second is done already, or in the background.
+            semaphore.try_release(permits)
+print(interrupts, flush=True)
+sys.stdin.readline()
+print(len(client._shared.holds.table), flush=True)
+client.close()
 """
 
 HOLD = """
