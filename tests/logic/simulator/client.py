@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyredisson.config import Config
 from pyredisson.logic.hub import Hub
+from pyredisson.logic.once import Lanes
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.scripts import ScriptSet
@@ -37,6 +38,7 @@ class Client(Process):
         runtime = SimRuntime(self.node, self.shared.repair, pipelined=weather.pipelined)
         renewer = SimRuntime(self.node, self.shared.repair, pipelined=False)
         self.shared.begin(runtime, renewer, waiters)
+        self.shared.lanes = Lanes(name, runtime, self.shared.attempts)
         self.shared.watchdog = watchdog(self.shared.holds, renewer, self.shared.lease, self._start)
         self.shared.id = name
 

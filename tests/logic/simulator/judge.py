@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from logging import LogRecord
 from typing import NoReturn
 
@@ -52,6 +52,13 @@ class Judge:
         for client in self.clients:
             if client.alive and any(channel.waiters for channel in client.shared.hub._channels.values()):
                 self.blame(f"{client.name}: a waiter is left behind")
+
+    def nothing_but(self, known: Collection[bytes]) -> None:
+        """No key is left but these, and those by which calls are executed once; they have an end."""
+        for key in list(self.keyspace.values):
+            once = key.startswith(b"pyredisson_once:") and key in self.keyspace.ends
+            if key not in known and not once and self.keyspace.value(key) is not None:
+                self.blame(f"{key!r} is left behind")
 
     def add(self, user: User) -> None:
         """One more who takes part."""
@@ -110,7 +117,7 @@ class Neglect:
         """`blind`: the longest time in seconds after which a waiter looks that heard no message."""
         self._judge = judge
         self._blind = blind
-        self._since: dict[User, float] = {}
+        self._since: dict[User, tuple[float, bool]] = {}
 
     def look(self, served: Mapping[User, bool]) -> None:
         """`served`: those who could have it by now, and whether no message told of that."""
@@ -118,8 +125,8 @@ class Neglect:
         now = judge.world.now
         for user in [user for user in self._since if user not in served]:
             del self._since[user]
-        for user, silent in served.items():
-            since = self._since.setdefault(user, now)
+        for user, unheard in served.items():
+            since, silent = self._since.setdefault(user, (now, unheard))
             bound = judge.soon
             if silent or not judge.weather.calm:
                 bound += self._blind

@@ -6,20 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyredisson.logic.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.fenced_lock import FencedLockLogic
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
+from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
+from pyredisson.logic.semaphore import SemaphoreLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.spin_lock import SpinLockLogic
 from pyredisson.logic.watchdog import Watchdog
 
 from .judge import Judge
+from .latches import LatchJudge, LatchUser
 from .lock_judge import LockJudge
 from .lock_kinds import BACKOFF, FairJudge, ReadWriteJudge, SpinJudge
 from .owner import Owner
+from .permits import PermitJudge, PermitUser
+from .semaphores import SemaphoreJudge, SemaphoreUser
 from .user import User
 
 
@@ -50,4 +56,7 @@ KINDS = {
     "fair": Logic(objects=(FairLockLogic,), judge=FairJudge),
     "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
     "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
+    "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
+    "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
+    "latch": Logic(objects=(CountDownLatchLogic,), user=LatchUser, judge=LatchJudge),
 }

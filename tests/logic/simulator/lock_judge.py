@@ -21,7 +21,7 @@ class LockJudge(Judge):
 
     def __init__(self, network: Network, lease: float) -> None:
         super().__init__(network, lease)
-        self._forcing: dict[bytes, bytes] = {}
+        self._forcing: dict[bytes, LockLogic] = {}
         self._tampered: set[tuple[bytes, bytes]] = set()
         self.owners: list[Owner] = []
         network.on_executed = self._executed
@@ -33,7 +33,7 @@ class LockJudge(Judge):
         self.owners.append(user)
         for lock in user.locks:
             # The same in EVALSHA and in EVAL: what follows the script.
-            self._forcing[lock.force_command().partition(b"\r\n$40\r\n")[2][40:]] = lock.key
+            self._forcing[lock.force_command().partition(b"\r\n$40\r\n")[2][40:]] = lock
 
     def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""
@@ -111,6 +111,10 @@ class LockJudge(Judge):
         """Whether the key may outlast those who used it."""
         return key.startswith(b"redisson_lock_token:")
 
+    def takes_away(self, lock: LockLogic) -> bool:
+        """Whether a forced release of that one takes away what is held now."""
+        return True
+
     def blind(self) -> float:
         """Seconds for which a lock may be free, though a message told of it."""
         return 0.0
@@ -150,8 +154,9 @@ class LockJudge(Judge):
             self.blame(f"{hold.owner!r}: lost in calm weather: {hold.reason}")
 
     def _executed(self, payload: bytes) -> None:
-        for ending, key in self._forcing.items():
-            if payload.endswith(ending):
+        for ending, lock in self._forcing.items():
+            if payload.endswith(ending) and self.takes_away(lock):
+                key = lock.key
                 for name in self.keyspace.hash(key):
                     self._tampered.add((key, name))
                     for hold in self._believed(key, name):

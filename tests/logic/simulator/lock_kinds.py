@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyredisson._core import prefixed
 from pyredisson.backoff import ExponentialBackoff
 from pyredisson.logic.holds import Hold
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.read_write_lock import CLAIM, READ, SideLogic
 
 from .judge import Neglect
@@ -15,6 +16,8 @@ from .user import User
 from .wire import Network
 
 BACKOFF = ExponentialBackoff()
+GONE = b"0"
+"""When a waiter of a fair lock looked last that has given up, and whose place is still in the queue."""
 PASSED_OVER = 2.5
 """Seconds in which a dead head of a fair lock's queue is passed over."""
 
@@ -50,19 +53,20 @@ class FairJudge(LockJudge):
         super().look()
         if not self.weather.calm:
             return
-        for key in {owner.wants[0].key for owner in self.owners if owner.wants is not None}:
+        for key in {lock.key for owner in self.owners for lock in owner.locks}:
             holder = next(iter(self.keyspace.hash(key)), None)
             if holder is not None and holder != self._holders.get(key):
                 self._granted(key, holder)
             self._holders[key] = holder
-            self._queues[key] = list(self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ())
+            looked = self.keyspace.hash(prefixed(b"pyredisson_fair_waiters", key))
+            queue = self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ()
+            self._queues[key] = [name for name in queue if looked.get(name) != GONE]
 
     def _granted(self, key: bytes, holder: bytes) -> None:
         line = self._queues.get(key, [])
-        waiting = self.keyspace.hash(prefixed(b"pyredisson_fair_waiters", key))
         for name in line[: line.index(holder) if holder in line else None]:
             owner = self._waiter(key, name)
-            if owner is not None and waiting.get(name) != b"0":
+            if owner is not None:
                 self.blame(f"{owner.name} came before {holder!r}, which has {key!r} now")
 
     def _waiter(self, key: bytes, name: bytes) -> Owner | None:
@@ -88,6 +92,10 @@ class ReadWriteJudge(LockJudge):
     def shares(self, hold: Hold, other: Hold) -> bool:
         readers = {hold.lock.side, other.lock.side} == {READ}  # type: ignore[attr-defined]
         return readers or (hold.key[1] == other.key[1] and hold.lock.shared is other.lock.shared)  # type: ignore[attr-defined]
+
+    def takes_away(self, lock: LockLogic) -> bool:
+        assert isinstance(lock, SideLogic)
+        return self.keyspace.hash(lock.key).get(b"mode") == lock.side
 
     def look(self) -> None:
         super().look()

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from pyredisson.config import Config
-from pyredisson.logic import holds
-from pyredisson.logic import permit_expirable_semaphore as permits
+from pyredisson.logic import holds, permit_acquire
 from pyredisson.logic.holds import logger
 
 from .client import Client
@@ -92,7 +91,7 @@ def _replayable(world: World) -> Iterator[None]:
     """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
         patch.object(holds, "_calls", itertools.count(1)),
-        patch.object(permits, "urandom", world.random.randbytes),
+        patch.object(permit_acquire, "urandom", world.random.randbytes),
     ):
         yield
 

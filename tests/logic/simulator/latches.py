@@ -1,0 +1,129 @@
+"""Schedules with a count-down latch: who counts it down and who waits for it, and what must be true of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson.logic.count_down_latch import LOOK_AGAIN, CountDownLatchLogic
+
+from .client import Client
+from .judge import Judge, Neglect
+from .user import User
+from .wire import Network
+from .world import Cancelled
+
+
+class LatchUser(User):
+    """Counts down once or twice, and waits for the others to have done so."""
+
+    _judge: LatchJudge
+
+    def __init__(self, client: Client, judge: LatchJudge, objects: Sequence[CountDownLatchLogic], name: str) -> None:
+        super().__init__(client, judge, name)
+        self.latches = objects
+        self.counts = self.random.randint(1, 2)
+        """How often it is going to count down each latch."""
+        self.waits_for: bytes | None = None
+
+    async def live(self) -> None:
+        await self.arrive()
+        for _ in range(self.counts):
+            for latch in self.latches:
+                if self.random.random() < 0.3:
+                    await self._wait(latch, patient=False)
+                await self._count_down(latch)
+            await self.nap()
+        for latch in self.latches:
+            # Nobody counts down for the dead.
+            await self._wait(latch, patient=not self.weather.deaths)
+
+    async def _count_down(self, latch: CountDownLatchLogic) -> None:
+        self.begin("count down %r", latch.key)
+        # Whatever becomes of the call, it is done.
+        self._judge.counted(latch.key)
+        try:
+            await latch.count_down()
+        except Cancelled:
+            self.end("counting down was cancelled")
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self.end(f"counting down failed: {error}")
+        else:
+            self.end("counted down")
+
+    async def _wait(self, latch: CountDownLatchLogic, *, patient: bool) -> None:
+        wait = self.patience(endless=patient)
+        began = self.world.now
+        deadline = None if wait is None else began + wait
+        self.begin("wait for %r, %s", latch.key, wait)
+        self.waits_for = latch.key
+        try:
+            opened = await latch.wait(deadline)
+        except Cancelled:
+            outcome = "waiting was cancelled"
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            outcome = f"waiting failed: {error}"
+        else:
+            self._judge.answered(self, latch.key, deadline, began, opened=opened)
+            outcome = f"wait: {opened}"
+        self.waits_for = None
+        self.end(outcome)
+
+
+class LatchJudge(Judge):
+    """Each count counts once, it opens at zero, and then nobody waits."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self._waiters: list[LatchUser] = []
+        self._due: dict[bytes, int] = {}
+        """How much must still be counted down, by those who have begun to."""
+        self._seen: dict[bytes, int] = {}
+        self._neglect = Neglect(self, LOOK_AGAIN)
+        self._spare = self.world.random.randint(0, 1)
+
+    def add(self, user: User) -> None:
+        super().add(user)
+        assert isinstance(user, LatchUser)
+        self._waiters.append(user)
+        for latch in user.latches:
+            count = max(1, sum(user.counts for user in self._waiters) - self._spare)
+            self._due[latch.key] = self._seen[latch.key] = count
+            self.keyspace.values[latch.key] = b"%d" % count
+
+    def counted(self, key: bytes) -> None:
+        """Somebody begins to count down."""
+        self._due[key] -= 1
+
+    def answered(self, user: LatchUser, key: bytes, deadline: float | None, began: float, *, opened: bool) -> None:
+        """Somebody waited to the end."""
+        self.acquired += opened
+        self.waits += self.world.now - began > 3 * self.weather.slowest
+        if not opened:
+            self.gave_up(user.name, deadline)
+        elif self._count(key):
+            self.blame(f"{user.name}: went on while {key!r} was at {self._count(key)}")
+
+    def look(self) -> None:
+        for key, due in self._due.items():
+            count = self._count(key)
+            if count > self._seen[key] or count < due:
+                self.blame(f"{key!r} went from {self._seen[key]} to {count}, and must be {due} at least")
+            self._seen[key] = count
+        opened = {key for key, count in self._seen.items() if not count}
+        waiting = [user for user in self._waiters if user.waits_for in opened and user.client.alive]
+        self._neglect.look(dict.fromkeys(waiting, False))
+
+    def closing(self) -> None:
+        super().closing()
+        if all(client.alive for client in self.clients):
+            for key, due in self._due.items():
+                if self._count(key) != max(0, due):
+                    self.blame(f"{key!r} is at {self._count(key)} and must be at {due}")
+        self.nothing_but(self._due)
+
+    def _count(self, key: bytes) -> int:
+        return int(self.keyspace.of(bytes, key) or 0)

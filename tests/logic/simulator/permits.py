@@ -1,0 +1,249 @@
+"""Schedules with a semaphore whose permits have ids and leases: what its users do, and what must be true of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import suffixed
+from pyredisson.logic.holds import HELD
+from pyredisson.logic.permit_expirable_semaphore import IN_USE, PermitExpirableSemaphoreLogic
+from pyredisson.logic.semaphore import LOOK_AGAIN
+
+from .client import Client
+from .judge import Judge, Neglect
+from .keys import SortedSet
+from .user import User
+from .wire import Network
+from .world import Cancelled
+
+LARGEST = 4
+
+
+class PermitUser(User):
+    """Takes permits, and gives them back by their ids."""
+
+    _judge: PermitJudge
+
+    def __init__(
+        self, client: Client, judge: PermitJudge, objects: Sequence[PermitExpirableSemaphoreLogic], name: str
+    ) -> None:
+        super().__init__(client, judge, name)
+        self.semaphores = objects
+        self.held: dict[bytes, float] = {}
+        """Until when it has each permit at least; inf: until it gives it back."""
+        self.kept: set[bytes] = set()
+        """Those that are renewed."""
+        self._singly = False
+        self.wants: tuple[bytes, int] | None = None
+        """From which semaphore it wants how many."""
+
+    async def live(self) -> None:
+        await self.arrive()
+        for _ in range(self.random.randint(1, 4)):
+            semaphore = self.random.choice(self.semaphores)
+            await self._take(semaphore)
+            await self.nap()
+            if self.held and self.random.random() < 0.1:
+                await self._update(semaphore)
+            forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.kept
+            if forgets and self.random.random() < 0.1:
+                # They come back by themselves.
+                return
+            while self.held:
+                await self._give_back(semaphore)
+            if self.retired:
+                return
+
+    async def _take(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
+        random = self.random
+        permits = random.randint(1, self._judge.size)
+        renewed = random.random() < 0.4
+        endless = random.random() < 0.4 and not self.weather.deaths
+        lease = None if renewed or endless else random.choice((50, 1000, 2 * self.shared.lease))
+        began = self.world.now
+        # Permits of the dead don't come back, if they have no lease.
+        wait = self.patience(endless=not self.weather.deaths)
+        deadline = None if wait is None else began + wait
+        self.begin("acquire %d of %r, lease %s, renewed %s, wait %s", permits, semaphore.key, lease, renewed, wait)
+        self.wants = (semaphore.key, permits)
+        try:
+            had = await semaphore.acquire(permits, lease, deadline, renewed=renewed)
+        except Cancelled:
+            self.retired = random.random() < 0.7
+            self._ended("acquire was cancelled")
+            return
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"acquire failed: {error}")
+            return
+        if had:
+            ids = [bytes.fromhex(permit) for permit in had]
+            self._judge.had(self, ids, permits)
+            # Not earlier than the call its lease begins.
+            self.held = dict.fromkeys(ids, math.inf if lease is None else began + lease / 1000)
+            self.kept = set(ids) if renewed else set()
+            self._singly = False
+        else:
+            self._judge.gave_up(self.name, deadline)
+        self._judge.count(had=bool(had), waited=self.world.now - began)
+        self._ended(f"acquire: {len(had)}")
+
+    async def _give_back(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
+        ids = self.random.sample(list(self.held), 1 if self._singly else self.random.randint(1, len(self.held)))
+        mine = {permit: self.held.pop(permit) for permit in ids}
+        self.begin("release %d of %r", len(ids), semaphore.key)
+        try:
+            count = await semaphore.release(ids, must=False)
+        except Cancelled:
+            self._ended("release was cancelled")
+            return
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"release failed: {error}")
+            return
+        if not count:
+            if all(self._judge.must_last(ends, kept=permit in self.kept) for permit, ends in mine.items()):
+                self._judge.blame(f"{self.name}: was told that a permit is not held that it has")
+            if len(mine) > 1:
+                # None was given back. One by one it is seen which of them have ended.
+                self.held.update(mine)
+                self._singly = True
+        elif count != len(ids):
+            self._judge.blame(f"{self.name}: gave back {count} of {len(ids)} permits")
+        self._ended(f"released: {count}")
+
+    async def _update(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
+        permit = self.random.choice(list(self.held))
+        lease = self.random.choice((50, 1000, 2 * self.shared.lease))
+        before, ends = self.held[permit], self.world.now + lease / 1000
+        kept = permit in self.kept
+        if kept and (self.weather.cancels or not self.weather.calm):
+            # In doubt it goes on being renewed, and may all the same have ended before.
+            return
+        # Which of the two leases it has isn't known until the reply comes.
+        self.held[permit] = min(before, ends)
+        self.begin("set the lease of one to %d", lease)
+        try:
+            held = await semaphore.update_lease(permit, lease)
+        except Cancelled:
+            self._ended("setting a lease was cancelled")
+            return
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"setting a lease failed: {error}")
+            return
+        self.kept.discard(permit)
+        if held:
+            self.held[permit] = ends
+        elif self._judge.must_last(min(before, ends), kept=kept):
+            self._judge.blame(f"{self.name}: was told that {permit.hex()} is not held")
+        self._ended(f"lease was set: {held}")
+
+    def _ended(self, outcome: str) -> None:
+        self.wants = None
+        self.end(outcome)
+        self._judge.operation_ended()
+
+
+class PermitJudge(Judge):
+    """No permit is made or gets lost, whoever has one has it, and nobody waits for permits that are free."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self.size = 1
+        self._takers: list[PermitUser] = []
+        self._ever: set[bytes] = set()
+        self._neglect = Neglect(self, LOOK_AGAIN)
+
+    def begin(self) -> None:
+        self.size = self.world.random.randint(1, LARGEST)
+
+    def add(self, user: User) -> None:
+        super().add(user)
+        assert isinstance(user, PermitUser)
+        self._takers.append(user)
+        for semaphore in user.semaphores:
+            self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
+
+    def had(self, user: PermitUser, ids: Sequence[bytes], permits: int) -> None:
+        """An acquire gave these."""
+        if len(set(ids)) != permits or self._ever.intersection(ids):
+            self.blame(f"{user.name}: wanted {permits} permits and got {ids}")
+        self._ever.update(ids)
+
+    def must_last(self, ends: float, *, kept: bool) -> bool:
+        """Whether a permit can't have ended by itself."""
+        return self.world.now < ends and not (kept and not self.weather.calm)
+
+    def count(self, *, had: bool, waited: float) -> None:
+        """For the report."""
+        self.acquired += had
+        self.waits += waited > 3 * self.weather.slowest
+
+    def operation_ended(self) -> None:
+        """Soon, if nobody does anything more, nothing must be in use but what somebody has."""
+        self.world.at(self.settles_at(), self._settled, self._begun())
+
+    def look(self) -> None:
+        now = self.keyspace.now()
+        free: dict[bytes, tuple[int, int]] = {}
+        for key in self._names():
+            in_use = self._in_use(key)
+            count = int(self.keyspace.of(bytes, key) or 0)
+            if count < 0 or count + len(in_use) != self.size:
+                self.blame(f"{key!r} has {count} of {self.size} permits free, and {len(in_use)} are in use")
+            free[key] = (count, sum(ends <= now for ends in in_use.values()))
+        everything = {permit for key in free for permit in self._in_use(key)}
+        for user in self._takers:
+            if not user.client.alive:
+                continue
+            for permit, ends in user.held.items():
+                if permit not in everything and permit not in user.kept and self.world.now < ends:
+                    self.blame(f"{user.name}: has {permit.hex()}; the server knows nothing of it")
+        for client in self.clients:
+            for hold in client.shared.holds.table.values() if client.alive else ():
+                if (
+                    hold.state is HELD
+                    and hold.ends > self.world.now
+                    and bytes.fromhex(hold.owner.decode()) not in everything
+                ):
+                    self.blame(f"{client.name}: keeps {hold.owner!r}; the server knows nothing of it")
+        served: dict[User, bool] = {}
+        for user in self._takers:
+            if user.wants is not None and user.client.alive:
+                at_once, by_time = free[user.wants[0]]
+                if at_once + by_time >= user.wants[1]:
+                    served[user] = at_once < user.wants[1]
+        self._neglect.look(served)
+
+    def closing(self) -> None:
+        super().closing()
+        self._settled(self._begun())
+        for client in self.clients:
+            if client.alive and client.shared.holds.table:
+                self.blame(f"{client.name}: a permit is still renewed")
+
+    def _names(self) -> Sequence[bytes]:
+        return [semaphore.key for semaphore in self._takers[0].semaphores] if self._takers else []
+
+    def _in_use(self, key: bytes) -> SortedSet:
+        return self.keyspace.of(SortedSet, suffixed(key, IN_USE)) or SortedSet()
+
+    def _begun(self) -> int:
+        return sum(user.operations for user in self._takers)
+
+    def _settled(self, begun: int) -> None:
+        if begun != self._begun() or any(user.busy for user in self._takers):
+            # A later one is looked at in its turn.
+            return
+        if not all(client.alive for client in self.clients):
+            return
+        now = self.keyspace.now()
+        held = {permit for user in self._takers for permit in user.held}
+        for key in self._names():
+            for permit, ends in self._in_use(key).items():
+                if ends > now and permit not in held:
+                    self.blame(f"{key!r}: nobody has {permit.hex()}")

@@ -1,0 +1,166 @@
+"""Schedules with a semaphore: what its users do, and what must be true of its permits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson.logic.semaphore import LOOK_AGAIN, SemaphoreLogic
+
+from .client import Client
+from .judge import Judge, Neglect
+from .user import User
+from .wire import Network
+from .world import Cancelled
+
+LARGEST = 4
+
+
+class SemaphoreUser(User):
+    """Takes permits and gives them back."""
+
+    _judge: SemaphoreJudge
+
+    def __init__(self, client: Client, judge: SemaphoreJudge, objects: Sequence[SemaphoreLogic], name: str) -> None:
+        super().__init__(client, judge, name)
+        self.semaphores = objects
+        self.held = {semaphore.key: 0 for semaphore in objects}
+        """How many permits it has, by the semaphore's name."""
+        self.wants: tuple[bytes, int] | None = None
+        """From which semaphore it wants how many."""
+
+    async def live(self) -> None:
+        await self.arrive()
+        for _ in range(self.random.randint(1, 4)):
+            semaphore = self.random.choice(self.semaphores)
+            if self.random.random() < 0.1:
+                await self._drain(semaphore)
+            else:
+                await self._take(semaphore)
+            await self.nap()
+            while self.held[semaphore.key]:
+                await self._give_back(semaphore)
+            if self.retired:
+                return
+
+    async def _take(self, semaphore: SemaphoreLogic) -> None:
+        permits = self.random.randint(1, self._judge.size)
+        # Permits of the dead don't come back.
+        wait = self.patience(endless=not self.weather.deaths)
+        began = self.world.now
+        deadline = None if wait is None else began + wait
+        self.begin("acquire %d of %r, wait %s", permits, semaphore.key, wait)
+        self.wants = (semaphore.key, permits)
+        try:
+            had = await semaphore.acquire(permits, deadline)
+        except Cancelled:
+            self.retired = self.random.random() < 0.7
+            self._ended("acquire was cancelled")
+            return
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"acquire failed: {error}")
+            return
+        if had:
+            self.held[semaphore.key] += permits
+        else:
+            self._judge.gave_up(self.name, deadline)
+        self._judge.count(had=had, waited=self.world.now - began)
+        self._ended(f"acquire: {had}")
+
+    async def _drain(self, semaphore: SemaphoreLogic) -> None:
+        self.begin("drain %r", semaphore.key)
+        try:
+            had = await semaphore.drain()
+        except Cancelled:
+            self._ended("drain was cancelled")
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"drain failed: {error}")
+        else:
+            self.held[semaphore.key] += had
+            self._ended(f"drain: {had}")
+
+    async def _give_back(self, semaphore: SemaphoreLogic) -> None:
+        permits = self.random.randint(1, self.held[semaphore.key])
+        self.begin("release %d of %r", permits, semaphore.key)
+        # Whatever becomes of the call, it is done.
+        self.held[semaphore.key] -= permits
+        try:
+            await semaphore.release(permits)
+        except Cancelled:
+            self._ended("release was cancelled")
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"release failed: {error}")
+        else:
+            self._ended("released")
+
+    def _ended(self, outcome: str) -> None:
+        self.wants = None
+        self.end(outcome)
+        self._judge.operation_ended()
+
+
+class SemaphoreJudge(Judge):
+    """No permit is made or gets lost, and nobody waits for permits that are free."""
+
+    def __init__(self, network: Network, lease: float) -> None:
+        super().__init__(network, lease)
+        self.size = 1
+        self._takers: list[SemaphoreUser] = []
+        self._neglect = Neglect(self, LOOK_AGAIN)
+
+    def begin(self) -> None:
+        self.size = self.world.random.randint(1, LARGEST)
+
+    def add(self, user: User) -> None:
+        super().add(user)
+        assert isinstance(user, SemaphoreUser)
+        self._takers.append(user)
+        for semaphore in user.semaphores:
+            self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
+
+    def count(self, *, had: bool, waited: float) -> None:
+        """For the report."""
+        self.acquired += had
+        self.waits += waited > 3 * self.weather.slowest
+
+    def operation_ended(self) -> None:
+        """Soon, if nobody does anything more, all permits must be where they belong."""
+        self.world.at(self.settles_at(), self._settled, self._begun())
+
+    def look(self) -> None:
+        free = self._free()
+        for key, permits in free.items():
+            taken = self._taken(key)
+            if permits < 0 or permits + taken > self.size:
+                self.blame(f"{key!r} has {permits} of {self.size} permits free, and {taken} are taken")
+        waiting = [user for user in self._takers if user.wants is not None and user.client.alive]
+        self._neglect.look({user: False for user in waiting if user.wants and free[user.wants[0]] >= user.wants[1]})
+
+    def closing(self) -> None:
+        super().closing()
+        self._settled(self._begun())
+        self.nothing_but(self._takers[0].held)
+
+    def _free(self) -> dict[bytes, int]:
+        return {key: int(self.keyspace.of(bytes, key) or 0) for key in self._takers[0].held} if self._takers else {}
+
+    def _taken(self, key: bytes) -> int:
+        return sum(user.held[key] for user in self._takers)
+
+    def _begun(self) -> int:
+        return sum(user.operations for user in self._takers)
+
+    def _settled(self, begun: int) -> None:
+        if begun != self._begun() or any(user.busy for user in self._takers):
+            # A later one is looked at in its turn.
+            return
+        if not all(client.alive for client in self.clients):
+            # What the dead were about to take is gone.
+            return
+        for key, permits in self._free().items():
+            if permits + self._taken(key) != self.size:
+                self.blame(f"{key!r} has {permits} of {self.size} permits free, and {self._taken(key)} are taken")
