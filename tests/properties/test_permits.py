@@ -123,6 +123,16 @@ class Permits(RuleBasedStateMachine):
         self.call(fates, 0, self.semaphore.add, more)
         self.size += more
 
+    @rule(more=permits)
+    def refused_in_doubt_and_then_a_copy_comes(self, more: int) -> None:
+        """Permits that came meanwhile are not for a caller who was told that there were too few."""
+        wanted = max(0, self.free()) + more
+        first = len(self.flaky.copies)
+        assert self.call([Fate.REQUEST_LOST], wanted, self.semaphore._take, wanted, None) <= 0
+        self.redis.incrby("stock", wanted)
+        self.size += wanted
+        self.flaky.execute(self.flaky.copies[first])
+
     @rule(wanted=permits)
     def java_acquires(self, wanted: int) -> None:
         if self.free() >= wanted:
