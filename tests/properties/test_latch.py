@@ -25,9 +25,9 @@ answered = st.lists(st.sampled_from(CUTS), max_size=MOST_CUTS)
 class Latch(RuleBasedStateMachine):
     """One client of ours, and Java beside it."""
 
-    def __init__(self, server: Server, admin: Redis) -> None:
+    def __init__(self, server: Server, admin: Any) -> None:
         super().__init__()
-        self.redis: Any = admin
+        self.redis = admin
         self.redis.flushall()
         self.flaky = Flaky(server.url)
         self.latch = CountDownLatchLogic(self.flaky.shared, b"done")
