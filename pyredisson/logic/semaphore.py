@@ -72,7 +72,11 @@ class SemaphoreLogic:
 
     async def drain(self) -> int:
         """Takes all permits that are free, and says how many."""
-        return max(0, await self._take(0, None))
+        taken = await self._take(0, None)
+        # No call of a function from here on: a signal could strike after it, with the permits in nobody's hands.
+        if taken < 0:
+            return 0
+        return taken
 
     async def release(self, permits: int, only_existing: bool = False, lane: Lane | None = None) -> bool:
         """Gives back so many permits; False if there were none, or no semaphore where one must exist.
