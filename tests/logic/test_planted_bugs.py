@@ -8,7 +8,7 @@ import pytest
 
 from pyredisson.logic.holds import HELD, Hold, Owner
 from pyredisson.logic.hub import Channel, Hub
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.runtime import Reply, Signal
@@ -57,11 +57,11 @@ class BeliefFromTheReply(LockLogic):
 
     __slots__ = ()
 
-    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
-        busy = await super()._try(owner, lease, deadline)
-        hold = self.hold_of(owner.id)
+    async def _try(self, call: Call) -> float | None:
+        busy = await super()._try(call)
+        hold = self.hold_of(call.owner.id)
         if busy is None and hold is not None and hold.state is HELD:
-            hold.ends = self.shared.clock() + (self.shared.lease if lease is None else lease) / 1000
+            hold.ends = self.shared.clock() + (self.shared.lease if call.lease is None else call.lease) / 1000
         return busy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from logging import LogRecord
 from typing import NoReturn
 
@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from .client import Client
 from .user import User
-from .weather import STORM_ENDS
+from .weather import LONGEST_PAUSE, STORM_ENDS
 from .wire import Network
 
 WAYS = 30
@@ -26,12 +26,15 @@ class Violation(AssertionError):
 class Judge:
     """Knows who takes part, and what was wrong."""
 
-    def __init__(self, network: Network, lease: float) -> None:
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        network = networks[0]
         self.world = network.world
         self.weather = network.weather
         self.keyspace = network.server.keyspace
         self.lease = lease
         self.soon = WAYS * network.weather.slowest
+        self.late = self.soon
+        """How long after its deadline an operation may give up, in calm weather."""
         self.clients: list[Client] = []
         self.acquired = 0
         self.waits = 0
@@ -87,7 +90,7 @@ class Judge:
             self.blame(f"{name}: gave up without a deadline")
         elif now < deadline:
             self.blame(f"{name}: gave up {deadline - now:.3f} s before its deadline")
-        elif self.weather.calm and now > deadline + self.soon:
+        elif self.weather.calm and now > deadline + self.late:
             self.blame(f"{name}: gave up {now - deadline:.3f} s after its deadline")
 
     def all_over(self) -> bool:
@@ -103,6 +106,13 @@ class Judge:
     def settles_at(self) -> float:
         """When what happens now must have come right, storms included."""
         return self.world.now + self.soon if self.weather.calm else max(self.world.now, STORM_ENDS) + AFTERMATH
+
+    def rests_at(self) -> float:
+        """When what is left to do in the background is done, or was given up."""
+        if self.weather.calm:
+            return self.world.now + self.soon
+        awake = STORM_ENDS + (LONGEST_PAUSE if self.weather.pauses else 0)
+        return max(self.world.now, awake) + 2 * self.lease
 
     def _after_event(self) -> None:
         if self.verdict:

@@ -76,8 +76,8 @@ class LatchUser(User):
 class LatchJudge(Judge):
     """Each count counts once, it opens at zero, and then nobody waits."""
 
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
         self._waiters: list[LatchUser] = []
         self._due: dict[bytes, int] = {}
         """How much must still be counted down, by those who have begun to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, Hold
@@ -19,12 +19,12 @@ from .wire import Network
 class LockJudge(Judge):
     """Knows the truth of a schedule: what the server holds, what the clients believe, who waits since when."""
 
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
         self._forcing: dict[bytes, LockLogic] = {}
         self._tampered: set[tuple[bytes, bytes]] = set()
         self.owners: list[Owner] = []
-        network.on_executed = self._executed
+        networks[0].on_executed = self._executed
         self.keyspace.on_taken = self._neglected
 
     def add(self, user: User) -> None:

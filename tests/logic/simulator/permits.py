@@ -151,8 +151,8 @@ class PermitUser(User):
 class PermitJudge(Judge):
     """No permit is made or gets lost, whoever has one has it, and nobody waits for permits that are free."""
 
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
         self.size = 1
         self._takers: list[PermitUser] = []
         self._ever: set[bytes] = set()

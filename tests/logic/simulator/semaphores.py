@@ -106,8 +106,8 @@ class SemaphoreUser(User):
 class SemaphoreJudge(Judge):
     """No permit is made or gets lost, and nobody waits for permits that are free."""
 
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
         self.size = 1
         self._takers: list[SemaphoreUser] = []
         self._neglect = Neglect(self, LOOK_AGAIN)

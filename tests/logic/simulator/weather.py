@@ -6,7 +6,8 @@ from random import Random
 
 STORM_ENDS = 1020.0
 """Nothing breaks from then on, so that what must come right in the end can be judged."""
-
+LONGEST_PAUSE = 15.0
+"""Seconds for which a process may stand still."""
 REPLY_TIMEOUT = 3.0
 PASSING = (
     "LOADING Redis is loading the dataset in memory",

@@ -30,6 +30,18 @@ class Network:
         self.server = Server(world.clock, self._publish, patches)
         self.on_executed: Callable[[bytes], None] | None = None
         """Called with every command before it is executed."""
+        self.up_at = 0.0
+        """Until then the server is down."""
+
+    def go_down(self, seconds: float) -> None:
+        """Nothing reaches the server for so long; what it holds, it keeps."""
+        self.world.log("a server is down for %.3f s", seconds)
+        self.up_at = self.world.now + seconds
+
+    @property
+    def down(self) -> bool:
+        """Whether nothing reaches the server now."""
+        return self.world.now < self.up_at
 
     def execute(self, payload: bytes) -> Reply:
         """At the server."""
@@ -81,7 +93,7 @@ class Line:
         """Sends commands; the park is resolved with their replies, or with `Cut`."""
         world, weather = self._node.network.world, self._node.network.weather
         arrives = max(self._arrived, world.now + weather.delay())
-        fate = weather.fate(world.now)
+        fate = "lost" if self._node.network.down else weather.fate(world.now)
         self._parks[park] = None
         if fate is None:
             world.at(arrives, self._arrive, payloads, park)
@@ -175,7 +187,7 @@ class Wire:
         line = Line(node)
         suspects = list(node.suspects)
         park = Park()
-        if weather.unreachable(world.now):
+        if node.network.down or weather.unreachable(world.now):
             world.after(weather.delay(), park.resolve, None, Cut(ConnectionError("refused"), sent=False))
         else:
             world.after(weather.delay(), self._welcome, suspects, park)
