@@ -80,6 +80,7 @@ class Watchdog:
         self._starting = threading.Lock()
         self._started = False
         self._loops = 0
+        self._running: dict[str, object] = {}
         self.closed = False
 
     def watch(self, hold: Hold, now: float) -> None:
@@ -137,6 +138,8 @@ class Watchdog:
 
     async def keep_time(self) -> None:
         """Hands over what is due for renewal and declares lost what has ended, until closed."""
+        if not self._is_first("keep_time"):
+            return
         runtime, wheel = self._runtime, self._wheel
         while not self.closed:
             self._earlier.clear()
@@ -172,6 +175,8 @@ class Watchdog:
 
     async def renew(self) -> None:
         """Extends leases and repeats what was left in doubt, until closed; a failure stops neither."""
+        if not self._is_first("renew"):
+            return
         runtime = self._runtime
         while not self.closed:
             self._work.clear()
@@ -284,6 +289,12 @@ class Watchdog:
                 self._start(loop)
                 self._loops += 1
             self._started = True
+
+    def _is_first(self, loop: str) -> bool:
+        """Whether nobody runs that loop yet: an interrupt right after a start has it started once more, and two
+        that repair would take each other's commands off the list."""
+        me = object()
+        return self._running.setdefault(loop, me) is me
 
     def _ms(self) -> int:
         return int(self._runtime.clock() * 1000)

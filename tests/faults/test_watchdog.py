@@ -13,8 +13,9 @@ from redis.exceptions import RedisError
 
 import pyredisson
 from pyredisson.testing import Proxy, Server
+from pyredisson.threads import start
 
-from .support import ACQUIRE, RENEW, World
+from .support import ACQUIRE, PATIENCE, RENEW, World, eventually
 
 LEASE = 0.6
 
@@ -291,3 +292,14 @@ async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(world: 
     assert not lock.lost.is_set()
     assert await world.do(lock.is_held())
     await world.do(lock.unlock())
+
+
+def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
+    """An interrupt right after a thread was started has it started again: two that repair would lose commands."""
+    with pyredisson.connect(server.url) as client, client.get_lock("a"):
+        watchdog = client._shared.watchdog
+        eventually(lambda: len(watchdog._running) == 2)
+        for loop in (watchdog.renew, watchdog.keep_time):
+            again = start(loop, "again")
+            again.join(PATIENCE)
+            assert not again.is_alive()
