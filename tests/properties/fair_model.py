@@ -1,0 +1,203 @@
+"""What fairness means: who in line has a turn to keep, and so who may take the lock; and what every step must leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import fair_java as java
+from .fair_worlds import CHANNEL, CLIENTS, LOCK, WAITERS, State, World
+
+SIGN = 1500
+"""ms for which a look or a tick is a sign of life."""
+OFFER = 2000
+"""ms for which a free lock is kept for a head of ours."""
+FOREIGN = b"java"
+"""How the names of foreign owners begin."""
+
+
+class Unfair(AssertionError):
+    """A step that it should not have come to."""
+
+
+@dataclass
+class Moment:
+    """When something happened: at the earliest and at the latest, ms."""
+
+    first: int
+    last: int
+
+
+@dataclass
+class Place:
+    """A name in line."""
+
+    foreign: bool
+    looked: Moment
+    gone: bool = False
+    """Its owner gave up."""
+
+
+@dataclass
+class Line:
+    """The line as it should be. It follows the server step by step, and says which steps are right."""
+
+    world: World
+    state: State
+    places: dict[bytes, Place] = field(default_factory=dict)
+    """In the order of arrival."""
+    ticks: dict[bytes, Moment] = field(default_factory=dict)
+    """The last of each client."""
+    free_since: Moment | None = None
+    """Since when the lock is free and the head of the line is the one that it is now."""
+    offered: Moment | None = None
+    """Since when the head knows of that from a script of ours."""
+    ends: int = 0
+    """The last millisecond of the holder's lease."""
+    torn: bool = False
+    """A key was lost: who is in line is for the server to say."""
+
+    def is_free(self) -> bool | None:
+        """Whether nobody holds the lock in the present step; None: its time may be over just now."""
+        if not self.state.holders or self.world.before > self.ends:
+            return True
+        return False if self.world.after <= self.ends else None
+
+    def keeps(self, name: bytes) -> bool | None:
+        """Whether the turn of that name is to be waited for. None: it is on the edge."""
+        before, after = self.world.before, self.world.after
+        place = self.places[name]
+        score = self.state.scores.get(name)
+        if score is None or place.gone:
+            return False
+        if place.foreign:
+            return True if score > after else False if score <= before else None
+        signs = [place.looked]
+        tick = self.ticks.get(name.partition(b":")[0])
+        if tick is not None:
+            signs.append(tick)
+        if any(sign.first > after for sign in signs):
+            # The clock was set back.
+            return None
+        if all(sign.last + SIGN < before for sign in signs):
+            return False
+        alive = any(sign.first + SIGN >= after for sign in signs)
+        if self.state.queue[:1] == [name] and self.free_since is not None:
+            if self.offered is not None and self.offered.last + OFFER <= before:
+                return False
+            if self.free_since.first + OFFER <= after:
+                return None
+        return True if alive else None
+
+    def before_me(self, name: bytes) -> bool | None:
+        """Whether anybody in line before that name, or at all if it isn't in line, keeps his turn."""
+        answer: bool | None = False
+        for other in self.state.queue:
+            if other == name:
+                break
+            kept = self.keeps(other)
+            if kept:
+                return True
+            if kept is None:
+                answer = None
+        return answer
+
+    def follow(
+        self, actor: bytes | None, now: State, *, arrives: bool = False, leaves: bool = False, ours: bool = True
+    ) -> None:
+        """Checks what a step left, which `actor` made, and remembers it. `ours`: by a script of ours."""
+        _check(now, torn=self.torn)
+        if self.torn:
+            known = self.places
+            born = Moment(self.world.before, self.world.after)
+            self.places = {
+                name: known.get(name, Place(name.startswith(FOREIGN), born, gone=now.waiters.get(name) == b"0"))
+                for name in now.queue
+            }
+            self.torn = bool(now.queue or now.scores)
+        else:
+            self._check_places(actor, now, arrives=arrives, leaves=leaves)
+        self._check_messages(now)
+        self._remember(now, ours)
+
+    def _check_places(self, actor: bytes | None, now: State, *, arrives: bool, leaves: bool) -> None:
+        old = self.state.queue
+        if arrives and actor is not None and actor in old[:-1] and now.queue[-1:] == [actor] and not self.keeps(actor):
+            # Its time was over, which it found itself, and it stands in line anew.
+            old = [name for name in old if name != actor]
+            del self.places[actor]
+        left = [name for name in old if name not in now.queue]
+        for name in left:
+            if name == actor and leaves:
+                continue
+            if self.keeps(name):
+                raise Unfair(f"{shown(name)} lost its place, though it is alive and did not give up")
+        came = [name for name in now.queue if name not in old]
+        if came not in ([], [actor]) or (came and not arrives):
+            raise Unfair(f"{[*map(shown, came)]} came into the line")
+        if now.queue != [name for name in old if name in now.queue] + came:
+            raise Unfair("the order of the line changed")
+        for name in left:
+            del self.places[name]
+        if came:
+            foreign = came[0].startswith(FOREIGN)
+            self.places[came[0]] = Place(foreign, Moment(self.world.before, self.world.after))
+            tail = old[-1] if old else None
+            if foreign and tail in self.places and not self.places[tail].foreign:
+                # Whatever ours left at the end of the line, the place of whoever comes next must last.
+                sound = self.places[tail].gone or self.keeps(tail)
+                if sound and now.scores[came[0]] < self.world.before + java.WAIT * 0.75:
+                    raise Unfair(f"{shown(came[0])} got a place that is over before its time, behind {shown(tail)}")
+
+    def _check_messages(self, now: State) -> None:
+        for channel, payload in self.world.heard:
+            name = channel.removeprefix(CHANNEL + b":")
+            if payload != b"0":
+                raise Unfair(f"{payload!r} was published")
+            anew = name in self.state.queue and name not in self.state.scores
+            if not anew and (now.queue[:1] != [name] or LOCK in now.left_of):
+                raise Unfair(f"{shown(name)} was told, and it is not its turn")
+
+    def must_tell(self, now: State) -> None:
+        """Whoever made the lock free, or found it so, must have told the next one."""
+        if now.queue and LOCK not in now.left_of and not self.tells(now):
+            raise Unfair(f"nobody told {shown(now.queue[0])} that it is next")
+
+    def tells(self, now: State) -> bool:
+        """Whether the last step told the head of the line."""
+        return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.world.heard)
+
+    def _remember(self, now: State, ours: bool) -> None:
+        world = self.world
+        if LOCK in now.left_of or not now.queue:
+            self.free_since = self.offered = None
+        elif self.free_since is None or self.state.queue[:1] != now.queue[:1] or self.free_since.first > world.after:
+            since = world.before
+            if self.state.holders and self.state.queue[:1] == now.queue[:1]:
+                since = min(since, self.ends)
+            self.free_since, self.offered = Moment(since, world.after), None
+        if ours and self.offered is None and self.free_since is not None and self.tells(now):
+            self.offered = Moment(world.before, world.after)
+        if LOCK in now.left_of:
+            self.ends = world.after + now.left_of[LOCK]
+        self.state = now
+
+
+def _check(now: State, *, torn: bool) -> None:
+    if len(now.holders) > 1:
+        raise Unfair(f"held by {[*map(shown, now.holders)]}")
+    for key in (LOCK, WAITERS, CLIENTS):
+        if now.left_of.get(key, 0) < 0:
+            raise Unfair(f"{key!r} never expires")
+    if not torn and len(set(now.queue)) < len(now.queue):
+        raise Unfair(f"the line has somebody twice: {[*map(shown, now.queue)]}")
+    if not torn and set(now.queue) != set(now.scores):
+        raise Unfair(f"the line is {[*map(shown, now.queue)]}, the scores are of {[*map(shown, now.scores)]}")
+    broken = [name for name, score in now.scores.items() if not score.is_integer()]
+    if broken:
+        raise Unfair(f"the score of {shown(broken[0])} is no whole number")
+
+
+def shown(name: bytes) -> str:
+    """An owner as the rules of the machine name it: `a1`, and `a1.2` after two changes of name."""
+    client, _, rest = name.partition(b":")
+    return client.decode().rstrip("-") + rest.decode().replace(":", ".")
