@@ -8,9 +8,9 @@ from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import command, pack, prefixed
 from pyredisson.logic import calls
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.holds import GIVEN_BACK, Owner
 from pyredisson.logic.hub import Channel
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.waiting import UNHEARD_WAIT
@@ -64,14 +64,18 @@ class FairLockLogic(LockLogic):
         settings = (self._channel, shared.fair_wait, int(doubt))
         return command(b"EVALSHA", scripts.fair_leave, len(self._keys), *self._keys, *settings, *owners)
 
-    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+    async def _acquire(self, call: Call) -> bool:
         shared = self.shared
-        turn = Turn(owner)
+        hold = self.hold_of(call.owner.id)
+        if hold is not None and hold.state is GIVEN_BACK:
+            # Its release is under way, and must not meet what this call takes.
+            call.owner.rename()
+        call.owner = turn = Turn(call.owner)
         channel = shared.hub.listening(self._own_channel(turn))
         if isinstance(channel, OwnChannel):
             turn.channel, turn.seen = channel, channel.calls
         try:
-            if await super().acquire(turn, lease, deadline):
+            if await super()._acquire(call):
                 return True
             self._give_up(turn)
             return False
@@ -79,13 +83,14 @@ class FairLockLogic(LockLogic):
             self._give_up(turn)
             raise
 
-    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+    async def _try(self, call: Call) -> float | None:
         shared = self.shared
         shared.check_open()
-        assert isinstance(owner, Turn)
-        if not owner.asked:
-            owner.asked = deadline is None or shared.clock() < deadline
-        return await super()._try(owner, lease, deadline)
+        turn = call.owner
+        assert isinstance(turn, Turn)
+        if not turn.asked:
+            turn.asked = call.deadline is None or shared.clock() < call.deadline
+        return await super()._try(call)
 
     def _give_up(self, turn: Turn) -> None:
         """Leaves the queue, in the background. Idempotent."""
@@ -94,24 +99,26 @@ class FairLockLogic(LockLogic):
         if turn.channel is not None and turn.channel.waiters:
             # Another call for the same owner waits at the same place.
             return
-        turn.left = True
         # Its place may stay in the queue, as one that is gone, until it comes to the queue's end.
         turn.owner.rename()
         self.shared.runtime.post(self.leave_command((turn.name,), doubt=False))
+        # Last: if this is interrupted it is done once more.
+        turn.left = True
 
-    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
-        assert isinstance(owner, Turn)
-        owner.freed = self.shared.runtime.signal()
+    async def _wait(self, call: Call, busy: float) -> bool:
+        turn = call.owner
+        assert isinstance(turn, Turn)
+        turn.freed = self.shared.runtime.signal()
         try:
-            return await self._stand(owner, owner.freed, lease, deadline, busy)
+            return await self._stand(call, turn, turn.freed, busy)
         except BaseException:
             # Interrupted on the way out, perhaps before it had parted.
-            self._part(owner)
+            self._part(turn)
             raise
 
-    async def _stand(self, turn: Turn, freed: Signal, lease: int | None, deadline: float | None, busy: float) -> bool:
+    async def _stand(self, call: Call, turn: Turn, freed: Signal, busy: float) -> bool:
         """Waits in line."""
-        shared = self.shared
+        shared, deadline = self.shared, call.deadline
         runtime = shared.runtime
         looked = shared.clock()
         patience = LOOK * (0.75 + runtime.jitter() / 2)
@@ -127,6 +134,7 @@ class FairLockLogic(LockLogic):
                 seen = turn.seen if channel is known else -1
             while True:
                 freed.clear()
+                shared.check_open()
                 if channel.error is not None:
                     raise channel.error
                 now = shared.clock()
@@ -135,7 +143,7 @@ class FairLockLogic(LockLogic):
                 look_at = looked + (patience if channel.confirmed else UNHEARD_WAIT)
                 if channel.calls != seen or turn.look or now >= look_at:
                     seen, turn.look = channel.calls, False
-                    again = await self._try(turn, lease, deadline)
+                    again = await self._try(call)
                     if again is None:
                         return True
                     looked = shared.clock()
@@ -234,6 +242,7 @@ class Turn(Owner):
         self.id = owner.id
         self.name = owner.name
         self.doubts = 0
+        self.asking = {}
         self.owner = owner
         self.channel: OwnChannel | None = None
         self.seen = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyredisson._core import command, pack, prefixed
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.holds import Owner
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.shared import Shared
 
 
@@ -24,14 +24,14 @@ class FencedLockLogic(LockLogic):
 
     async def lock_token(self, owner: Owner, lease: int | None) -> int:
         """Waits as long as it takes; the token of this acquire."""
-        call = _Call(self.shared, self.key)
-        await call.acquire(owner, lease, None)
-        return call.tokens[-1]
+        call = Call(owner, lease, None)
+        await self._acquire(call)
+        return call.token
 
     async def try_token(self, owner: Owner, lease: int | None, deadline: float | None) -> int | None:
         """As `acquire`, with the token of this acquire; None: not had in time."""
-        call = _Call(self.shared, self.key)
-        return call.tokens[-1] if await call.acquire(owner, lease, deadline) else None
+        call = Call(owner, lease, deadline)
+        return call.token if await self._acquire(call) else None
 
     async def newest_token(self) -> int:
         """The token that was given last, to whomever; 0: none yet, or it was deleted."""
@@ -48,21 +48,3 @@ class FencedLockLogic(LockLogic):
         """Removes the lock, whoever holds it, and the counter; was there anything."""
         payload = pack(self.shared.runtime.scripts.fenced_delete, self.key, self._newest, self._channel)
         return await self._remove(payload, "delete()")
-
-
-class _Call(FencedLockLogic):
-    """One acquire whose token is asked for.
-
-    Two calls may act for one owner at the same time: the token in the table of holds may be the other one's.
-    A list, as a call that waits does so as a copy.
-    """
-
-    __slots__ = ("tokens",)
-
-    def __init__(self, shared: Shared, key: bytes) -> None:
-        super().__init__(shared, key)
-        self.tokens: list[int] = []
-
-    def token_in(self, reply: list[int]) -> int:
-        self.tokens.append(super().token_in(reply))
-        return self.tokens[-1]

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyredisson._core import HoldFields
 from pyredisson.scripts import ScriptSet
@@ -42,7 +42,7 @@ class Owner:
     arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
     """
 
-    __slots__ = ("_prefix", "doubts", "id", "name")
+    __slots__ = ("_prefix", "asking", "doubts", "id", "name")
 
     def __init__(self, client_id: str, owner_id: int) -> None:
         self.id = owner_id
@@ -50,6 +50,8 @@ class Owner:
         self.doubts = 0
         """How often it was renamed."""
         self.name = self._prefix.encode()
+        self.asking: dict[Any, HoldKey] = {}
+        """Its acquires that are under way, each with what it asks for."""
 
     def rename(self) -> None:
         """From now on this owner takes locks under a new name; holds that it has keep theirs."""

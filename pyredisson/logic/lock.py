@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from copy import copy
+from collections.abc import Coroutine, Hashable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -43,6 +42,23 @@ def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     )
 
 
+class Call:
+    """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner."""
+
+    __slots__ = ("crossed", "deadline", "lease", "owner", "token", "took")
+
+    def __init__(self, owner: Owner, lease: int | None, deadline: float | None) -> None:
+        self.owner = owner
+        self.lease = lease
+        self.deadline = deadline
+        self.took = False
+        """Whether it was this call that got the lock."""
+        self.token = 0
+        """The fencing token that it got."""
+        self.crossed = False
+        """Whether its owner gave the lock back while it was asking."""
+
+
 class LockLogic:
     """What a lock does; owners and durations come in checked.
 
@@ -50,7 +66,7 @@ class LockLogic:
     `renewal`; or by another way of waiting, `_wait`.
     """
 
-    __slots__ = ("_channel", "_took", "key", "place", "shared")
+    __slots__ = ("_channel", "key", "place", "shared")
 
     prefix = CHANNEL
     """Of the channel on which a release is published."""
@@ -65,7 +81,6 @@ class LockLogic:
         self.place: Hashable = key
         """The lock in the table of holds."""
         self._channel = prefixed(self.prefix, key)
-        self._took = False
 
     def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         """Takes the lock, or counts up to `count` holds; idempotent. `waits`: whoever asks is going to wait.
@@ -87,54 +102,49 @@ class LockLogic:
         """Removes the lock whoever holds it. Its reply is 1 if anything was removed."""
         return pack(self.shared.runtime.scripts.lock_force_release, self.key, self._channel)
 
-    def token_in(self, reply: list[int]) -> int:
-        """The fencing token in the reply of an acquire that took the lock."""
-        (token,) = reply
-        return token
-
     def abandon_command(self, hold: Hold) -> bytes:
         """What frees the lock of that hold, when the client is closed."""
         return self.release_command(hold.owner, 0)
 
-    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+    def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> Coroutine[Any, Any, bool]:
         """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.
 
         The lease is in milliseconds; None: kept until released, renewed by the watchdog.
         """
-        busy = await self._try(owner, lease, deadline)
+        return self._acquire(Call(owner, lease, deadline))
+
+    async def _acquire(self, call: Call) -> bool:
+        busy = await self._try(call)
         if busy is None:
             return True
-        if deadline is not None and self.shared.clock() >= deadline:
+        if call.deadline is not None and self.shared.clock() >= call.deadline:
             return False
-        # A copy of this call's own: another call for the same owner may take the lock while this one waits.
-        call = copy(self)
-        call._took = False
         try:
-            return await call._wait(owner, lease, deadline, busy)
+            return await self._wait(call, busy)
         except BaseException:
             # Interrupted on the way out with the lock in its hands.
-            hold = self.hold_of(owner.id)
-            if call._took and hold is not None and hold.state is HELD:
-                self.settle(owner, hold, hold.count - 1)
+            hold = self.hold_of(call.owner.id)
+            if call.took and hold is not None and hold.state is HELD:
+                self.settle(call.owner, hold, hold.count - 1)
             raise
 
-    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+    async def _wait(self, call: Call, busy: float) -> bool:
         """What `acquire` does after a first try that told it to wait `busy` seconds at most."""
-        return await waiting.until(
-            self.shared, self._channel, lambda: self._try(owner, lease, deadline), busy, deadline
-        )
+        return await waiting.until(self.shared, self._channel, lambda: self._try(call), busy, call.deadline)
 
-    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+    async def _try(self, call: Call) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
         shared = self.shared
         if shared.closed:
             shared.check_open()
+        owner, lease, deadline = call.owner, call.lease, call.deadline
         key = (self.place, owner.id)
         hold = shared.holds.table.get(key)
         now = shared.clock()
         under = None
         if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
-            under, hold = (hold if hold.state is LOST else None), None
+            under = self._ended(owner, hold)
+            hold = None
         ms = shared.lease if lease is None else lease
         if hold is None:
             count, name = 1, owner.name + self.field_suffix
@@ -143,7 +153,7 @@ class LockLogic:
         runtime = shared.runtime
         doubts = owner.doubts
         payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
-        token = 0
+        owner.asking[call] = key
         try:
             try:
                 busy = await runtime.send(payload)
@@ -157,10 +167,13 @@ class LockLogic:
                     on_doubt=owner.rename,
                 )
             if busy.__class__ is list:
-                token = self.token_in(busy)
+                (call.token,) = busy
                 busy = None
-            if busy is None:
-                ends = now + ms / 1000
+            if call.crossed:
+                if busy is None:
+                    # Another call may have given back what this one got, under the same name.
+                    runtime.post(self.undo_command(name))
+            elif busy is None:
                 if hold is not None and hold.state is not HELD:
                     # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
                     under, hold = hold, None
@@ -169,6 +182,7 @@ class LockLogic:
                     hold = shared.holds.table.get(key)
                     if hold is not None and (hold.state is not HELD or hold.owner != name):
                         hold = None
+                ends = now + ms / 1000
                 if hold is None:
                     hold = Hold(key, self, name, lease, ends, under and buried(under), HELD)
                     shared.holds.table[key] = hold
@@ -178,10 +192,10 @@ class LockLogic:
                     hold.ends = max(hold.ends, ends)
                     shared.watchdog.watch_nested(hold, now)
                 # The replies of two calls of this owner may come in the other order.
-                hold.token = max(hold.token, token)
+                hold.token = max(hold.token, call.token)
                 if shared.closed:
                     shared.check_open()
-                self._took = True
+                call.took = True
                 return None
         except BaseException as error:
             if owner.doubts != doubts or not isinstance(error, RedisError):
@@ -192,12 +206,30 @@ class LockLogic:
                     owner.rename()
                     runtime.post(self.undo_command(name))
             raise
+        finally:
+            owner.asking.pop(call, None)
+        return await self._refused(call, hold, busy)
+
+    async def _refused(self, call: Call, hold: Hold | None, busy: int) -> float | None:
+        """What to do when the lock wasn't had, though `hold` was to be counted further: as `_try`."""
+        shared = self.shared
+        if call.crossed:
+            call.crossed = False
+            return await self._try(call)
         if hold is not None:
             shared.holds.lose(hold, GONE)
             if busy == FREE:
-                return await self._try(owner, lease, deadline)
+                return await self._try(call)
         # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
         return (shared.lease if busy < 0 else min(busy + 1, shared.lease)) / 1000
+
+    def _ended(self, owner: Owner, hold: Hold) -> Hold | None:
+        """A hold that was lost, and has still to be given back."""
+        if hold.state is LOST:
+            return hold
+        # Its release is under way, and must not meet what is taken now.
+        owner.rename()
+        return None
 
     def settle(self, owner: Owner, hold: Hold, count: int) -> None:
         """Leaves `owner` with `count` holds: here at once, on the server in the background. Idempotent.
@@ -240,6 +272,8 @@ class LockLogic:
             if proven and not count:
                 # Before the release is sent: a renewal that finds the key gone must not call that a loss.
                 hold.state = GIVEN_BACK
+                if owner.asking:
+                    self._cross(owner, hold)
             try:
                 reply = await runtime.send(payload)
             except (Cut, RedisError) as problem:
@@ -260,6 +294,13 @@ class LockLogic:
             shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
             raise LockLostError(self.loss_of(owner, hold))
+
+    def _cross(self, owner: Owner, hold: Hold) -> None:
+        """Other calls of this owner ask for what is given back here, under the name that is freed."""
+        for call, key in list(owner.asking.items()):
+            if key == hold.key:
+                call.crossed = True
+                owner.rename()
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""

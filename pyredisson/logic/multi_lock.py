@@ -131,7 +131,7 @@ async def _extend(member: LockLogic, owner: Owner, hold: Hold, lease: int) -> No
         )
     if reply is None or reply.__class__ is list:
         if reply is not None:
-            hold.token = member.token_in(reply)
+            (hold.token,) = reply
         if hold.state is HELD:
             hold.ends = max(hold.ends, sent_at + lease / 1000)
             shared.watchdog.watch_nested(hold, sent_at)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from pyredisson.errors import LockAlreadyHeldError
 from pyredisson.logic.holds import Owner, shown
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.lock import Call, LockLogic
 
 
 class NonReentrantLockLogic(LockLogic):
@@ -15,17 +18,17 @@ class NonReentrantLockLogic(LockLogic):
 
     __slots__ = ()
 
-    async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
+    def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> Coroutine[Any, Any, bool]:
         """As `LockLogic.acquire`; `LockAlreadyHeldError` for the holder, before anything is sent."""
         # Two calls for one owner at the same moment: under names of their own the server gives it to only one.
-        return await super().acquire(owner.apart(), lease, deadline)
+        return super().acquire(owner.apart(), lease, deadline)
 
-    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
-        self._refuse_holder(owner)
-        busy = await super()._try(owner, lease, deadline)
+    async def _try(self, call: Call) -> float | None:
+        self._refuse_holder(call.owner)
+        busy = await super()._try(call)
         if busy is not None:
             # Perhaps it is another call for this owner that got it.
-            self._refuse_holder(owner)
+            self._refuse_holder(call.owner)
         return busy
 
     def _refuse_holder(self, owner: Owner) -> None:

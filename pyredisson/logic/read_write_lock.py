@@ -9,7 +9,7 @@ from pyredisson.errors import LockNotHeldError, LockUpgradeError
 from pyredisson.logic import waiting
 from pyredisson.logic.holds import HELD, Hold, Owner, owner_id, shown
 from pyredisson.logic.hub import Channel
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.scripts import ScriptSet
 
@@ -82,13 +82,13 @@ class SideLogic(LockLogic):
     def named(self, owner: Owner) -> str:
         return f"{shown(self.side)} {super().named(owner)}"
 
-    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
+    async def _wait(self, call: Call, busy: float) -> bool:
         return await waiting.until(
             self.shared,
             self._channel,
-            lambda: self._try(owner, lease, deadline),
+            lambda: self._try(call),
             busy,
-            deadline,
+            call.deadline,
             kind=Turns,
             need=self.need,
         )
@@ -177,10 +177,10 @@ class WriteLogic(SideLogic):
         """Whether anyone writes."""
         return bool(await self._call(command(b"HGET", self.key, b"mode")) == WRITE)
 
-    async def _try(self, owner: Owner, lease: int | None, deadline: float | None) -> float | None:
+    async def _try(self, call: Call) -> float | None:
         # At every look: whoever shares this owner's name may have begun to read meanwhile.
-        self._refuse_upgrade(owner)
-        return await super()._try(owner, lease, deadline)
+        self._refuse_upgrade(call.owner)
+        return await super()._try(call)
 
     def _refuse_upgrade(self, owner: Owner) -> None:
         holds = self.shared.holds

@@ -199,7 +199,7 @@ class RedLockLogic(GroupLogic):
     async def _release(self, marks: list[Mark], patience: float) -> Race:
         race = Race(self.shared.runtime)
         for number, mark in enumerate(marks):
-            race.start(number, _released(mark.member, mark.owner, mark.hold))
+            race.start(number, _released(mark))
         await race.wait(patience, min(self.quorum, len(marks)), len(marks))
         race.close()
         for mark in marks:
@@ -211,7 +211,7 @@ class RedLockLogic(GroupLogic):
         race = Race(self.shared.runtime)
         for number, (member, owner) in enumerate(zip(self.members, party.owners, strict=True)):
             if member.hold_of(owner.id) is None:
-                race.start(number, _released(member, owner, None))
+                race.start(number, _refused(member, owner))
         await race.wait(self._patience(None), 1, 1)
         race.close()
         # Each has raised: that it isn't held, or why that can't be told.
@@ -226,9 +226,19 @@ def _drift(lease: int) -> float:
     return DRIFT * lease / 1000 + LEAST_DRIFT
 
 
-def _released(member: LockLogic, owner: Owner, hold: Hold | None) -> Operation:
+def _released(mark: Mark) -> Operation:
     async def release() -> bool:
-        await member.release(owner, hold)
+        # A thread may begin when its time is over already, and what it should do is done.
+        if mark.hold.count > mark.target:
+            await mark.member.release(mark.owner, mark.hold)
+        return True
+
+    return release
+
+
+def _refused(member: LockLogic, owner: Owner) -> Operation:
+    async def release() -> bool:
+        await member.release(owner, None)
         return True
 
     return release

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pyredisson.backoff import Backoff
-from pyredisson.logic.holds import Owner
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.shared import Shared
 
 LONGEST_SLEEP = 0.25
@@ -21,8 +20,8 @@ class SpinLockLogic(LockLogic):
         self._channel = b""
         self._backoff = backoff
 
-    async def _wait(self, owner: Owner, lease: int | None, deadline: float | None, busy: float) -> bool:
-        shared = self.shared
+    async def _wait(self, call: Call, busy: float) -> bool:
+        shared, deadline = self.shared, call.deadline
         for delay in self._backoff.delays(shared.runtime.jitter):
             now = shared.clock()
             if deadline is not None and now >= deadline:
@@ -30,7 +29,7 @@ class SpinLockLogic(LockLogic):
             # No later than the end of the holder's lease, and once more at the very end of the wait.
             until = now + min(delay, busy)
             await self._sleep(until if deadline is None else min(until, deadline))
-            again = await self._try(owner, lease, deadline)
+            again = await self._try(call)
             if again is None:
                 return True
             busy = again
