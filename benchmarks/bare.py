@@ -12,6 +12,7 @@ from typing import Any
 
 import hiredis
 
+import pyredisson
 from pyredisson.testing import Server
 
 LEASE = b"30000"
@@ -36,6 +37,29 @@ class Commands:
         self.channel = b"redisson_lock__channel:{%s}" % key
         self.acquire: Command = (b"EVALSHA", acquire_sha, b"1", key, owner.encode(), b"1", LEASE)
         self.release: Command = (b"EVALSHA", release_sha, b"1", key, self.channel, owner.encode(), b"0")
+
+
+class FairCommands:
+    """The same of the fair lock, for an owner who waits his turn."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        owner = f"{uuid.uuid4()}:{2**32}".encode()
+        with pyredisson.connect(server.url) as client:
+            lock = client.get_fair_lock(name)
+            # Loads the scripts, and learns which form of them the server takes.
+            lock.lock()
+            lock.unlock()
+            logic = lock._logic
+            self.acquire = parsed(logic.acquire_command(owner, 1, int(LEASE), waits=True))
+            self.release = parsed(logic.release_command(owner, 0))
+        self.channel = b"redisson_lock__channel:{%s}:%s" % (name.encode(), owner)
+
+
+def parsed(payload: bytes) -> Command:
+    """A command as it stands on the wire, as a tuple."""
+    reader = hiredis.Reader()
+    reader.feed(payload)
+    return tuple(reader.gets())
 
 
 class BareSocket:

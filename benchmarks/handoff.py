@@ -6,7 +6,7 @@ import multiprocessing
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from statistics import median
@@ -16,7 +16,7 @@ import redis
 
 import pyredisson
 from benchmarks import Row, Target
-from benchmarks.bare import BareSocket, Commands
+from benchmarks.bare import BareSocket, Commands, FairCommands
 from benchmarks.measure import Samples, interleave, one_core
 from pyredisson.testing import Server
 
@@ -24,6 +24,7 @@ HOLD = 0.005
 """Seconds until the other side is surely waiting."""
 POLL = 0.1
 """Seconds between two looks of redis-py's lock."""
+BARE, OURS, THEIRS, FAIR = "bare sockets", "pyredisson", "redis-py Lock", "fair "
 AT_ONCE = 10
 """Hand-offs of one contender in a round."""
 
@@ -31,22 +32,31 @@ AT_ONCE = 10
 def rows(*, quick: bool) -> list[Row]:
     """Where the scheduler likes, which is what the target is about, and on one core."""
     rounds = 8 if quick else 50
-    return [_row("hand-off", rounds, pinned=False), _row("hand-off *", rounds, pinned=True)]
+    spread = _measure(rounds, polling=True)
+    with one_core():
+        pinned = _measure(rounds, polling=False)
+    return [
+        _row("hand-off", spread, "", Target("ratio", "<=", 1.5), THEIRS),
+        _row("hand-off *", pinned, ""),
+        _row("fair hand-off", spread, FAIR, Target("ratio", "<=", 1.7)),
+        _row("fair hand-off *", pinned, FAIR),
+    ]
 
 
-def _row(name: str, rounds: int, *, pinned: bool) -> Row:
-    with one_core() if pinned else nullcontext():
-        samples = _measure(rounds, polling=not pinned)
+def _row(name: str, samples: Samples, kind: str, target: Target | None = None, *others: str) -> Row:
     return Row(
         name=name,
-        what="from before unlock() to after lock() in another process that waits, beside two bare sockets"
-        + (", all on one core" if pinned else ""),
+        what=f"from before unlock() to after lock() in another process that waits for the {kind}lock, "
+        "beside two bare sockets" + ("" if target else ", all on one core"),
         unit="ms",
-        ours=samples.median("pyredisson"),
-        baselines=samples.medians("pyredisson"),
-        ratio=samples.ratio("pyredisson", "bare sockets"),
-        target=None if pinned else Target("ratio", "<=", 1.5),
+        ours=samples.median(kind + OURS),
+        baselines={other.removeprefix(kind): samples.median(other) for other in (kind + BARE, *others)},
+        ratio=samples.ratio(kind + OURS, kind + BARE),
+        target=target,
     )
+
+
+AllCommands = tuple[Commands, FairCommands]
 
 
 class _Side(Protocol):
@@ -59,7 +69,7 @@ class _Side(Protocol):
 class _Bare:
     """Two sockets in one thread: one hears of releases, the other asks for the lock."""
 
-    def __init__(self, port: int, commands: Commands) -> None:
+    def __init__(self, port: int, commands: Commands | FairCommands) -> None:
         self._commands = commands
         self._line = BareSocket(port)
         self._messages = BareSocket(port)
@@ -99,30 +109,41 @@ def _measure(rounds: int, *, polling: bool) -> Samples:
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     with Server() as server:
-        process = spawn.Process(target=_other_process, args=(server.url, server.port, Commands(server, "bare"), there))
+        process = spawn.Process(target=_other_process, args=(server.url, server.port, _commands(server), there))
         process.start()
         try:
-            with _sides(server.url, server.port, Commands(server, "bare")) as sides:
+            with _sides(server.url, server.port, _commands(server)) as sides:
                 contenders: dict[str, Callable[[], float]] = {
-                    "bare sockets": partial(_hand_offs, sides, "bare sockets", here),
-                    "pyredisson": partial(_hand_offs, sides, "pyredisson", here),
+                    name: partial(_hand_offs, sides, name, here) for name in sides if name != THEIRS
                 }
                 if polling:
-                    contenders["redis-py Lock"] = partial(_hand_off, sides, "redis-py Lock", here, POLL)
+                    contenders[THEIRS] = partial(_hand_off, sides, THEIRS, here, POLL)
                 return interleave(contenders, rounds)
         finally:
             here.send(None)
             process.join()
 
 
+def _commands(server: Server) -> AllCommands:
+    """What the bare sockets of one process send."""
+    return Commands(server, "bare"), FairCommands(server, "bare fair")
+
+
 @contextmanager
-def _sides(url: str, port: int, commands: Commands) -> Iterator[dict[str, _Side]]:
+def _sides(url: str, port: int, commands: AllCommands) -> Iterator[dict[str, _Side]]:
     with ExitStack() as stack:
         client = stack.enter_context(pyredisson.connect(url))
         plain = stack.enter_context(redis.Redis(host=Server.host, port=port))
-        bare = _Bare(port, commands)
+        bare, fair = (_Bare(port, each) for each in commands)
         stack.callback(bare.close)
-        yield {"bare sockets": bare, "pyredisson": client.get_lock("ours"), "redis-py Lock": _RedisPy(plain)}
+        stack.callback(fair.close)
+        yield {
+            BARE: bare,
+            OURS: client.get_lock("ours"),
+            FAIR + BARE: fair,
+            FAIR + OURS: client.get_fair_lock("ours fair"),
+            THEIRS: _RedisPy(plain),
+        }
 
 
 def _hand_offs(sides: dict[str, _Side], name: str, orders: Connection) -> float:
@@ -141,7 +162,7 @@ def _hand_off(sides: dict[str, _Side], name: str, orders: Connection, poll: floa
     return (after - before) / 1e6
 
 
-def _other_process(url: str, port: int, commands: Commands, orders: Connection) -> None:
+def _other_process(url: str, port: int, commands: AllCommands, orders: Connection) -> None:
     """Takes the lock that it is told to take, and says when it had it."""
     with _sides(url, port, commands) as sides:
         while (name := orders.recv()) is not None:
