@@ -91,6 +91,10 @@ if not stay() then
     end
     redis.call('ZADD', KEYS[3], text(score), owner)
     redis.call('RPUSH', KEYS[2], owner)
+    if offered_at(owner) then
+        -- At a former place, which Redisson has dropped.
+        redis.call('HDEL', KEYS[4], OFFERED)
+    end
     redis.call('HSET', KEYS[4], owner, text(now))
 end
 redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(left, 0)))

@@ -15,9 +15,10 @@
 -- redis-cli --eval fair_leave.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000 0 me:1
 local wait, doubt = tonumber(ARGV[2]), ARGV[3] == '1'
 -- include: fair_queue
-local found, turn, gone = 0, false, {}
+local found, turn = 0, false
 for i = 4, #ARGV do
     local owner = ARGV[i]
+    local score = redis.call('ZSCORE', KEYS[3], owner)
     local here = true
     if doubt and redis.call('HEXISTS', KEYS[1], owner) == 1 then
         redis.call('DEL', KEYS[1])
@@ -27,13 +28,15 @@ for i = 4, #ARGV do
         turn = true
     elseif redis.call('LINDEX', KEYS[2], -1) == owner then
         drop(owner, 'RPOP')
-    elseif redis.call('ZSCORE', KEYS[3], owner) then
-        -- To search a long queue would cost everybody: it is dropped when it comes to an end of the queue. Redisson
-        -- drops it by its score, from which it also reckons the score of whoever comes next: so not much below now.
-        redis.call('ZADD', KEYS[3], 'XX', text(now), owner)
-        redis.call('HSET', KEYS[4], owner, 0)
-    else
+    elseif not score then
         here = false
+    elseif redis.call('HGET', KEYS[4], owner) ~= '0' then
+        -- To search a long queue would cost everybody: it is dropped when it comes to an end of the queue. Redisson
+        -- drops it by its score, and reckons from it the score of whoever comes next. So without what it had for
+        -- itself it keeps what it has for Redisson's waiters before it: when they are served, it is over.
+        score = score - wait - math.max(redis.call('PTTL', KEYS[1]), 0)
+        redis.call('ZADD', KEYS[3], 'XX', text(math.max(score, now)), owner)
+        redis.call('HSET', KEYS[4], owner, 0)
     end
     if here then
         found = found + 1

@@ -858,6 +858,43 @@ class TestBesideJava:
         at.release(A)
         assert at.acquire(B) is None
 
+    def test_java_behind_one_who_gave_up_behind_java(self, at: Fair) -> None:
+        """From the place of the one who is gone Java reckons those that come next; none of them is dropped."""
+        first, second, third = Java(at, JAVA), Java(at, COFFEE), Java(at, f"{COFFEE}3")
+        at.acquire(A)
+        first.acquire()
+        second.acquire()
+        at.acquire(B)
+        third.acquire()
+        for _ in range(2):
+            at.leave(B)
+            assert 599 < at.score(B) <= 601
+        third.give_up()
+        assert at.queue() == [JAVA, COFFEE, B]
+        third.acquire()
+        at.acquire(C)
+        at.release(A)
+        for waiter in (first, second, third):
+            assert waiter.acquire() is None
+            assert waiter.release() == 1
+        assert at.queue() == [C]
+        assert at.acquire(C) is None
+
+    def test_java_drops_an_offer_to_ours(self, at: Fair) -> None:
+        """It comes again, and must have its time to take the lock."""
+        java = Java(at, JAVA)
+        at.acquire(A)
+        at.acquire(B)
+        java.acquire()
+        at.release(A)
+        at.redis.hset(WAITERS, ":offered", f"{at.now() - 5_000} {B}")
+        at.redis.zincrby(SCORES, -5_000, B)
+        assert java.acquire() is None
+        at.acquire(B)
+        java.release()
+        assert at.acquire(C) == 2_000
+        assert at.queue() == [B, C]
+
     def test_java_behind_one_who_gave_up(self, at: Fair) -> None:
         java, coffee = Java(at, JAVA), Java(at, COFFEE)
         at.acquire(A)
