@@ -87,8 +87,7 @@ class GroupLogic:
         return [
             Mark(member, owner, of_member, count - 1)
             for member, owner, of_member, count in members
-            # One that was not had for the innermost level isn't given back with it.
-            if of_member is not None and count >= hold.depth
+            if of_member is not None
         ][::-1]
 
     def taken(self, party: Party, taken: Sequence[object]) -> list[Mark]:
@@ -140,10 +139,11 @@ class GroupHold:
         """`holds`: of each member; None: that one was not had."""
         self._group = group
         self._watches: dict[Callable[[Any], None], _Watch] = {}
-        self.holds = holds
         self.counts = [0 if hold is None else hold.count for hold in holds]
         self.depth = sorted(self.counts, reverse=True)[group.quorum - 1]
         """How often the group is held: so often a quorum of its members is."""
+        self.holds = [None if hold is None or hold.count < self.depth else hold for hold in holds]
+        """One that was not had for the innermost level neither counts for it, nor is given back with it."""
 
     @property
     def state(self) -> State:

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic.group import GroupHold, GroupLogic, Mark, Party
-from pyredisson.logic.holds import LOST, Hold, Owner
+from pyredisson.logic.holds import HELD, LOST, Hold, Owner
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.race import Operation, Race
 
@@ -124,19 +124,21 @@ class RedLockLogic(GroupLogic):
             raise
 
     def _to_ask(self, party: Party) -> list[int]:
-        """The members to ask: a nested acquire counts for those that are held, so that giving back finds them."""
+        """The members to ask; a nested acquire counts for those that the outer one has, so that each level is whole."""
         now = self.shared.clock()
-        held = []
-        free = []
+        hold = self.hold_of(party.id)
+        nested = hold is not None and self.proven(hold)
+        asked = []
         for number, (member, owner) in enumerate(zip(self.members, party.owners, strict=True)):
             member.shared.check_open()
-            place = (member.place, owner.id)
-            if member.shared.holds.live(place) is not None:
-                held.append(number)
             # One that hangs is not asked again and again.
-            if now - member.shared.asked.get(place, -FORGOTTEN) >= FORGOTTEN:
-                free.append(number)
-        return held if len(held) >= self.quorum else free
+            wanted = now - member.shared.asked.get((member.place, owner.id), -FORGOTTEN) >= FORGOTTEN
+            if hold is not None and nested:
+                of_member = hold.holds[number]
+                wanted = wanted and of_member is not None and of_member.state is HELD
+            if wanted:
+                asked.append(number)
+        return asked
 
     def _ask(self, race: Race, party: Party, number: int, lease: int | None, until: float) -> None:
         member, owner = self.members[number], party.owners[number]
