@@ -8,8 +8,8 @@ from pyredisson.lock import Lock
 class FairLock(Lock):
     """A reentrant lock that is had in the order in which it was asked for, by Python and Java Redisson alike.
 
-    A waiter that dies, or whose process stands still, is passed over: within about two seconds if others of
-    pyredisson wait, else within about five; one of Java's when its place has run out, as Java does it. A
+    A waiter that dies, or whose process stands still, is passed over within about two seconds while others of
+    pyredisson wait; where only Java does, by Java's rules, after minutes, as Java's own waiters are. A
     client whose threads get no time for 1.5 seconds (a paused process) may lose its places; its waiters then
     queue anew.
     """
