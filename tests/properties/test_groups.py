@@ -115,6 +115,10 @@ class Machine(RuleBasedStateMachine):
             known.append(None if hold is None or hold.state is not HELD else (hold.owner.decode(), hold.count))
         return known
 
+    def counts(self) -> list[int]:
+        """Of each member: how often the first owner holds it."""
+        return [0 if each is None else each[1] for each in self.holds(0)]
+
     def acquire(self, party: int, lease: int | None = None) -> bool | None:
         """None: it raised."""
         try:
@@ -291,13 +295,39 @@ def redises(servers: list[Server]) -> Iterator[list[Any]]:
         each.close()
 
 
-@pytest.mark.parametrize("kind", [AllOrNothing, MajorityOrNothing])
-def test_groups(
-    servers: list[Server], redises: list[Any], kind: type[Machine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nobody waits for what the test holds up.
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for what the test holds up."""
     monkeypatch.setattr(red_lock, "PART", 0.0)
     monkeypatch.setattr(red_lock, "LEAST_PATIENCE", 0.0005)
+
+
+def test_a_member_that_failed_the_inner_level_stays_with_the_outer(servers: list[Server], redises: list[Any]) -> None:
+    story = MajorityOrNothing(servers, redises)
+    assert story.acquire(0)
+    story.clients[1].fates = [Fate.NOT_SENT]
+    assert story.acquire(0)
+    assert story.counts() == [2, 1, 2]
+    story.release(0)
+    assert story.counts() == [1, 1, 1]
+    story.teardown()
+
+
+def test_a_release_that_begins_late_is_no_second_one(servers: list[Server], redises: list[Any]) -> None:
+    story = MajorityOrNothing(servers, redises)
+    assert story.acquire(0)
+    assert story.acquire(0)
+    story.clients[0].slow = [False, True, False]
+    story.release(0)
+    assert len(story.clients[0].stragglers) == 1
+    story.catch_up()
+    assert story.counts() == [1, 1, 1]
+    assert [list(found.values()) for found in story.found()] == [[1], [1], [1]]
+    story.teardown()
+
+
+@pytest.mark.parametrize("kind", [AllOrNothing, MajorityOrNothing])
+def test_groups(servers: list[Server], redises: list[Any], kind: type[Machine]) -> None:
     machine: Any = lambda: kind(servers, redises)  # noqa: E731
     run_state_machine_as_test(
         machine,
