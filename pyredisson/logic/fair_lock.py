@@ -8,8 +8,8 @@ from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import command, pack, prefixed
 from pyredisson.logic import calls
-from pyredisson.logic.holds import GIVEN_BACK, Owner
-from pyredisson.logic.hub import Channel
+from pyredisson.logic.fair_line import Line, OwnChannel, Turn
+from pyredisson.logic.holds import GIVEN_BACK
 from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
@@ -196,7 +196,7 @@ class FairLockLogic(LockLogic):
         with shared.hub.mutex:
             line = shared.lines.get(self.key)
             if line is None:
-                line = shared.lines[self.key] = Line(self)
+                line = shared.lines[self.key] = Line(self._farewell)
             line.tick_at = min(line.tick_at, tick_at)
             line.turns[turn] = None
             # Not the one who is next: that would hand over the lead with every lock.
@@ -223,6 +223,9 @@ class FairLockLogic(LockLogic):
                 if line.leader.freed is not None:
                     line.leader.freed.set()
 
+    def _farewell(self, owners: list[bytes]) -> bytes:
+        return self.leave_command(owners, doubt=True)
+
     def _own_channel(self, turn: Turn) -> bytes:
         return b"%b:%b" % (self._channel, turn.name)
 
@@ -231,71 +234,3 @@ class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic):
     """The fair lock that its holder can't take again."""
 
     __slots__ = ()
-
-
-class Turn(Owner):
-    """An owner during one acquire. It keeps its name, by which it has its place in the queue, whatever is in doubt."""
-
-    __slots__ = ("asked", "channel", "freed", "left", "look", "owner", "seen")
-
-    def __init__(self, owner: Owner) -> None:
-        self.id = owner.id
-        self.name = owner.name
-        self.doubts = 0
-        self.asking = {}
-        self.owner = owner
-        self.channel: OwnChannel | None = None
-        self.seen = 0
-        """How often that channel had called when the acquire was sent."""
-        self.freed: Signal | None = None
-        self.look = False
-        """Whether to look again, though nothing was published."""
-        self.asked = False
-        """Whether it may stand in the queue."""
-        self.left = False
-        """Whether it was taken out again."""
-
-    def rename(self) -> None:
-        self.doubts += 1
-        self.owner.rename()
-
-
-class OwnChannel(Channel):
-    """The channel of one waiter. The signal that a call sets may mean something else as well, so calls are counted."""
-
-    __slots__ = ("calls",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def wake(self, supply: int) -> None:
-        self.calls += 1
-        super().wake(supply)
-
-    def wake_all(self) -> None:
-        self.calls += 1
-        super().wake_all()
-
-
-class Line:
-    """One client's waiters for one lock."""
-
-    __slots__ = ("_lock", "known", "leader", "tick_at", "turns")
-
-    def __init__(self, lock: FairLockLogic) -> None:
-        self._lock = lock
-        self.turns: dict[Turn, None] = {}
-        self.leader: Turn | None = None
-        """Who ticks."""
-        self.tick_at = float("inf")
-        self.known = False
-        """Whether there was a tick."""
-
-    def farewell(self) -> bytes:
-        """The command that takes them all out of the queue, when the client is closed."""
-        turns = list(self.turns)
-        for turn in turns:
-            turn.left = True
-        # An acquire may be under way.
-        return self._lock.leave_command([turn.name for turn in turns], doubt=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ID_BYTES = 16
 MOST_AT_ONCE = 1_000_000
 """Permits in one command: servers take only little more."""
+SOME_ENDED = -2
 PASSED_ON = b"+"
 """Before a number of free permits that one waiter found, and leaves to others who need less."""
 
@@ -39,13 +40,12 @@ class ExpirablePermitChannel(PermitChannel):
 
 
 class Attempt:
-    """One acquire: all its tries are for the same ids."""
+    """One acquire: all its tries are for the same ids, so that it takes its permits once."""
 
     __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "ids", "sent_at")
 
     def __init__(self, logic: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None) -> None:
-        random = urandom(ID_BYTES * permits)
-        self.ids = [random[i : i + ID_BYTES] for i in range(0, len(random), ID_BYTES)]
+        self.ids = _new_ids(permits)
         self.sent_at = 0.0
         """When the copy was sent that took them: their leases don't begin before that."""
         self._logic = logic
@@ -84,6 +84,13 @@ class Attempt:
             return None
         self._unsettled = self._doubted
         left, self._free = reply
+        if left == SOME_ENDED:
+            # An earlier copy's, whose reply was lost. What is left of them is given back, and others are taken.
+            self._doubt()
+            logic.settle(self.ids)
+            self.ids = _new_ids(len(self.ids))
+            self._doubted = self._unsettled = False
+            return await self.take()
         return LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
 
     async def take_again(self) -> float | None:
@@ -103,3 +110,8 @@ class Attempt:
         self._doubted = True
         # A copy looks whether this one was withdrawn.
         self._logic.shared.doubtful_permits.add(self.ids[0])
+
+
+def _new_ids(permits: int) -> list[bytes]:
+    random = urandom(ID_BYTES * permits)
+    return [random[i : i + ID_BYTES] for i in range(0, len(random), ID_BYTES)]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
 
 from pyredisson.config import Config
 from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
+from pyredisson.logic.fair_line import Line
 from pyredisson.logic.holds import GIVEN_BACK, Hold, HoldKey, Holds, Owner
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.once import Lanes
 from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.runtime import Runtime
-
-if TYPE_CHECKING:
-    from pyredisson.logic.fair_lock import Line
 
 FIRST_OWN_ID = 2**32
 """Owners' ids below this one are for the user to give (`owner=`)."""
