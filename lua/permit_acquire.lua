@@ -7,7 +7,8 @@
 -- ARGV[1]    its channel
 -- ARGV[2]    lease, ms (-1: endless)
 -- ARGV[i+2]  an id for each permit wanted: new ones, by which a second run knows that the first one took them
--- returns    nil: taken; else how long the next permit in use lasts, ms (-1: endless), and how many are free
+-- returns    nil: taken; else how long the next permit in use lasts, ms (-1: endless), and how many are free;
+--            -2 and 0: an earlier copy took them, and some have ended since
 --
 -- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 , redisson_sc:{p} 30000 0123456789abcdef
 local forever = 922337203685477
@@ -22,18 +23,24 @@ ends = string.format('%.0f', ends)
 if redis.call('EXISTS', KEYS[3]) == 1 then
     return {-1, 0}
 end
-local taken = false
+local wanted = #ARGV - 2
+local there = 0
 for i = 3, #ARGV do
-    taken = taken or redis.call('ZSCORE', KEYS[2], ARGV[i])
+    if redis.call('ZSCORE', KEYS[2], ARGV[i]) then
+        there = there + 1
+    end
 end
-if taken then
-    -- Only those that are still there: some may have been given back before this copy came.
+if there == wanted then
     for i = 3, #ARGV do
         redis.call('ZADD', KEYS[2], 'XX', ends, ARGV[i])
     end
     return false
 end
-local wanted = #ARGV - 2
+if there > 0 then
+    -- Others may have those by now that had ended before this copy came. Or it comes so late that some were given
+    -- back, and the rest is none of its business.
+    return {-2, 0}
+end
 local free = redis.call('GET', KEYS[1])
 -- No more than needed, and the others another time: a million at once would hold up everybody.
 local limit = wanted - math.min(tonumber(free or 0), 0)

