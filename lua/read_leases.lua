@@ -5,6 +5,12 @@ local function lease_key(reader, hold)
     return leases .. reader .. ':rwlock_timeout:' .. hold
 end
 
+-- How long a hold lasts, ms; below zero: it has ended. In its last millisecond PTTL says 0 of a lease that counts.
+local function time_left(reader, hold)
+    local left = redis.call('PTTL', lease_key(reader, hold))
+    return left == 0 and 1 or left
+end
+
 -- The longest time that any hold of any reader has left, ms; 0: none has any.
 local function longest_lease()
     local longest = 0
@@ -12,7 +18,7 @@ local function longest_lease()
     for i = 1, #fields, 2 do
         -- Of `mode` there is no number; a writer's field has no timeout keys.
         for hold = 1, tonumber(fields[i + 1]) or 0 do
-            longest = math.max(longest, redis.call('PTTL', lease_key(fields[i], hold)))
+            longest = math.max(longest, time_left(fields[i], hold))
         end
     end
     return longest

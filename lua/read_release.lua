@@ -18,7 +18,7 @@ if holds == 0 then
 end
 local longest = 0
 for given_back = hold + 1, holds do
-    longest = math.max(longest, redis.call('PTTL', lease_key(reader, given_back)))
+    longest = math.max(longest, time_left(reader, given_back))
     redis.call('DEL', lease_key(reader, given_back))
 end
 if hold > 0 then
