@@ -19,6 +19,7 @@ from pyredisson.logic.shared import Shared
 from pyredisson.logic.spin_lock import SpinLockLogic
 from pyredisson.logic.watchdog import Watchdog
 
+from .groups import GroupJudge, MultiLockUser, RedLockJudge, RedLockUser
 from .judge import Judge
 from .latches import LatchJudge, LatchUser
 from .lock_judge import LockJudge
@@ -39,6 +40,7 @@ class Logic:
     watchdog: type[Watchdog] = Watchdog
     patches: dict[str, bytes] | None = None
     """Texts of scripts that run instead of their own, by name."""
+    servers: int = 1
     user: Callable[..., User] = Owner
     judge: Callable[..., Judge] = LockJudge
 
@@ -59,4 +61,6 @@ KINDS = {
     "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
     "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
     "latch": Logic(objects=(CountDownLatchLogic,), user=LatchUser, judge=LatchJudge),
+    "multi": Logic(servers=2, user=MultiLockUser, judge=GroupJudge),
+    "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyredisson._core import prefixed
 from pyredisson.backoff import ExponentialBackoff
 from pyredisson.logic.holds import Hold
@@ -32,8 +34,8 @@ class SpinJudge(LockJudge):
 class FairJudge(LockJudge):
     """Who asks first has it first; a dead client holds up the others for about two seconds."""
 
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
         self._queues: dict[bytes, list[bytes]] = {}
         self._holders: dict[bytes, bytes | None] = {}
 
@@ -60,7 +62,10 @@ class FairJudge(LockJudge):
             self._holders[key] = holder
             looked = self.keyspace.hash(prefixed(b"pyredisson_fair_waiters", key))
             queue = self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ()
-            self._queues[key] = [name for name in queue if looked.get(name) != GONE]
+            line = self._queues.get(key, [])
+            there = [name for name in queue if looked.get(name) != GONE]
+            # In the order in which they were seen to come, whatever the server makes of it.
+            self._queues[key] = [name for name in line if name in there] + [name for name in there if name not in line]
 
     def _granted(self, key: bytes, holder: bytes) -> None:
         line = self._queues.get(key, [])
@@ -85,8 +90,8 @@ class FairJudge(LockJudge):
 class ReadWriteJudge(LockJudge):
     """Readers share; a writer shares with nobody but itself."""
 
-    def __init__(self, network: Network, lease: float) -> None:
-        super().__init__(network, lease)
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
         self._neglect = Neglect(self, lease)
 
     def shares(self, hold: Hold, other: Hold) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -16,7 +16,7 @@ from pyredisson.logic.holds import logger
 from .client import Client
 from .judge import Violation
 from .kinds import KINDS, PLAIN, Logic
-from .weather import STORM_ENDS, Weather
+from .weather import LONGEST_PAUSE, STORM_ENDS, Weather
 from .wire import Network
 from .world import World
 
@@ -51,32 +51,37 @@ def _play(world: World, logic: Logic) -> Report:
     weather = Weather(random, calm=crowd or random.random() < 0.4)
     if crowd:
         weather.cancels = 0.5
-    network = Network(world, weather, logic.patches)
+    networks = [Network(world, weather, logic.patches) for _ in range(logic.servers)]
     if random.random() < 0.8:
-        network.server.load_all()
+        for network in networks:
+            network.server.load_all()
     lease = random.choice((3, 10))
     keys = [b"a", b"b"][: 1 + (not crowd and random.random() < 0.3)]
-    judge = logic.judge(network, lease)
+    judge = logic.judge(networks, lease)
     judge.begin()
     level = logger.level
     logger.setLevel(logging.ERROR)
     logger.addFilter(judge)
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
-            client = Client(world, f"c{number}", network, _CONFIGS[lease], logic.hub, logic.watchdog)
-            judge.clients.append(client)
-            objects = [make(client.shared, key) for key in keys for make in logic.objects]
+            clients = [
+                Client(world, f"c{number}", network, _CONFIGS[lease], logic.hub, logic.watchdog) for network in networks
+            ]
+            judge.clients.extend(clients)
+            for place, client in enumerate(clients):
+                client.shared.server = f"s{place}"
+            objects = [make(client.shared, key) for client in clients for key in keys for make in logic.objects]
             for _ in range(5 if crowd else random.randint(1, 3)):
-                user = logic.user(client, judge, objects, f"o{len(judge.users)}")
+                user = logic.user(clients[0], judge, objects, f"o{len(judge.users)}")
                 judge.add(user)
-                user.task = client.spawn(user.live())
-            _plan_faults(world, weather, client)
-        for when in weather.times(weather.flushes):
-            world.at(when, network.server.flush_scripts)
+                user.task = clients[0].spawn(user.live())
+            _plan_faults(world, weather, clients)
+        for network in networks:
+            for when in weather.times(weather.flushes):
+                world.at(when, network.server.flush_scripts)
         if not world.run(LONGEST, judge.all_over):
             judge.stuck()
-        # What is left to do in the background is done by then, or was given up.
-        world.run(world.now + judge.soon if weather.calm else max(world.now, STORM_ENDS) + 2 * lease)
+        world.run(judge.rests_at())
         judge.closing()
         return Report(weather.calm, judge.acquired, judge.waits, judge.lost)
     finally:
@@ -96,10 +101,15 @@ def _replayable(world: World) -> Iterator[None]:
         yield
 
 
-def _plan_faults(world: World, weather: Weather, client: Client) -> None:
-    for when in weather.times(weather.deaf):
-        world.at(when, client.subscription.cut)
+def _plan_faults(world: World, weather: Weather, clients: Sequence[Client]) -> None:
+    """What happens to one process."""
+    for client in clients:
+        for when in weather.times(weather.deaf):
+            world.at(when, client.subscription.cut)
     for when in weather.times(weather.pauses):
-        world.at(when, client.pause, world.random.random() * world.random.choice((0.1, 2, 15)))
+        seconds = world.random.random() * world.random.choice((0.1, 2, LONGEST_PAUSE))
+        for client in clients:
+            world.at(when, client.pause, seconds)
     for when in weather.times(weather.deaths):
-        world.at(when, client.kill)
+        for client in clients:
+            world.at(when, client.kill)

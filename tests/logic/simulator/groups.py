@@ -1,0 +1,259 @@
+"""Schedules with several locks as one, on one server or on several: all or nothing, or a majority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson.errors import LockLostError
+from pyredisson.logic.group import GroupHold, GroupLogic, Party
+from pyredisson.logic.holds import HELD, LOST
+from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.multi_lock import MultiLockLogic
+from pyredisson.logic.red_lock import RedLockLogic
+
+from .client import Client
+from .judge import AFTERMATH, Judge, Neglect
+from .user import User
+from .wire import Network
+from .world import Cancelled
+
+ROUNDS = 10.0
+"""Seconds in which those who keep each other from getting everything have come to terms."""
+
+
+class GroupUser(User):
+    """Takes a group, perhaps twice, and gives it back."""
+
+    _judge: GroupJudge
+    deepest = 2
+
+    def __init__(self, client: Client, judge: GroupJudge, members: Sequence[LockLogic], name: str) -> None:
+        super().__init__(client, judge, name)
+        owners = {member.shared: member.shared.new_owner() for member in members}
+        self.groups = [self.group(part) for part in self.parts(members)]
+        self.parties = [Party([owners[member.shared] for member in group.members]) for group in self.groups]
+        self.depths = [0] * len(self.groups)
+        self.wants: GroupLogic | None = None
+        self.lost_within = False
+        """Whether it took a group once more of which it had lost a member: then it may have less than it took."""
+
+    def group(self, members: Sequence[LockLogic]) -> GroupLogic:
+        """A group of these."""
+        raise NotImplementedError
+
+    def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
+        """The members of each group."""
+        raise NotImplementedError
+
+    def hold(self, number: int) -> GroupHold | None:
+        """What it has of that group."""
+        return self.groups[number].hold_of(self.parties[number].id)
+
+    async def live(self) -> None:
+        await self.arrive()
+        for _ in range(self.random.randint(1, 3)):
+            await self._round(self.random.randrange(len(self.groups)))
+            if self.retired:
+                return
+            await self.nap()
+
+    async def _round(self, number: int) -> None:
+        if await self._acquire(number):
+            await self.nap()
+            while self.random.random() < 0.3 and self.depths[number] < self.deepest:
+                await self._round(number)
+            await self._release(number)
+
+    async def _acquire(self, number: int) -> bool:
+        random, group = self.random, self.groups[number]
+        lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.shared.lease))
+        wait = self.patience(endless=True)
+        deadline = None if wait is None else self.world.now + wait
+        began = self.world.now
+        self.begin("acquire %s, lease %s, wait %s", group, lease, wait)
+        self.wants = group
+        try:
+            taken = await group.acquire(self.parties[number], lease, deadline)
+        except Cancelled:
+            self.retired = random.random() < 0.7
+            self._ended("acquire was cancelled")
+            return False
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"acquire failed: {error}")
+            return False
+        self.depths[number] += taken
+        if taken:
+            hold = self.hold(number)
+            parts = [] if hold is None else [part for part in hold.holds if part is not None]
+            self.lost_within |= any(part.under is not None or part.state is LOST for part in parts)
+        if not taken:
+            self._judge.gave_up(self.name, deadline)
+        self._judge.answered(self, number, taken=taken, waited=self.world.now - began)
+        self._ended(f"acquire: {taken}")
+        return taken
+
+    async def _release(self, number: int) -> None:
+        hold = self.hold(number)
+        if hold is None:
+            if not self.lost_within:
+                self._judge.blame(f"{self.name}: its hold was forgotten")
+            self.depths[number] -= 1
+            return
+        lost = hold.state is LOST
+        self.begin("release %s", self.groups[number])
+        self.depths[number] -= 1
+        try:
+            await self.groups[number].release(self.parties[number], hold)
+        except Cancelled:
+            self._ended("release was cancelled")
+        except LockLostError as error:
+            if hold.state is not LOST and all(part is None or part.state is not LOST for part in hold.holds):
+                self._judge.blame(f"{self.name}: was told {error} of what is {hold.state.value}")
+            self._judge.lost += 1
+            self._ended(f"release: {error}")
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self._ended(f"release failed: {error}")
+        else:
+            # One that is lost while the others are given back is told of by the next release.
+            if lost:
+                self._judge.blame(f"{self.name} was not told that its hold was lost")
+            self._ended("released")
+
+    def _ended(self, outcome: str) -> None:
+        self.wants = None
+        self.end(outcome)
+        self._judge.operation_ended(self)
+
+
+class MultiLockUser(GroupUser):
+    """All locks of all servers are one group; not everybody takes them in the same order."""
+
+    def group(self, members: Sequence[LockLogic]) -> GroupLogic:
+        return MultiLockLogic(members)
+
+    def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
+        order = list(members)
+        if self.random.random() < 0.3:
+            self.random.shuffle(order)
+        return [order]
+
+
+class RedLockUser(GroupUser):
+    """Each name is a group, with a member on every server."""
+
+    deepest = 1
+
+    def group(self, members: Sequence[LockLogic]) -> GroupLogic:
+        return RedLockLogic(members)
+
+    def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
+        return [[member for member in members if member.key == key] for key in dict.fromkeys(m.key for m in members)]
+
+
+class GroupJudge(Judge):
+    """A group has one holder, whom enough servers know; who has nothing has left nothing anywhere."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._networks = networks
+        self._takers: list[GroupUser] = []
+        self._neglect = Neglect(self, lease + ROUNDS)
+
+    def add(self, user: User) -> None:
+        super().add(user)
+        assert isinstance(user, GroupUser)
+        self._takers.append(user)
+
+    def settles_at(self) -> float:
+        return max(super().settles_at(), *(network.up_at + AFTERMATH for network in self._networks))
+
+    def rests_at(self) -> float:
+        return max(super().rests_at(), self.settles_at())
+
+    def answered(self, user: GroupUser, number: int, *, taken: bool, waited: float) -> None:
+        """An acquire came to its end."""
+        self.acquired += taken
+        self.waits += waited > 3 * self.weather.slowest
+        hold = user.hold(number)
+        if taken and hold is None:
+            self.blame(f"{user.name}: has no hold")
+        if hold is not None and not user.lost_within and hold.depth != user.depths[number] and hold.state is not LOST:
+            self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {hold.depth}")
+
+    def operation_ended(self, user: GroupUser) -> None:
+        """Whatever became of it: soon nothing must be left on any server that its client doesn't know of."""
+        self.world.at(self.settles_at(), self._leaked, user, user.operations)
+
+    def look(self) -> None:
+        believers: dict[object, GroupUser] = {}
+        for user in self._takers:
+            for number, group in enumerate(user.groups):
+                if user.depths[number] and user.client.alive and self._believes(user, number):
+                    # Not the place: that has the members in the order of this user.
+                    what = frozenset((member.shared.server, member.key) for member in group.members)
+                    if what in believers:
+                        self.blame(f"{group} is held by {believers[what].name} and by {user.name}")
+                    believers[what] = user
+        served: dict[User, bool] = {}
+        for user in self._takers:
+            if user.wants is not None and user.client.alive and not any(map(self._holders, user.wants.members)):
+                served[user] = True
+        self._neglect.look(served)
+
+    def closing(self) -> None:
+        super().closing()
+        for user in self._takers:
+            self._leaked(user, user.operations)
+
+    def _believes(self, user: GroupUser, number: int) -> bool:
+        hold, group = user.hold(number), user.groups[number]
+        if hold is None:
+            return False
+        sure = 0
+        for member, part in zip(group.members, hold.holds, strict=True):
+            if part is not None and part.state is HELD and part.ends - group.drift(part) > self.world.now:
+                sure += 1
+                if part.owner not in self._holders(member):
+                    self.blame(
+                        f"{user.name}: believes in {member.key!r} on {member.shared.server}, which knows nothing"
+                    )
+        return sure >= group.quorum
+
+    def _holders(self, member: LockLogic) -> dict[bytes, bytes]:
+        number = int(member.shared.server.removeprefix("s"))
+        return self._networks[number].server.keyspace.hash(member.key)
+
+    def _leaked(self, user: GroupUser, operations: int) -> None:
+        if user.operations != operations or user.busy or not user.client.alive or any(user.depths):
+            return
+        for group, party in zip(user.groups, user.parties, strict=True):
+            for member, owner in zip(group.members, party.owners, strict=True):
+                left = [name for name in self._holders(member) if name.startswith(owner.stem[:-1])]
+                if left:
+                    self.blame(f"{user.name}: {member.key!r} on {member.shared.server} is held by {left[0]!r}")
+                if member.hold_of(owner.id) is not None:
+                    self.blame(f"{user.name}: a hold of {member.key!r} was not forgotten")
+
+
+class RedLockJudge(GroupJudge):
+    """One server may be down."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        # A server that doesn't answer is waited for that long, when taking it and when giving back.
+        self.late += 0.3 * lease + 0.5
+
+    def failed(self, name: str, error: RedisError) -> None:
+        # Of two members that are held, one may be on the server that is down.
+        if not any(network.up_at for network in self._networks):
+            super().failed(name, error)
+
+    def begin(self) -> None:
+        random = self.world.random
+        if random.random() < 0.5:
+            down = random.choice(self._networks)
+            self.world.after(random.random(), down.go_down, random.random() * 10)
