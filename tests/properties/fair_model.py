@@ -53,6 +53,8 @@ class Line:
     """Since when the head knows of that from a script of ours."""
     ends: int = 0
     """The last millisecond of the holder's lease."""
+    forgotten_at: int | None = None
+    """When the server forgets which waiters are ours, ms."""
     torn: bool = False
     """A key was lost: who is in line is for the server to say."""
 
@@ -105,6 +107,9 @@ class Line:
         self, actor: bytes | None, now: State, *, arrives: bool = False, leaves: bool = False, ours: bool = True
     ) -> None:
         """Checks what a step left, which `actor` made, and remembers it. `ours`: by a script of ours."""
+        if self.forgotten_at is not None and self.forgotten_at <= self.world.after and now.queue:
+            # Nobody of ours did anything for ten minutes. Those in line keep their places by Redisson's rules now.
+            self.torn = True
         _check(now, torn=self.torn)
         if self.torn:
             known = self.places
@@ -179,6 +184,7 @@ class Line:
             self.offered = Moment(world.before, world.after)
         if LOCK in now.left_of:
             self.ends = world.after + now.left_of[LOCK]
+        self.forgotten_at = world.after + now.left_of[WAITERS] if WAITERS in now.left_of else None
         self.state = now
 
 

@@ -199,6 +199,8 @@ class FairQueue(RuleBasedStateMachine):
         assert isinstance(owner, bytes)
         line, world = self.line, self.world
         closed = line.state.waiters.get(owner) == b"0"
+        if script == "fair_leave" and owner in line.places:
+            line.places[owner].gone = True
         world.begin()
         world.script(script, *args)
         now = world.end()

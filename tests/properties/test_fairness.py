@@ -67,8 +67,23 @@ def test_on_a_real_server(server: Server) -> None:
             def __init__(self) -> None:
                 super().__init__(Real(server, redis))
 
-        few = settings(SETTINGS, max_examples=40, stateful_step_count=30)
+        few = settings(SETTINGS, max_examples=100, stateful_step_count=30)
         run_state_machine_as_test(Machine, settings=few)
+
+
+def test_who_left_the_middle_costs_nobody_a_place() -> None:
+    """Java reckons the score of whoever comes next from the last one's, also if that one is gone."""
+    machine = InMemory()
+    machine.all_arrive(order=["a1", "java1", "java2", "a2", "java3"])
+    machine.give_up(who="a2", twice=False)
+    machine.give_up(who="java3", twice=False)
+    machine.all_arrive(order=["java3", "b1"])
+    machine.release_all(who="a1", twice=False, late=False)
+    for who in ("java1", "java2", "java3", "b1"):
+        machine.look_again(who=who)
+        assert machine.holding() == [who]
+        machine.release_all(who=who, twice=False, late=False)
+    machine.teardown()
 
 
 PLANTED = {
