@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import urandom
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from pyredisson.logic import calls
 from pyredisson.logic.semaphore import LOOK_AGAIN, PermitChannel
+from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut
-
-if TYPE_CHECKING:
-    from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 
 ID_BYTES = 16
 MOST_AT_ONCE = 1_000_000
@@ -39,12 +38,25 @@ class ExpirablePermitChannel(PermitChannel):
                     return
 
 
+class Permits(Protocol):
+    """What an acquire needs of its semaphore."""
+
+    shared: Shared
+    channel: bytes
+
+    def acquire_command(self, ids: Sequence[bytes], lease: int) -> bytes:
+        """Takes the permits of these ids, or none; idempotent."""
+
+    def settle(self, ids: Sequence[bytes]) -> None:
+        """Gives back in the background what there is of them."""
+
+
 class Attempt:
     """One acquire: all its tries are for the same ids, so that it takes its permits once."""
 
     __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "ids", "sent_at")
 
-    def __init__(self, logic: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None) -> None:
+    def __init__(self, logic: Permits, permits: int, lease: int, deadline: float | None) -> None:
         self.ids = _new_ids(permits)
         self.sent_at = 0.0
         """When the copy was sent that took them: their leases don't begin before that."""
