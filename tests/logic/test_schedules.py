@@ -13,9 +13,9 @@ SCHEDULES = {
     "fenced": 500,
     "spin": 500,
     "non_reentrant": 500,
-    "fair": 1500,
+    "fair": 1000,
     "non_reentrant_fair": 500,
-    "read_write": 1500,
+    "read_write": 1000,
     "semaphore": 1000,
     "permits": 1000,
     "latch": 500,
@@ -48,14 +48,14 @@ def test_schedules(kind: str, first: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_schedules_are_worth_something(kind: str) -> None:
     """Things happen in calm and in stormy weather; a simulator in which nothing happens finds nothing."""
-    reports = [run(seed, KINDS[kind]) for seed in range(100)]
+    reports = [run(seed, KINDS[kind]) for seed in range(50)]
     calm = [report.acquired for report in reports if report.calm]
     stormy = [report.acquired for report in reports if not report.calm]
     assert sum(calm) / len(calm) > 2
     assert sum(stormy) / len(stormy) > 2
-    assert sum(report.waits for report in reports) > 100
+    assert sum(report.waits for report in reports) > 50
     if KINDS[kind].user is Owner:
-        assert sum(report.lost for report in reports) > 10
+        assert sum(report.lost for report in reports) > 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
