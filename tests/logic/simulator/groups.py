@@ -228,6 +228,11 @@ class GroupJudge(Judge):
         return self._networks[number].server.keyspace.hash(member.key)
 
     def _leaked(self, user: GroupUser, operations: int) -> None:
+        heard_at = max(network.up_at and network.up_at + AFTERMATH for network in self._networks)
+        if self.world.now < heard_at:
+            # A server went down meanwhile.
+            self.world.at(heard_at, self._leaked, user, operations)
+            return
         if user.operations != operations or user.busy or not user.client.alive or any(user.depths):
             return
         for group, party in zip(user.groups, user.parties, strict=True):
