@@ -11,7 +11,7 @@ from pyredisson.logic.group import GroupHold, GroupLogic, Party
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.multi_lock import MultiLockLogic
-from pyredisson.logic.red_lock import RedLockLogic
+from pyredisson.logic.red_lock import GATE, RedLockLogic
 
 from .client import Client
 from .judge import AFTERMATH, Judge, Neglect
@@ -251,6 +251,10 @@ class RedLockJudge(GroupJudge):
         super().__init__(networks, lease)
         # A server that doesn't answer is waited for that long, when taking it and when giving back.
         self.late += 0.3 * lease + 0.5
+
+    def settles_at(self) -> float:
+        # Who waits for one member, when the group was given up, gives it back when it has it.
+        return super().settles_at() + 1.5 * GATE
 
     def failed(self, name: str, error: RedisError) -> None:
         # Of two members that are held, one may be on the server that is down.
