@@ -19,7 +19,7 @@ SCHEDULES = {
     "semaphore": 1000,
     "permits": 1000,
     "latch": 500,
-    "multi": 500,
+    "multi": 250,
     "red": 250,
 }
 """How many schedules each kind of primitive goes through."""
