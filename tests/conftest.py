@@ -49,6 +49,24 @@ def servers(server: Server, two_more: list[Server]) -> list[Server]:
 
 
 @pytest.fixture
+def redises(servers: list[Server]) -> Iterator[list[Redis]]:
+    """Plain clients of `servers`."""
+    plain = [each.redis() for each in servers]
+    yield plain
+    for each in plain:
+        each.close()
+
+
+@pytest.fixture
+def proxies(servers: list[Server]) -> Iterator[list[Proxy]]:
+    """Proxies of this test's own before `servers`."""
+    running = [Proxy(each.host, each.port).start() for each in servers]
+    yield running
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server of this test's own, to pause, kill and restart."""
     with Server() as running:

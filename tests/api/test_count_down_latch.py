@@ -16,18 +16,13 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson.logic import count_down_latch as logic
 from pyredisson.scripts import script
-from pyredisson.testing import Fault, Proxy, Server
+from pyredisson.testing import Proxy, Server
 
-from .worlds import Behind, World
+from .worlds import LOSSES, NOWHERE, Behind, Lose, World
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_countdownlatch__channel__{done}"
-NOWHERE = "redis://127.0.0.1:1"
-"""Nothing answers there: whatever is sent ends in another error."""
-
-Lose = Callable[[Proxy, bytes], Fault]
-LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 
 def listeners(behind: Behind) -> int:

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from .worlds import World
+from .worlds import NOWHERE, World
 
 pytestmark = pytest.mark.asyncio
-
-NOWHERE = "redis://127.0.0.1:1"
-"""Nothing answers there: whatever is sent ends in another error."""
 
 
 @pytest.mark.parametrize("name", ["", b""])

@@ -17,14 +17,12 @@ from pyredisson.logic import permit_acquire, watchdog
 from pyredisson.scripts import script
 from pyredisson.testing import Proxy, Server
 
-from .worlds import Behind, World
+from .worlds import NOWHERE, Behind, World
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL, USED = "redisson_sc:{stock}", "{stock}:timeout"
 FOREVER = 922337203685477
-NOWHERE = "redis://127.0.0.1:1"
-"""Nothing answers there: whatever is sent ends in another error."""
 ID = "00112233445566778899aabbccddeeff"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,24 +19,6 @@ from .worlds import PATIENCE, World
 pytestmark = pytest.mark.asyncio
 PROMPT = PATIENCE / 2
 """Seconds in which is done what doesn't wait for the lease, or for a reply that never comes."""
-
-
-@pytest.fixture
-def redises(servers: list[Server]) -> Iterator[list[Any]]:
-    """Plain clients of the three servers."""
-    plain = [each.redis() for each in servers]
-    yield plain
-    for each in plain:
-        each.close()
-
-
-@pytest.fixture
-def proxies(servers: list[Server]) -> Iterator[list[Proxy]]:
-    """What can break before each of them."""
-    running = [Proxy(each.host, each.port).start() for each in servers]
-    yield running
-    for each in running:
-        each.close()
 
 
 def make(world: World, places: list[Any], name: str = "a", **fields: Any) -> Any:

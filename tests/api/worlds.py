@@ -9,12 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
+import pytest
+
 import pyredisson
 import pyredisson.asyncio
+from pyredisson.testing import Fault, Proxy
 
 T = TypeVar("T")
 PATIENCE = 5.0
 """Seconds after which what should happen at once counts as not happening."""
+NOWHERE = "redis://127.0.0.1:1"
+"""Nothing answers there: whatever is sent ends in another error."""
+
+Lose = Callable[[Proxy, bytes], Fault]
+LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 
 class World(ABC):

@@ -15,13 +15,14 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any
 
+import pytest
 from redis import Redis
 from redis.credentials import CredentialProvider
 
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.scripts import script
-from pyredisson.testing import Server
+from pyredisson.testing import Fault, Proxy, Server
 
 FLAGS = Server().version >= (7, 0, 0)
 SCRIPTS = {name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")}
@@ -30,6 +31,9 @@ ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
 
 PATIENCE = 10.0
 """Seconds after which something that must happen is taken not to happen; on a good day none of it is used."""
+
+Lose = Callable[[Proxy, bytes], Fault]
+LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 
 class World:
@@ -217,6 +221,15 @@ def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> No
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
         time.sleep(0.005)
+
+
+async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
+    """Cancels the task when the loop has turned so often; True if that ended it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    [outcome] = await asyncio.gather(task, return_exceptions=True)
+    return isinstance(outcome, asyncio.CancelledError)
 
 
 def scripts_run(admin: Redis) -> int:

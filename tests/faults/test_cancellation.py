@@ -14,7 +14,7 @@ import pyredisson.asyncio
 from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy, Server
 
-from .support import ACQUIRE, RELEASE, Child, eventually
+from .support import ACQUIRE, RELEASE, Child, cancel_after, eventually
 
 pytestmark = pytest.mark.asyncio
 STEPS = 40
@@ -25,15 +25,6 @@ STEPS = 40
 async def client(proxy: Proxy) -> AsyncIterator[Client]:
     async with pyredisson.asyncio.connect(proxy.url, lock_watchdog_timeout=30) as running:
         yield running
-
-
-async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
-    """Cancels the task when the loop has turned so often; True if that ended it."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    [outcome] = await asyncio.gather(task, return_exceptions=True)
-    return isinstance(outcome, asyncio.CancelledError)
 
 
 async def nothing_left(admin: Redis, client: Client, name: str) -> None:

@@ -13,17 +13,14 @@ from redis import Redis
 from redis.exceptions import TimeoutError
 
 from pyredisson.scripts import script
-from pyredisson.testing import Fault, Proxy, Server
+from pyredisson.testing import Proxy, Server
 
-from .support import FLAGS, Child, Story, World, eventually
+from .support import FLAGS, LOSSES, Child, Lose, Story, World, eventually
 
 ACQUIRE, RELEASE, LEAVE, TICK = (
     script(f"fair_{name}", flags=FLAGS).sha for name in ("acquire", "release", "leave", "tick")
 )
 QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
-
-Lose = Callable[[Proxy, bytes], Fault]
-LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 WAIT = """
 import sys

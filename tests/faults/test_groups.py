@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,31 +15,13 @@ from pyredisson import LockLostError
 from pyredisson.logic import multi_lock
 from pyredisson.testing import Proxy, Server
 
-from .support import ACQUIRE, RELEASE, Child, World, eventually
+from .support import ACQUIRE, RELEASE, Child, World, cancel_after, eventually
 from .test_interrupts import PRELUDE
 
 STEPS = 60
 """More turns of the event loop than it takes to have all members and to give them back."""
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def proxies(servers: list[Server]) -> Iterator[list[Proxy]]:
-    """What can break before each of three servers."""
-    running = [Proxy(each.host, each.port).start() for each in servers]
-    yield running
-    for each in running:
-        each.close()
-
-
-@pytest.fixture
-def redises(servers: list[Server]) -> Iterator[list[Any]]:
-    """Plain clients of the three servers."""
-    plain = [each.redis() for each in servers]
-    yield plain
-    for each in plain:
-        each.close()
 
 
 def make(kind: str, clients: list[Any]) -> Any:
@@ -54,15 +36,6 @@ def left(redises: list[Any]) -> list[Any]:
 
 def believed(clients: list[Any]) -> int:
     return sum(len(client._shared.holds.table) for client in clients)
-
-
-async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
-    """Cancels the task when the loop has turned so often; True if that ended it."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    [outcome] = await asyncio.gather(task, return_exceptions=True)
-    return isinstance(outcome, asyncio.CancelledError)
 
 
 async def take_and_end(group: Any, seconds: float) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
-from pyredisson.testing import Fault, Proxy
+from pyredisson.testing import Proxy
 
-from .support import ACQUIRE, FORCE_RELEASE, RELEASE, World
+from .support import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose, World
 
 pytestmark = pytest.mark.asyncio
-
-Lose = Callable[[Proxy, bytes], Fault]
-LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 
 def holds(admin: Redis, name: str) -> list[int]:

@@ -19,18 +19,15 @@ from pyredisson.asyncio import Client
 from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.scripts import NAMES, script
-from pyredisson.testing import Fault, Proxy, Server
+from pyredisson.testing import Proxy, Server
 
-from .support import FLAGS, Child, InterruptAt, World, eventually
+from .support import FLAGS, LOSSES, Child, InterruptAt, Lose, World, cancel_after, eventually
 
 USED, CHANNEL = "{p}:timeout", "redisson_sc:{p}"
 TEXTS = {name: script(name, flags=FLAGS) for name in NAMES}
 ACQUIRE, RELEASE = TEXTS["permit_acquire"].sha, TEXTS["permit_release"].sha
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
-
-Lose = Callable[[Proxy, bytes], Fault]
-LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 
 def state(admin: Redis) -> tuple[int, int]:
@@ -190,15 +187,6 @@ class TestLateCopies:
 async def client(proxy: Proxy) -> AsyncIterator[Client]:
     async with pyredisson.asyncio.connect(proxy.url) as running:
         yield running
-
-
-async def cancel_after(turns: int, task: asyncio.Task[Any]) -> bool:
-    """Cancels the task when the loop has turned so often; True if that ended it."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    return task.cancelled()
 
 
 async def whole(admin: Redis, client: Client) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,17 +11,15 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.scripts import script
-from pyredisson.testing import Fault, Proxy, Server
+from pyredisson.testing import Proxy, Server
 
-from .support import FLAGS, World, eventually
+from .support import FLAGS, LOSSES, Lose, World, eventually
 
 pytestmark = pytest.mark.asyncio
 
 READ, LEAVE, WRITE, STOP = (
     script(name, flags=FLAGS).sha for name in ("read_acquire", "read_release", "write_acquire", "write_release")
 )
-Lose = Callable[[Proxy, bytes], Fault]
-LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 SIDES = pytest.mark.parametrize(("side", "acquire", "release"), [("read", READ, LEAVE), ("write", WRITE, STOP)])
 
 

@@ -21,7 +21,7 @@ from pyredisson.logic.semaphore import SemaphoreLogic
 from pyredisson.scripts import script
 from pyredisson.testing import Proxy, Server
 
-from .support import FLAGS, Child, InterruptAt, eventually
+from .support import FLAGS, Child, InterruptAt, cancel_after, eventually
 from .test_interrupts import PRELUDE
 
 ACQUIRE, ADD, UNDO = (script(f"semaphore_{name}", flags=FLAGS).sha for name in ("acquire", "add", "undo"))
@@ -35,15 +35,6 @@ async def client(proxy: Proxy, admin: Redis) -> AsyncIterator[Client]:
     admin.set("stock", PERMITS)
     async with pyredisson.asyncio.connect(proxy.url, lock_watchdog_timeout=3) as running:
         yield running
-
-
-async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
-    """Cancels the task when the loop has turned so often; True if that ended it."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    [outcome] = await asyncio.gather(task, return_exceptions=True)
-    return isinstance(outcome, asyncio.CancelledError)
 
 
 async def whole(admin: Redis, client: Client, permits: int = PERMITS) -> None:

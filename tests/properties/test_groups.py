@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -284,15 +284,6 @@ class MajorityOrNothing(Machine):
             names = [{each[0] for party in range(2) if (each := self.holds(party)[i]) is not None} for i in range(3)]
             for ours, behind in zip(names, found, strict=True):
                 assert behind.keys() <= ours | {JAVA}, f"left on a server: {behind}"
-
-
-@pytest.fixture
-def redises(servers: list[Server]) -> Iterator[list[Any]]:
-    """Plain clients of the three servers."""
-    plain = [each.redis() for each in servers]
-    yield plain
-    for each in plain:
-        each.close()
 
 
 @pytest.fixture(autouse=True)
