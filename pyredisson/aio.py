@@ -59,6 +59,11 @@ def calling_task() -> asyncio.Task[Any]:
     return task
 
 
+async def done(operation: Coroutine[Any, Any, object]) -> None:
+    """Awaits an operation whose result means nothing to the caller."""
+    await operation
+
+
 class AioRuntime:
     """A `Runtime` over one pipelined connection."""
 

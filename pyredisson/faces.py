@@ -47,6 +47,13 @@ def owner_id_of(owner: int | None) -> int | None:
     return owner
 
 
+def known_owner(owner_id: int) -> int:
+    """An owner's id that is asked about; `TypeError`."""
+    if type(owner_id) is not int:
+        raise TypeError(f"an owner's id is an int, not {type(owner_id).__name__}")
+    return owner_id
+
+
 def lease_of(lease_time: Duration | None) -> int | None:
     """A lease in ms; None: renewed by the watchdog."""
     return None if lease_time is None else lease_ms(lease_time)

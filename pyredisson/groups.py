@@ -105,4 +105,4 @@ def members_of(locks: Sequence[AnyMember], kind: type[AnyMember]) -> list[AnyMem
             raise TypeError(f"a member must be a lock of {kind.__module__.rpartition('.')[0]}, not {lock!r}")
     if len({(lock._logic.shared.server, lock._logic.place) for lock in locks}) < len(locks):
         raise ValueError("the same lock stands twice in a group: it would wait for itself")
-    return sorted(locks, key=lambda lock: (lock._logic.shared.server, lock._logic.key))
+    return sorted(locks, key=lambda lock: (lock._logic.shared.server, lock._logic.key, lock._logic.rank))

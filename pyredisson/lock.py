@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from pyredisson._core import Run
 from pyredisson.durations import Duration
 from pyredisson.errors import LockTimeoutError
-from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
+from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold
 from pyredisson.logic.holds import LOST, Hold, Owner, shown
@@ -86,6 +86,8 @@ class Lockable:
 
         It stays registered, for every handle of this name, as long as the client lives.
         """
+        if not callable(callback):
+            raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
         self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
         return callback
 
@@ -162,7 +164,7 @@ class Lock(Lockable):
 
     def is_held_by(self, owner_id: int) -> bool:
         """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return run(self._logic.hold_count, owner_id) > 0
+        return run(self._logic.hold_count, known_owner(owner_id)) > 0
 
     def get_hold_count(self) -> int:
         """How many holds the calling thread has; 0: none."""

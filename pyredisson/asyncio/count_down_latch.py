@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from pyredisson.durations import Duration
 from pyredisson.faces import MOST_CALLS, Name, count_of, deadline_of
@@ -28,11 +29,11 @@ class CountDownLatch:
         """As it was given."""
         return self._logic.key.decode() if self._name is None else self._name
 
-    def try_set_count(self, count: int) -> Awaitable[bool]:
+    def try_set_count(self, count: int) -> Coroutine[Any, Any, bool]:
         """Sets the count of an open latch; False if it is still counting."""
         return self._logic.try_set(count_of(count, "count", MOST_CALLS))
 
-    def count_down(self) -> Awaitable[None]:
+    def count_down(self) -> Coroutine[Any, Any, None]:
         """Counts down by one; at zero those who wait go on. An open latch stays open.
 
         When it raises what Redis reports, or is cancelled, it is still done, once, in the background, as soon as
@@ -40,16 +41,16 @@ class CountDownLatch:
         """
         return self._logic.count_down()
 
-    def get_count(self) -> Awaitable[int]:
+    def get_count(self) -> Coroutine[Any, Any, int]:
         """The count; 0: open."""
         return self._logic.count(None)
 
-    def wait(self, timeout: Duration | None = None) -> Awaitable[bool]:
+    def wait(self, timeout: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """Waits until the latch is open: True. False if it isn't after `timeout` seconds (None: no limit)."""
         deadline = None if timeout is None else deadline_of(timeout, "timeout", clock)
         return self._logic.wait(deadline)
 
-    def delete(self) -> Awaitable[bool]:
+    def delete(self) -> Coroutine[Any, Any, bool]:
         """Removes the latch, so that all who wait go on; False if there was none."""
         return self._logic.delete()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from pyredisson.asyncio.lock import Lock
 from pyredisson.durations import Duration
@@ -23,13 +24,13 @@ class FencedLock(Lock):
 
     _logic: FencedLockLogic
 
-    def lock_and_get_token(self, lease_time: Duration | None = None) -> Awaitable[int]:
+    def lock_and_get_token(self, lease_time: Duration | None = None) -> Coroutine[Any, Any, int]:
         """As `lock`; the token of this acquire."""
         return self._logic.lock_token(self._owner(), lease_of(lease_time))
 
     def try_lock_and_get_token(
         self, wait_time: Duration = 0, lease_time: Duration | None = None
-    ) -> Awaitable[int | None]:
+    ) -> Coroutine[Any, Any, int | None]:
         """As `try_lock`; the token of this acquire, None if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return self._logic.try_token(self._owner(), lease_of(lease_time), deadline)

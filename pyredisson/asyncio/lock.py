@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from pyredisson.aio import Callers, calling_task
+from pyredisson.aio import Callers, calling_task, done
 from pyredisson.durations import Duration
 from pyredisson.errors import LockLostError, LockTimeoutError
-from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
+from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold
 from pyredisson.logic.holds import LOST, Hold, Owner, shown
@@ -31,7 +31,7 @@ class Lockable:
     _callers: Callers
     _logic: Logic
 
-    def lock(self, lease_time: Duration | None = None) -> Awaitable[object]:
+    def lock(self, lease_time: Duration | None = None) -> Coroutine[Any, Any, None]:
         """Waits as long as it takes.
 
         `lease_time` (seconds or a timedelta, at least 1 ms): the lock frees itself after that time. None: it
@@ -39,14 +39,14 @@ class Lockable:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        return self._logic.acquire(self._owner(), lease_of(lease_time), None)
+        return done(self._logic.acquire(self._owner(), lease_of(lease_time), None))
 
-    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Awaitable[bool]:
+    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return self._logic.acquire(self._owner(), lease_of(lease_time), deadline)
 
-    def unlock(self) -> Awaitable[None]:
+    def unlock(self) -> Coroutine[Any, Any, None]:
         """Gives back one hold.
 
         Raises `LockLostError` if it was lost meanwhile, `LockNotHeldError` if the calling task has none.
@@ -54,11 +54,11 @@ class Lockable:
         owner = self._owner()
         return self._logic.release(owner, self._logic.hold_of(owner.id))
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> Awaitable[bool]:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> Coroutine[Any, Any, bool]:
         """`threading.Lock.acquire`, awaited: on the same state as `lock` and `try_lock`."""
         return self._logic.acquire(self._owner(), None, timeout_of(blocking, timeout, clock))
 
-    def release(self) -> Awaitable[None]:
+    def release(self) -> Coroutine[Any, Any, None]:
         """`threading.Lock.release`, awaited: as `unlock`."""
         return self.unlock()
 
@@ -68,18 +68,16 @@ class Lockable:
         lease_time: Duration | None = None,
         *,
         cancel_on_lost: bool = True,
-    ) -> Scope[Self]:
+    ) -> Holding[Self]:
         """`async with lock.hold(...)`: `LockTimeoutError` when not had in `wait_time` seconds (None: no limit).
 
         When the hold is lost its body is cancelled at that moment, and the block raises `LockLostError`;
         `cancel_on_lost=False` lets the body run on.
         """
-        return Scope(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
+        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
 
     async def __aenter__(self) -> Self:
-        scope = Scope(self, None, None, cancel_on_lost=True)
-        await scope.__aenter__()
-        self._callers.blocks_of(calling_task()).append(scope)
+        await self._enter(self._logic.place, None, None, cancel_on_lost=True)
         return self
 
     async def __aexit__(
@@ -88,13 +86,7 @@ class Lockable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        blocks = self._callers.blocks_of(calling_task())
-        for i in reversed(range(len(blocks))):
-            if blocks[i].lock._logic.place == self._logic.place:
-                await blocks.pop(i).__aexit__(kind, error, trace)
-                return
-        # Entered by another task, in the name of an explicit owner.
-        await self.unlock()
+        await self._leave(self._logic.place, error)
 
     def on_lost(self, callback: LostCallback) -> LostCallback:
         """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
@@ -102,6 +94,8 @@ class Lockable:
         A coroutine function runs on the event loop that registered it. It stays registered, for every
         handle of this name, as long as the client lives.
         """
+        if not callable(callback):
+            raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
         if asyncio.iscoroutinefunction(callback):
             loop = asyncio.get_running_loop()
 
@@ -115,6 +109,20 @@ class Lockable:
 
     def _owner(self) -> Any:
         raise NotImplementedError
+
+    async def _enter(self, block: object, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
+        scope = Scope(self, block)
+        await scope.enter(wait, lease, cancel_on_lost=cancel_on_lost)
+        self._callers.blocks_of(calling_task()).append(scope)
+
+    async def _leave(self, block: object, error: BaseException | None) -> None:
+        scopes = self._callers.blocks_of(calling_task())
+        for i in reversed(range(len(scopes))):
+            if scopes[i].block == block:
+                await scopes.pop(i).leave(error)
+                return
+        # Entered by another task, in the name of an explicit owner.
+        await self.unlock()
 
 
 class Lock(Lockable):
@@ -152,7 +160,7 @@ class Lock(Lockable):
         """Whether anyone holds it."""
         return await self._logic.is_locked()
 
-    def is_held(self) -> Awaitable[bool]:
+    def is_held(self) -> Coroutine[Any, Any, bool]:
         """Whether the calling task holds it: the server says so and the lease hasn't ended by our clock."""
         return self.is_held_by(self._owner().id)
 
@@ -160,9 +168,9 @@ class Lock(Lockable):
 
     async def is_held_by(self, owner_id: int) -> bool:
         """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return await self._logic.hold_count(owner_id) > 0
+        return await self._logic.hold_count(known_owner(owner_id)) > 0
 
-    def get_hold_count(self) -> Awaitable[int]:
+    def get_hold_count(self) -> Coroutine[Any, Any, int]:
         """How many holds the calling task has; 0: none."""
         return self._logic.hold_count(self._owner().id)
 
@@ -188,45 +196,20 @@ class Lock(Lockable):
         return self._callers.current()
 
 
-class Scope(Generic[AnyLockable]):
-    """One `async with` block around one hold: it ends its body when the hold is lost."""
+class Holding(Generic[AnyLockable]):
+    """What `hold` gives: a context manager for any task, and as often as it likes."""
 
-    __slots__ = (
-        "_cancel_on_lost",
-        "_cancelled",
-        "_cancelling",
-        "_hold",
-        "_lease",
-        "_owner",
-        "_task",
-        "_wait",
-        "lock",
-    )
+    __slots__ = ("_cancel_on_lost", "_lease", "_lock", "_wait")
 
     def __init__(self, lock: AnyLockable, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
-        self.lock = lock
+        self._lock = lock
         self._wait = wait
         self._lease = lease
         self._cancel_on_lost = cancel_on_lost
-        self._cancelled = False
-        self._cancelling = 0
-        self._hold: Hold | None = None
-        self._task: asyncio.Task[Any] | None = None
 
     async def __aenter__(self) -> AnyLockable:
-        logic = self.lock._logic
-        self._cancelled = False
-        self._owner = self.lock._owner()
-        deadline = None if self._wait is None else clock() + self._wait
-        if not await logic.acquire(self._owner, self._lease, deadline):
-            raise LockTimeoutError(f"{logic.named(self._owner)} was not had in {self._wait:g} s")
-        if self._cancel_on_lost:
-            self._task = asyncio.current_task()
-            self._cancelling = 0 if self._task is None else self._task.cancelling()
-            self._hold = logic.hold_of(self._owner.id)
-            if self._hold is not None:
-                self._hold.listen(self._ended)
-        return self.lock
+        await self._lock._enter(self, self._wait, self._lease, cancel_on_lost=self._cancel_on_lost)
+        return self._lock
 
     async def __aexit__(
         self,
@@ -234,6 +217,40 @@ class Scope(Generic[AnyLockable]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._lock._leave(self, error)
+
+
+class Scope:
+    """One `async with` block around one hold: it ends its body when the hold is lost."""
+
+    __slots__ = ("_cancelled", "_cancelling", "_hold", "_lock", "_owner", "_task", "block")
+
+    def __init__(self, lock: Lockable, block: object) -> None:
+        self.block = block
+        """Which block it is of those that the task is in."""
+        self._lock = lock
+        self._owner = lock._owner()
+        self._cancelled = False
+        self._cancelling = 0
+        self._hold: Hold | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def enter(self, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
+        """Takes the lock. Raises `LockTimeoutError` when it isn't had in `wait` seconds."""
+        logic = self._lock._logic
+        deadline = None if wait is None else clock() + wait
+        if not await logic.acquire(self._owner, lease, deadline):
+            raise LockTimeoutError(f"{logic.named(self._owner)} was not had in {wait:g} s")
+        if cancel_on_lost:
+            self._task = asyncio.current_task()
+            self._cancelling = 0 if self._task is None else self._task.cancelling()
+            self._hold = logic.hold_of(self._owner.id)
+            if self._hold is not None:
+                self._hold.listen(self._ended)
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Gives the lock back, after a body that ended with `error`."""
+        logic = self._lock._logic
         task, self._task = self._task, None
         if self._hold is not None:
             self._hold.unlisten(self._ended)
@@ -242,11 +259,11 @@ class Scope(Generic[AnyLockable]):
             # As asyncio.timeout: the cancellation is ours alone if nobody else asked for one.
             ours = task.uncancel() <= self._cancelling
         try:
-            await self.lock._logic.release(self._owner, self.lock._logic.hold_of(self._owner.id))
+            await logic.release(self._owner, logic.hold_of(self._owner.id))
         except asyncio.CancelledError:
             if ours and self._hold is not None:
                 # The body ended before it could be cancelled.
-                raise LockLostError(self.lock._logic.loss_of(self._owner, self._hold)) from None
+                raise LockLostError(logic.loss_of(self._owner, self._hold)) from None
             raise
         except Exception as failure:
             if error is None or (ours and isinstance(error, asyncio.CancelledError)):

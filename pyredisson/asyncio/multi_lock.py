@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from pyredisson.asyncio.lock import Lock, Lockable, Lost
 from pyredisson.groups import Group, members_of
@@ -22,7 +23,7 @@ class LockGroup(Group, Lockable):
         super().__init__(logic, locks)
         self._callers = locks[0]._callers
 
-    def is_held(self) -> Awaitable[bool]:
+    def is_held(self) -> Coroutine[Any, Any, bool]:
         """Whether the calling task holds the group: the servers say so and no lease has ended by our clock."""
         return self._logic.is_held(self._owner())
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from pyredisson.aio import done
 from pyredisson.durations import Duration, lease_ms
 from pyredisson.faces import Name, attach, count_of, deadline_of
 from pyredisson.logic.holds import shown
@@ -31,7 +32,7 @@ class Semaphore:
         """As it was given."""
         return self._logic.key.decode() if self._name is None else self._name
 
-    def try_set_permits(self, permits: int, ttl: Duration | None = None) -> Awaitable[bool]:
+    def try_set_permits(self, permits: int, ttl: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """Makes the semaphore with so many permits; False if there is one.
 
         `ttl` (seconds or a timedelta, at least 1 ms): it ends after that time. None: never.
@@ -39,11 +40,11 @@ class Semaphore:
         ms = None if ttl is None else lease_ms(ttl, "ttl")
         return self._logic.try_set(count_of(permits, "permits"), ms)
 
-    def acquire(self, permits: int = 1) -> Awaitable[object]:
+    def acquire(self, permits: int = 1) -> Coroutine[Any, Any, None]:
         """Takes so many permits, all at once, and waits for them as long as it takes."""
-        return self._logic.acquire(count_of(permits, "permits"), None)
+        return done(self._logic.acquire(count_of(permits, "permits"), None))
 
-    def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Awaitable[bool]:
+    def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
         """As `acquire`, but waits no longer than `wait_time` seconds; False if not had in time."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return self._logic.acquire(count_of(permits, "permits"), deadline)
@@ -56,27 +57,27 @@ class Semaphore:
         """
         await self._logic.release(count_of(permits, "permits"))
 
-    def release_if_exists(self, permits: int = 1) -> Awaitable[bool]:
+    def release_if_exists(self, permits: int = 1) -> Coroutine[Any, Any, bool]:
         """As `release`, but makes no semaphore; was there one."""
         return self._logic.release(count_of(permits, "permits"), only_existing=True)
 
-    def available_permits(self) -> Awaitable[int]:
+    def available_permits(self) -> Coroutine[Any, Any, int]:
         """How many permits are free; below zero after `reduce_permits`: so many must come back before one is."""
         return self._logic.available()
 
-    def drain_permits(self) -> Awaitable[int]:
+    def drain_permits(self) -> Coroutine[Any, Any, int]:
         """Takes all permits that are free, and says how many."""
         return self._logic.drain()
 
-    def add_permits(self, permits: int) -> Awaitable[None]:
+    def add_permits(self, permits: int) -> Coroutine[Any, Any, None]:
         """Makes the semaphore larger by so many permits, which are free."""
         return self._logic.add(count_of(permits, "permits"))
 
-    def reduce_permits(self, permits: int) -> Awaitable[None]:
+    def reduce_permits(self, permits: int) -> Coroutine[Any, Any, None]:
         """Makes the semaphore smaller by so many permits, also by such as are taken."""
         return self._logic.add(-count_of(permits, "permits"))
 
-    def delete(self) -> Awaitable[bool]:
+    def delete(self) -> Coroutine[Any, Any, bool]:
         """Removes the semaphore; was there one. Who waits goes on waiting."""
         return self._logic.delete()
 

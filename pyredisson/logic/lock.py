@@ -74,6 +74,8 @@ class LockLogic:
     """What follows the owner's name in its field of the hash."""
     renewal = staticmethod(renew)
     kept = False
+    rank = 0
+    """Which lock of those with the same name a group takes first."""
 
     def __init__(self, shared: Shared, key: bytes) -> None:
         self.shared = shared

@@ -120,6 +120,8 @@ class ReadLogic(SideLogic):
     renewal = staticmethod(renew_reads)
     # A reader in Java, when it renews, shortens the whole lock to its own lease.
     kept = True
+    # Who writes may also read, but not the other way round.
+    rank = 1
     side, other = READ, WRITE
     need = READER
 

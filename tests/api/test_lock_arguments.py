@@ -117,3 +117,17 @@ async def test_threadings_timeout_is_no_none(world: World) -> None:
     nothing: Any = None
     with pytest.raises(TypeError, match="timeout"):
         await world.connect(NOWHERE).get_lock("orders").acquire(timeout=nothing)
+
+
+async def test_an_id_that_is_asked_about_is_an_int(world: World) -> None:
+    lock = world.connect().get_lock("orders")
+    for wrong in ("1", None, 1.0, True):
+        with pytest.raises(TypeError, match="id"):
+            await lock.is_held_by(wrong)  # type: ignore[arg-type]
+
+
+async def test_on_lost_needs_a_function(world: World) -> None:
+    lock = world.connect().get_lock("orders")
+    for wrong in (None, 5):
+        with pytest.raises(TypeError, match="function"):
+            lock.on_lost(wrong)  # type: ignore[type-var]

@@ -340,3 +340,48 @@ async def test_two_loops_at_a_time(tasks: World) -> None:
     await lock.lock()
     with pytest.raises(RuntimeError, match="loop"):
         await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))
+
+
+async def test_one_hold_object_for_several_tasks(tasks: World) -> None:
+    lock = tasks.connect().get_lock("orders")
+    hold = lock.hold()
+    inside = most = 0
+
+    async def job() -> None:
+        nonlocal inside, most
+        async with hold:
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.01)
+            inside -= 1
+
+    await asyncio.gather(job(), job(), job())
+    assert most == 1
+    assert not await lock.is_locked()
+
+
+async def test_one_hold_object_nested(tasks: World, behind: Behind) -> None:
+    """The outer block is cancelled when the lock is lost, whatever became of the inner one."""
+    hold = tasks.connect(lock_watchdog_timeout=0.3).get_lock("orders").hold()
+    went_on = False
+    with pytest.raises(pyredisson.LockLostError):
+        async with hold:
+            async with hold:
+                pass
+            behind.redis.delete("orders")
+            await asyncio.sleep(PATIENCE)
+            went_on = True
+    assert not went_on
+
+
+async def test_what_is_awaited_is_a_coroutine_and_lock_gives_nothing(tasks: World) -> None:
+    client = tasks.connect()
+    lock, semaphore = client.get_lock("orders"), client.get_semaphore("permits")
+    assert await semaphore.try_set_permits(1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lock.lock(), name="locks for the task that made it")
+        group.create_task(semaphore.acquire())
+    assert await lock.unlock() is None  # type: ignore[func-returns-value]
+    assert await lock.lock() is None  # type: ignore[func-returns-value]
+    assert await semaphore.release() is None  # type: ignore[func-returns-value]
+    assert await semaphore.acquire() is None  # type: ignore[func-returns-value]

@@ -484,3 +484,12 @@ class TestMembers:
         module = "pyredisson" if world.name == "threads" else "pyredisson.asyncio"
         shown = repr(client.get_multi_lock(client.get_lock("b"), client.get_lock("a")))
         assert shown == f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
+
+
+async def test_both_sides_of_one_lock_in_whatever_order(world: World, server: Server) -> None:
+    client = world.connect(server.url)
+    sides = client.get_read_write_lock("prices")
+    for members in ((sides.read_lock(), sides.write_lock()), (sides.write_lock(), sides.read_lock())):
+        group = client.get_multi_lock(*members)
+        assert await group.try_lock()
+        await group.unlock()

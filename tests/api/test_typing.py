@@ -72,6 +72,10 @@ async def tasks() -> None:
         async with lock as entered, lock.hold(1, cancel_on_lost=False) as held:
             both: list[pyredisson.asyncio.Lock] = [entered, held]
         lost: bool = await lock.lost.wait(timedelta(1)) or lock.lost.is_set()
+        running: asyncio.Task[None] = asyncio.create_task(lock.lock())
+        opened: asyncio.Task[bool] = asyncio.create_task(client.get_count_down_latch("done").wait())
+        running.cancel()
+        opened.cancel()
 
         @lock.on_lost
         async def callback(lock: pyredisson.asyncio.Lock) -> None:
