@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from redis.exceptions import ConnectionError, RedisError
 
@@ -16,6 +16,8 @@ from pyredisson.signals import AioSignal
 from pyredisson.threads import clock
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Line, Pipeline
+
+P = ParamSpec("P")
 
 
 class Callers:
@@ -59,9 +61,10 @@ def calling_task() -> asyncio.Task[Any]:
     return task
 
 
-async def done(operation: Coroutine[Any, Any, object]) -> None:
+async def done(operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs) -> None:
     """Awaits an operation whose result means nothing to the caller."""
-    await operation
+    # Called here: a task that is cancelled before it begins would leave a coroutine that nobody awaits.
+    await operation(*args, **kwargs)
 
 
 class AioRuntime:

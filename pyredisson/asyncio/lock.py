@@ -39,7 +39,7 @@ class Lockable:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        return done(self._logic.acquire(self._owner(), lease_of(lease_time), None))
+        return done(self._logic.acquire, self._owner(), lease_of(lease_time), None)
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""

@@ -42,7 +42,7 @@ class Semaphore:
 
     def acquire(self, permits: int = 1) -> Coroutine[Any, Any, None]:
         """Takes so many permits, all at once, and waits for them as long as it takes."""
-        return done(self._logic.acquire(count_of(permits, "permits"), None))
+        return done(self._logic.acquire, count_of(permits, "permits"), None)
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
         """As `acquire`, but waits no longer than `wait_time` seconds; False if not had in time."""

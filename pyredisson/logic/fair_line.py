@@ -18,7 +18,7 @@ class Turn(Owner):
         self.id = owner.id
         self.name = owner.name
         self.doubts = 0
-        self.asking = {}
+        self.overlap = owner.overlap
         self.owner = owner
         self.channel: OwnChannel | None = None
         self.seen = 0
@@ -34,6 +34,9 @@ class Turn(Owner):
     def rename(self) -> None:
         self.doubts += 1
         self.owner.rename()
+
+    def follow(self) -> None:
+        self.name = self.owner.name
 
 
 class OwnChannel(Channel):

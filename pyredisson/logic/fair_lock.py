@@ -9,7 +9,6 @@ from redis.exceptions import NoScriptError, RedisError
 from pyredisson._core import command, pack, prefixed
 from pyredisson.logic import calls
 from pyredisson.logic.fair_line import Line, OwnChannel, Turn
-from pyredisson.logic.holds import GIVEN_BACK
 from pyredisson.logic.lock import Call, LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
@@ -66,22 +65,32 @@ class FairLockLogic(LockLogic):
 
     async def _acquire(self, call: Call) -> bool:
         shared = self.shared
-        hold = self.hold_of(call.owner.id)
-        if hold is not None and hold.state is GIVEN_BACK:
-            # Its release is under way, and must not meet what this call takes.
-            call.owner.rename()
-        call.owner = turn = Turn(call.owner)
+        owner = call.owner
+        standing = owner.overlap.standing
+        # Two calls of one owner each need a place, and must not give up each other's.
+        call.owner = turn = Turn(owner.apart() if owner.name in standing else owner)
+        place = turn.name
         channel = shared.hub.listening(self._own_channel(turn))
         if isinstance(channel, OwnChannel):
             turn.channel, turn.seen = channel, channel.calls
         try:
-            if await super()._acquire(call):
-                return True
-            self._give_up(turn)
-            return False
+            standing.add(place)
+            if not await super()._acquire(call):
+                self._give_up(turn)
+                return False
+            if turn.freed is not None:
+                hold = self.hold_of(owner.id)
+                if hold is not None and hold.owner != turn.name:
+                    # Another call of this owner got it, and this one was counted to that: nobody needs its place.
+                    self._give_up(turn)
+            if len(standing) > 1:
+                self._rouse(owner.id)
+            return True
         except BaseException:
             self._give_up(turn)
             raise
+        finally:
+            standing.discard(place)
 
     async def _try(self, call: Call) -> float | None:
         shared = self.shared
@@ -92,12 +101,19 @@ class FairLockLogic(LockLogic):
             turn.asked = call.deadline is None or shared.clock() < call.deadline
         return await super()._try(call)
 
+    def _rouse(self, owner_id: int) -> None:
+        """What one call of an owner has got, its others have too."""
+        with self.shared.hub.mutex:
+            line = self.shared.lines.get(self.key)
+            for turn in line.turns if line is not None else ():
+                if turn.id == owner_id:
+                    turn.look = True
+                    if turn.freed is not None:
+                        turn.freed.set()
+
     def _give_up(self, turn: Turn) -> None:
         """Leaves the queue, in the background. Idempotent."""
         if not turn.asked or turn.left:
-            return
-        if turn.channel is not None and turn.channel.waiters:
-            # Another call for the same owner waits at the same place.
             return
         # Its place may stay in the queue, as one that is gone, until it comes to the queue's end.
         turn.owner.rename()
@@ -124,10 +140,9 @@ class FairLockLogic(LockLogic):
         patience = LOOK * (0.75 + runtime.jitter() / 2)
         try:
             line = self._line_up(turn, looked + min(TICK, busy))
+            name = turn.name
             known = turn.channel
-            channel = shared.hub.join(self._own_channel(turn), freed, OwnChannel)
-            assert isinstance(channel, OwnChannel)
-            turn.channel = channel
+            turn.channel = channel = self._listen(turn, freed)
             seen = channel.calls
             if channel.confirmed:
                 # What was published after the acquire was sent has been heard, if the channel was heard before.
@@ -135,6 +150,12 @@ class FairLockLogic(LockLogic):
             while True:
                 freed.clear()
                 shared.check_open()
+                if turn.name != name:
+                    # It had to take another one, and stands at the end of the line.
+                    shared.hub.leave(b"%b:%b" % (self._channel, name), freed)
+                    name = turn.name
+                    turn.channel = channel = self._listen(turn, freed)
+                    seen = -1
                 if channel.error is not None:
                     raise channel.error
                 now = shared.clock()
@@ -143,7 +164,7 @@ class FairLockLogic(LockLogic):
                 look_at = looked + (patience if channel.confirmed else UNHEARD_WAIT)
                 if channel.calls != seen or turn.look or now >= look_at:
                     seen, turn.look = channel.calls, False
-                    again = await self._try(call)
+                    again = await self._attempt(call)
                     if again is None:
                         return True
                     looked = shared.clock()
@@ -222,6 +243,11 @@ class FairLockLogic(LockLogic):
                 line.leader = next(reversed(line.turns))
                 if line.leader.freed is not None:
                     line.leader.freed.set()
+
+    def _listen(self, turn: Turn, freed: Signal) -> OwnChannel:
+        channel = self.shared.hub.join(self._own_channel(turn), freed, OwnChannel)
+        assert isinstance(channel, OwnChannel)
+        return channel
 
     def _farewell(self, owners: list[bytes]) -> bytes:
         return self.leave_command(owners, doubt=True)

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyredisson._core import HoldFields
+from pyredisson.runtime import Signal
 from pyredisson.scripts import ScriptSet
 
 logger = logging.getLogger("pyredisson")
@@ -35,6 +36,22 @@ class State(Enum):
 HELD, GIVEN_BACK, LOST = State.HELD, State.GIVEN_BACK, State.LOST
 
 
+class Overlap:
+    """What calls of one owner that are under way at the same time must know of each other."""
+
+    __slots__ = ("gates", "settled", "standing", "waiting")
+
+    def __init__(self) -> None:
+        self.gates: dict[HoldKey, object] = {}
+        """Whose command is under way, for each lock."""
+        self.waiting: dict[Signal, None] = {}
+        """Who is next."""
+        self.standing: set[bytes] = set()
+        """The names under which it stands in line for fair locks."""
+        self.settled = 0
+        """How often what the owner had, or may have got, was given back in the background."""
+
+
 class Owner:
     """A thread, a task or an explicit id, and the name under which the server knows it.
 
@@ -42,7 +59,7 @@ class Owner:
     arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
     """
 
-    __slots__ = ("_prefix", "asking", "doubts", "id", "name")
+    __slots__ = ("_prefix", "doubts", "id", "name", "overlap")
 
     def __init__(self, client_id: str, owner_id: int) -> None:
         self.id = owner_id
@@ -50,13 +67,15 @@ class Owner:
         self.doubts = 0
         """How often it was renamed."""
         self.name = self._prefix.encode()
-        self.asking: dict[Any, HoldKey] = {}
-        """Its acquires that are under way, each with what it asks for."""
+        self.overlap = Overlap()
 
     def rename(self) -> None:
         """From now on this owner takes locks under a new name; holds that it has keep theirs."""
         self.doubts += 1
         self.name = f"{self._prefix}:{self.doubts}".encode()
+
+    def follow(self) -> None:
+        """Has this call go on under the owner's present name."""
 
     @property
     def stem(self) -> bytes:

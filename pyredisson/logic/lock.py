@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -17,6 +17,8 @@ from pyredisson.logic.holds import (
     HELD,
     LOST,
     Hold,
+    HoldKey,
+    Overlap,
     Owner,
     buried,
     shown,
@@ -25,7 +27,10 @@ from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply
 from pyredisson.scripts import ScriptSet
 
+T = TypeVar("T")
 CHANNEL = b"redisson_lock__channel"
+GATE_LOOK = 1.0
+"""Seconds after which a call looks whether another one of its owner is over, though nobody said so."""
 FREE = -2
 """PTTL's answer when there is no key."""
 
@@ -45,7 +50,7 @@ def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
 class Call:
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner."""
 
-    __slots__ = ("crossed", "deadline", "lease", "owner", "token", "took")
+    __slots__ = ("deadline", "lease", "owner", "token", "took")
 
     def __init__(self, owner: Owner, lease: int | None, deadline: float | None) -> None:
         self.owner = owner
@@ -55,8 +60,6 @@ class Call:
         """Whether it was this call that got the lock."""
         self.token = 0
         """The fencing token that it got."""
-        self.crossed = False
-        """Whether its owner gave the lock back while it was asking."""
 
 
 class LockLogic:
@@ -116,12 +119,12 @@ class LockLogic:
         return self._acquire(Call(owner, lease, deadline))
 
     async def _acquire(self, call: Call) -> bool:
-        busy = await self._try(call)
-        if busy is None:
-            return True
-        if call.deadline is not None and self.shared.clock() >= call.deadline:
-            return False
         try:
+            busy = await self._attempt(call)
+            if busy is None:
+                return True
+            if call.deadline is not None and self.shared.clock() >= call.deadline:
+                return False
             return await self._wait(call, busy)
         except BaseException:
             # Interrupted on the way out with the lock in its hands.
@@ -132,7 +135,42 @@ class LockLogic:
 
     async def _wait(self, call: Call, busy: float) -> bool:
         """What `acquire` does after a first try that told it to wait `busy` seconds at most."""
-        return await waiting.until(self.shared, self._channel, lambda: self._try(call), busy, call.deadline)
+        return await waiting.until(self.shared, self._channel, lambda: self._attempt(call), busy, call.deadline)
+
+    def _attempt(self, call: Call) -> Coroutine[Any, Any, float | None]:
+        """`_try`, while no other command of this owner is on its way to the lock."""
+        return self._alone(call.owner, self._try, call)
+
+    async def _alone(self, owner: Owner, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Runs an operation when no other one of the same owner on this lock is under way.
+
+        All of them speak in the owner's name, and state how many holds it has: each must know what became of the
+        one before it. That takes a round trip; nobody waits for the lock in here.
+        """
+        key = (self.place, owner.id)
+        overlap = owner.overlap
+        gates = overlap.gates
+        mine = object()
+        try:
+            while gates.setdefault(key, mine) is not mine:
+                await self._next_turn(overlap, key)
+            return await operation(*args)
+        finally:
+            # No call of a function: a signal could strike after one, and leave the gate shut.
+            if key in gates and gates[key] is mine:
+                del gates[key]
+            if overlap.waiting:
+                for signal in list(overlap.waiting):
+                    signal.set()
+
+    async def _next_turn(self, overlap: Overlap, key: HoldKey) -> None:
+        freed = self.shared.runtime.signal()
+        try:
+            overlap.waiting[freed] = None
+            if key in overlap.gates:
+                await self.shared.runtime.wait(freed, GATE_LOOK)
+        finally:
+            overlap.waiting.pop(freed, None)
 
     async def _try(self, call: Call) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
@@ -155,7 +193,8 @@ class LockLogic:
         runtime = shared.runtime
         doubts = owner.doubts
         payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
-        owner.asking[call] = key
+        settled = owner.overlap.settled
+        overtaken = False
         try:
             try:
                 busy = await runtime.send(payload)
@@ -171,10 +210,10 @@ class LockLogic:
             if busy.__class__ is list:
                 (call.token,) = busy
                 busy = None
-            if call.crossed:
-                if busy is None:
-                    # Another call may have given back what this one got, under the same name.
-                    runtime.post(self.undo_command(name))
+            if busy is None and _overtaken(owner, hold, settled):
+                # What was given back meanwhile, in the background, may be what this call got, under the same name.
+                overtaken = True
+                runtime.post(self.undo_command(name))
             elif busy is None:
                 if hold is not None and hold.state is not HELD:
                     # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
@@ -208,16 +247,14 @@ class LockLogic:
                     owner.rename()
                     runtime.post(self.undo_command(name))
             raise
-        finally:
-            owner.asking.pop(call, None)
+        if overtaken:
+            owner.follow()
+            return await self._try(call)
         return await self._refused(call, hold, busy)
 
     async def _refused(self, call: Call, hold: Hold | None, busy: int) -> float | None:
         """What to do when the lock wasn't had, though `hold` was to be counted further: as `_try`."""
         shared = self.shared
-        if call.crossed:
-            call.crossed = False
-            return await self._try(call)
         if hold is not None:
             shared.holds.lose(hold, GONE)
             if busy == FREE:
@@ -239,6 +276,7 @@ class LockLogic:
         What runs in the background must not meet a later hold, so that one gets another name.
         """
         owner.rename()
+        owner.overlap.settled += 1
         self._cut_down(hold, count)
         self.shared.runtime.post(self.release_command(hold.owner, count))
 
@@ -248,24 +286,35 @@ class LockLogic:
         else:
             hold.count = 0
             table = self.shared.holds.table
-            if hold.under is not None:
-                # A lost one, which its owner has still to give back.
-                table[hold.key] = hold.under
-            elif table.get(hold.key) is hold:
-                del table[hold.key]
+            if table.get(hold.key) is hold:
+                if hold.under is not None:
+                    # A lost one, which its owner has still to give back.
+                    table[hold.key] = hold.under
+                else:
+                    del table[hold.key]
             self.shared.watchdog.forget(hold)
             if hold.state is not LOST:
                 hold.state = GIVEN_BACK
                 if hold.listeners is not None:
                     hold.end(GIVEN_BACK)
 
-    async def release(self, owner: Owner, hold: Hold | None) -> None:
+    def release(self, owner: Owner, hold: Hold | None) -> Coroutine[Any, Any, None]:
         """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
+        return self._alone(owner, self._release, owner, hold)
+
+    async def _release(self, owner: Owner, hold: Hold | None) -> None:
         shared = self.shared
         if shared.closed:
             shared.check_open()
-        if hold is None:
+        if hold is None or hold.state is GIVEN_BACK:
             raise await self._stranger(owner)
+        above = shared.holds.table.get(hold.key)
+        if above is not None and above.under is hold:
+            # Lost, and meanwhile another call took the lock anew, perhaps under the same name.
+            hold.count -= 1
+            if not hold.count:
+                above.under = None
+            raise LockLostError(self.loss_of(owner, hold))
         count = hold.count - 1
         runtime = shared.runtime
         payload = self.release_command(hold.owner, count)
@@ -274,8 +323,6 @@ class LockLogic:
             if proven and not count:
                 # Before the release is sent: a renewal that finds the key gone must not call that a loss.
                 hold.state = GIVEN_BACK
-                if owner.asking:
-                    self._cross(owner, hold)
             try:
                 reply = await runtime.send(payload)
             except (Cut, RedisError) as problem:
@@ -296,13 +343,6 @@ class LockLogic:
             shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
             raise LockLostError(self.loss_of(owner, hold))
-
-    def _cross(self, owner: Owner, hold: Hold) -> None:
-        """Other calls of this owner ask for what is given back here, under the name that is freed."""
-        for call, key in list(owner.asking.items()):
-            if key == hold.key:
-                call.crossed = True
-                owner.rename()
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""
@@ -370,3 +410,7 @@ class LockLogic:
     def named(self, owner: Owner) -> str:
         """The lock and the owner, for messages."""
         return f"lock {shown(self.key)!r} of owner {shown(owner.name)}"
+
+
+def _overtaken(owner: Owner, hold: Hold | None, settled: int) -> bool:
+    return owner.overlap.settled != settled if hold is None else hold.state is GIVEN_BACK

@@ -86,7 +86,7 @@ class SideLogic(LockLogic):
         return await waiting.until(
             self.shared,
             self._channel,
-            lambda: self._try(call),
+            lambda: self._attempt(call),
             busy,
             call.deadline,
             kind=Turns,

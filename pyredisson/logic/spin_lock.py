@@ -29,7 +29,7 @@ class SpinLockLogic(LockLogic):
             # No later than the end of the holder's lease, and once more at the very end of the wait.
             until = now + min(delay, busy)
             await self._sleep(until if deadline is None else min(until, deadline))
-            again = await self._try(call)
+            again = await self._attempt(call)
             if again is None:
                 return True
             busy = again
