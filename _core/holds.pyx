@@ -26,3 +26,23 @@ cdef class HoldFields(Timer):
         self.reason = ""
         self.token = 0
         self.under = under
+
+
+cdef class Call:
+    """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
+
+    `took`: whether it was this call that got the lock; `token`: the fencing token that it got.
+    """
+
+    cdef public object owner
+    cdef public object lease
+    cdef public object deadline
+    cdef public bint took
+    cdef public long long token
+
+    def __cinit__(self, owner, lease, deadline):
+        self.owner = owner
+        self.lease = lease
+        self.deadline = deadline
+        self.took = False
+        self.token = 0

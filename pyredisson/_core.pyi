@@ -119,6 +119,20 @@ class HoldFields(Timer):
         state: object,
     ) -> None: ...
 
+class Call:
+    """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
+
+    `took`: whether it was this call that got the lock; `token`: the fencing token that it got.
+    """
+
+    owner: Any
+    lease: int | None
+    deadline: float | None
+    took: bool
+    token: int
+
+    def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
+
 class Run(Generic[_T]):
     """One call of a coroutine function; reading `result` makes the call and runs the coroutine to its end.
 

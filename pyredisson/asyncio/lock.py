@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
-from pyredisson.aio import Callers, calling_task, done
+from pyredisson.aio import Callers, calling_task
 from pyredisson.durations import Duration
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
@@ -39,7 +39,7 @@ class Lockable:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        return done(self._logic.acquire, self._owner(), lease_of(lease_time), None)
+        return cast(Coroutine[Any, Any, None], self._logic.acquire(self._owner(), lease_of(lease_time), None))
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from redis.exceptions import NoScriptError, RedisError
 
-from pyredisson._core import command, pack, prefixed
+from pyredisson._core import Call, command, pack, prefixed
 from pyredisson.logic import calls
 from pyredisson.logic.fair_line import Line, OwnChannel, Turn
-from pyredisson.logic.lock import Call, LockLogic
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.waiting import UNHEARD_WAIT
@@ -97,6 +97,9 @@ class FairLockLogic(LockLogic):
         shared.check_open()
         turn = call.owner
         assert isinstance(turn, Turn)
+        if self.checks:
+            # Who is refused has nothing to take back.
+            self.check(turn)
         if not turn.asked:
             turn.asked = call.deadline is None or shared.clock() < call.deadline
         return await super()._try(call)
@@ -164,7 +167,7 @@ class FairLockLogic(LockLogic):
                 look_at = looked + (patience if channel.confirmed else UNHEARD_WAIT)
                 if channel.calls != seen or turn.look or now >= look_at:
                     seen, turn.look = channel.calls, False
-                    again = await self._attempt(call)
+                    again = await self._try(call)
                     if again is None:
                         return True
                     looked = shared.clock()

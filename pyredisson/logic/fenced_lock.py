@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pyredisson._core import command, pack, prefixed
+from pyredisson._core import Call, command, pack, prefixed
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.holds import Owner
-from pyredisson.logic.lock import Call, LockLogic
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Hashable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Hashable, Sequence
+from typing import Any
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import command, pack, prefixed
+from pyredisson._core import Call, command, pack, prefixed
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import calls, waiting
 from pyredisson.logic.holds import (
@@ -27,7 +27,6 @@ from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply
 from pyredisson.scripts import ScriptSet
 
-T = TypeVar("T")
 CHANNEL = b"redisson_lock__channel"
 GATE_LOOK = 1.0
 """Seconds after which a call looks whether another one of its owner is over, though nobody said so."""
@@ -47,21 +46,6 @@ def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     )
 
 
-class Call:
-    """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner."""
-
-    __slots__ = ("deadline", "lease", "owner", "token", "took")
-
-    def __init__(self, owner: Owner, lease: int | None, deadline: float | None) -> None:
-        self.owner = owner
-        self.lease = lease
-        self.deadline = deadline
-        self.took = False
-        """Whether it was this call that got the lock."""
-        self.token = 0
-        """The fencing token that it got."""
-
-
 class LockLogic:
     """What a lock does; owners and durations come in checked.
 
@@ -77,6 +61,8 @@ class LockLogic:
     """What follows the owner's name in its field of the hash."""
     renewal = staticmethod(renew)
     kept = False
+    checks = False
+    """Whether `check` has something to say before each try."""
     rank = 0
     """Which lock of those with the same name a group takes first."""
 
@@ -120,7 +106,7 @@ class LockLogic:
 
     async def _acquire(self, call: Call) -> bool:
         try:
-            busy = await self._attempt(call)
+            busy = await self._try(call)
             if busy is None:
                 return True
             if call.deadline is not None and self.shared.clock() >= call.deadline:
@@ -135,126 +121,118 @@ class LockLogic:
 
     async def _wait(self, call: Call, busy: float) -> bool:
         """What `acquire` does after a first try that told it to wait `busy` seconds at most."""
-        return await waiting.until(self.shared, self._channel, lambda: self._attempt(call), busy, call.deadline)
-
-    def _attempt(self, call: Call) -> Coroutine[Any, Any, float | None]:
-        """`_try`, while no other command of this owner is on its way to the lock."""
-        return self._alone(call.owner, self._try, call)
-
-    async def _alone(self, owner: Owner, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Runs an operation when no other one of the same owner on this lock is under way.
-
-        All of them speak in the owner's name, and state how many holds it has: each must know what became of the
-        one before it. That takes a round trip; nobody waits for the lock in here.
-        """
-        key = (self.place, owner.id)
-        overlap = owner.overlap
-        gates = overlap.gates
-        mine = object()
-        try:
-            while gates.setdefault(key, mine) is not mine:
-                await self._next_turn(overlap, key)
-            return await operation(*args)
-        finally:
-            # No call of a function: a signal could strike after one, and leave the gate shut.
-            if key in gates and gates[key] is mine:
-                del gates[key]
-            if overlap.waiting:
-                for signal in list(overlap.waiting):
-                    signal.set()
-
-    async def _next_turn(self, overlap: Overlap, key: HoldKey) -> None:
-        freed = self.shared.runtime.signal()
-        try:
-            overlap.waiting[freed] = None
-            if key in overlap.gates:
-                await self.shared.runtime.wait(freed, GATE_LOOK)
-        finally:
-            overlap.waiting.pop(freed, None)
+        return await waiting.until(self.shared, self._channel, lambda: self._try(call), busy, call.deadline)
 
     async def _try(self, call: Call) -> float | None:
         """One acquire. None: taken; else how long to wait for the holder at most, in seconds."""
         shared = self.shared
         if shared.closed:
             shared.check_open()
-        owner, lease, deadline = call.owner, call.lease, call.deadline
+        owner, deadline = call.owner, call.deadline
         key = (self.place, owner.id)
-        hold = shared.holds.table.get(key)
-        now = shared.clock()
-        under = None
-        if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
-            under = self._ended(owner, hold)
-            hold = None
-        ms = shared.lease if lease is None else lease
-        if hold is None:
-            count, name = 1, owner.name + self.field_suffix
-        else:
-            count, name = hold.count + 1, hold.owner
-        runtime = shared.runtime
-        doubts = owner.doubts
-        payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
-        settled = owner.overlap.settled
-        overtaken = False
+        overlap = owner.overlap
+        gates = overlap.gates
         try:
+            if gates.setdefault(key, call) is not call:
+                await self._next_turn(overlap, key, call)
+            if self.checks:
+                self.check(owner)
+            hold = shared.holds.table.get(key)
+            now = shared.clock()
+            under = None
+            if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
+                under = self._ended(owner, hold)
+                hold = None
+            count, name = (1, owner.name + self.field_suffix) if hold is None else (hold.count + 1, hold.owner)
+            runtime = shared.runtime
+            doubts, settled = owner.doubts, overlap.settled
+            ms = shared.lease if call.lease is None else call.lease
+            payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
             try:
-                busy = await runtime.send(payload)
-            except (Cut, RedisError) as problem:
-                busy, now = await calls.repeat(
-                    runtime,
-                    payload,
-                    problem,
-                    attempts=shared.attempts,
-                    deadline=deadline,
-                    on_doubt=owner.rename,
-                )
-            if busy.__class__ is list:
-                (call.token,) = busy
-                busy = None
-            if busy is None and _overtaken(owner, hold, settled):
-                # What was given back meanwhile, in the background, may be what this call got, under the same name.
-                overtaken = True
-                runtime.post(self.undo_command(name))
-            elif busy is None:
-                if hold is not None and hold.state is not HELD:
-                    # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
-                    under, hold = hold, None
-                if hold is None:
-                    # Another acquire of this owner, at the same time, may have been counted meanwhile.
-                    hold = shared.holds.table.get(key)
-                    if hold is not None and (hold.state is not HELD or hold.owner != name):
-                        hold = None
-                ends = now + ms / 1000
-                if hold is None:
-                    hold = Hold(key, self, name, lease, ends, under and buried(under), HELD)
-                    shared.holds.table[key] = hold
-                    shared.watchdog.watch(hold, now)
-                else:
-                    hold.nest(lease)
-                    hold.ends = max(hold.ends, ends)
-                    shared.watchdog.watch_nested(hold, now)
-                # The replies of two calls of this owner may come in the other order.
-                hold.token = max(hold.token, call.token)
-                if shared.closed:
-                    shared.check_open()
-                call.took = True
-                return None
-        except BaseException as error:
-            if owner.doubts != doubts or not isinstance(error, RedisError):
-                # It may have run, or run late: put it back as it was, under a name that is not used again.
-                if hold is not None:
-                    self.settle(owner, hold, count - 1)
-                else:
-                    owner.rename()
+                try:
+                    busy = await runtime.send(payload)
+                except (Cut, RedisError) as problem:
+                    busy, now = await calls.repeat(
+                        runtime,
+                        payload,
+                        problem,
+                        attempts=shared.attempts,
+                        deadline=deadline,
+                        on_doubt=owner.rename,
+                    )
+                if busy.__class__ is list:
+                    (call.token,) = busy
+                    busy = None
+                if busy is None and (overlap.settled == settled or (hold is not None and hold.state is not GIVEN_BACK)):
+                    self._keep(call, key, name, hold, under, now, now + ms / 1000)
+                    if shared.closed:
+                        shared.check_open()
+                    call.took = True
+                    return None
+                if busy is None:
+                    # What was given back meanwhile, in the background, may be what this call got, under the same name.
                     runtime.post(self.undo_command(name))
-            raise
-        if overtaken:
-            owner.follow()
-            return await self._try(call)
-        return await self._refused(call, hold, busy)
+            except BaseException as error:
+                if owner.doubts != doubts or not isinstance(error, RedisError):
+                    self._put_back(owner, key, name, count - 1)
+                raise
+            return await self._refused(call, hold, busy)
+        finally:
+            # No call of a function: a signal could strike after one, and leave the gate shut.
+            if key in gates and gates[key] is call:
+                del gates[key]
+            if overlap.waiting:
+                _open(overlap)
 
-    async def _refused(self, call: Call, hold: Hold | None, busy: int) -> float | None:
+    def _keep(
+        self, call: Call, key: HoldKey, name: bytes, hold: Hold | None, under: Hold | None, sent_at: float, ends: float
+    ) -> None:
+        """Writes down what the server gave: one more level of `hold`, or a new one above a lost one."""
+        shared = self.shared
+        if hold is not None and hold.state is not HELD:
+            # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
+            under, hold = hold, None
+        if hold is None:
+            hold = Hold(key, self, name, call.lease, ends, under and buried(under), HELD)
+            hold.token = call.token
+            shared.holds.table[key] = hold
+            shared.watchdog.watch(hold, sent_at)
+        else:
+            hold.nest(call.lease)
+            hold.token = max(hold.token, call.token)
+            hold.ends = max(hold.ends, ends)
+            shared.watchdog.watch_nested(hold, sent_at)
+
+    def _put_back(self, owner: Owner, key: HoldKey, name: bytes, count: int) -> None:
+        """An acquire may have run, or run late: puts it back as it was, under a name that is not used again."""
+        hold = self.shared.holds.table.get(key)
+        if hold is not None and hold.state is HELD and hold.owner == name:
+            self.settle(owner, hold, count)
+        else:
+            owner.rename()
+            self.shared.runtime.post(self.undo_command(name))
+
+    async def _next_turn(self, overlap: Overlap, key: HoldKey, call: object) -> None:
+        """Waits until no other command of this owner is on its way to the lock.
+
+        All of them speak in the owner's name, and state how many holds it has: each must know what became of the
+        one before it. That takes a round trip; nobody waits for the lock in here.
+        """
+        freed = self.shared.runtime.signal()
+        try:
+            overlap.waiting[freed] = None
+            while overlap.gates.setdefault(key, call) is not call:
+                await self.shared.runtime.wait(freed, GATE_LOOK)
+                freed.clear()
+        finally:
+            overlap.waiting.pop(freed, None)
+
+    async def _refused(self, call: Call, hold: Hold | None, busy: int | None) -> float | None:
         """What to do when the lock wasn't had, though `hold` was to be counted further: as `_try`."""
         shared = self.shared
+        if busy is None:
+            call.owner.follow()
+            return await self._try(call)
         if hold is not None:
             shared.holds.lose(hold, GONE)
             if busy == FREE:
@@ -298,47 +276,62 @@ class LockLogic:
                 if hold.listeners is not None:
                     hold.end(GIVEN_BACK)
 
-    def release(self, owner: Owner, hold: Hold | None) -> Coroutine[Any, Any, None]:
-        """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
-        return self._alone(owner, self._release, owner, hold)
+    def check(self, owner: Owner) -> None:
+        """Raises if this owner must not have it."""
 
-    async def _release(self, owner: Owner, hold: Hold | None) -> None:
+    async def release(self, owner: Owner, hold: Hold | None) -> None:
+        """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
         shared = self.shared
         if shared.closed:
             shared.check_open()
-        if hold is None or hold.state is GIVEN_BACK:
+        if hold is None:
             raise await self._stranger(owner)
-        above = shared.holds.table.get(hold.key)
-        if above is not None and above.under is hold:
-            # Lost, and meanwhile another call took the lock anew, perhaps under the same name.
-            hold.count -= 1
-            if not hold.count:
-                above.under = None
-            raise LockLostError(self.loss_of(owner, hold))
-        count = hold.count - 1
-        runtime = shared.runtime
-        payload = self.release_command(hold.owner, count)
+        overlap = owner.overlap
+        gates = overlap.gates
+        key = hold.key
+        mine: list[None] = []
         try:
-            proven = (hold.state is HELD and hold.ends > shared.clock()) or shared.holds.proven(hold)
-            if proven and not count:
-                # Before the release is sent: a renewal that finds the key gone must not call that a loss.
-                hold.state = GIVEN_BACK
+            if gates.setdefault(key, mine) is not mine:
+                await self._next_turn(overlap, key, mine)
+            if hold.state is GIVEN_BACK:
+                raise await self._stranger(owner)
+            above = shared.holds.table.get(key)
+            if above is not hold and above is not None and above.under is hold:
+                # Lost, and meanwhile another call took the lock anew, perhaps under the same name.
+                hold.count -= 1
+                if not hold.count:
+                    above.under = None
+                raise LockLostError(self.loss_of(owner, hold))
+            count = hold.count - 1
+            runtime = shared.runtime
+            payload = self.release_command(hold.owner, count)
             try:
-                reply = await runtime.send(payload)
-            except (Cut, RedisError) as problem:
-                reply, _ = await calls.repeat(
-                    runtime,
-                    payload,
-                    problem,
-                    attempts=shared.attempts,
-                    # An earlier copy has done it; that is what the caller asked for.
-                    none_after_cut=0 if count else 1,
-                    on_doubt=owner.rename,
-                )
-            self._cut_down(hold, count)
-        except BaseException:
-            self.settle(owner, hold, count)
-            raise
+                proven = (hold.state is HELD and hold.ends > shared.clock()) or shared.holds.proven(hold)
+                if proven and not count:
+                    # Before the release is sent: a renewal that finds the key gone must not call that a loss.
+                    hold.state = GIVEN_BACK
+                try:
+                    reply = await runtime.send(payload)
+                except (Cut, RedisError) as problem:
+                    reply, _ = await calls.repeat(
+                        runtime,
+                        payload,
+                        problem,
+                        attempts=shared.attempts,
+                        # An earlier copy has done it; that is what the caller asked for.
+                        none_after_cut=0 if count else 1,
+                        on_doubt=owner.rename,
+                    )
+                self._cut_down(hold, count)
+            except BaseException:
+                self.settle(owner, hold, count)
+                raise
+        finally:
+            # As in `_try`.
+            if key in gates and gates[key] is mine:
+                del gates[key]
+            if overlap.waiting:
+                _open(overlap)
         if reply is None and proven:
             shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
@@ -412,5 +405,6 @@ class LockLogic:
         return f"lock {shown(self.key)!r} of owner {shown(owner.name)}"
 
 
-def _overtaken(owner: Owner, hold: Hold | None, settled: int) -> bool:
-    return owner.overlap.settled != settled if hold is None else hold.state is GIVEN_BACK
+def _open(overlap: Overlap) -> None:
+    for signal in list(overlap.waiting):
+        signal.set()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyredisson.errors import LockAlreadyHeldError
-from pyredisson.logic.holds import shown
-from pyredisson.logic.lock import Call, LockLogic
+from pyredisson.logic.holds import Owner, shown
+from pyredisson.logic.lock import LockLogic
 
 
 class NonReentrantLockLogic(LockLogic):
@@ -15,8 +15,9 @@ class NonReentrantLockLogic(LockLogic):
 
     __slots__ = ()
 
-    async def _try(self, call: Call) -> float | None:
-        hold = self.shared.holds.live((self.place, call.owner.id))
+    checks = True
+
+    def check(self, owner: Owner) -> None:
+        hold = self.shared.holds.live((self.place, owner.id))
         if hold is not None:
             raise LockAlreadyHeldError(f"lock {shown(self.key)!r} is held already by its owner {shown(hold.owner)}")
-        return await super()._try(call)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyredisson._core import command, pack, prefixed, suffixed
+from pyredisson._core import Call, command, pack, prefixed, suffixed
 from pyredisson.errors import LockNotHeldError, LockUpgradeError
 from pyredisson.logic import waiting
 from pyredisson.logic.holds import HELD, Hold, Owner, owner_id, shown
 from pyredisson.logic.hub import Channel
-from pyredisson.logic.lock import Call, LockLogic
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.scripts import ScriptSet
 
@@ -86,7 +86,7 @@ class SideLogic(LockLogic):
         return await waiting.until(
             self.shared,
             self._channel,
-            lambda: self._attempt(call),
+            lambda: self._try(call),
             busy,
             call.deadline,
             kind=Turns,
@@ -163,7 +163,7 @@ class WriteLogic(SideLogic):
 
         While it waits for readers, new ones of this library hold back.
         """
-        self._refuse_upgrade(owner)
+        self.check(owner)
         waits = deadline is None or self.shared.clock() < deadline
         had = False
         try:
@@ -179,12 +179,10 @@ class WriteLogic(SideLogic):
         """Whether anyone writes."""
         return bool(await self._call(command(b"HGET", self.key, b"mode")) == WRITE)
 
-    async def _try(self, call: Call) -> float | None:
-        # At every look: whoever shares this owner's name may have begun to read meanwhile.
-        self._refuse_upgrade(call.owner)
-        return await super()._try(call)
+    # At every look: whoever shares this owner's name may have begun to read meanwhile.
+    checks = True
 
-    def _refuse_upgrade(self, owner: Owner) -> None:
+    def check(self, owner: Owner) -> None:
         holds = self.shared.holds
         if holds.live((self._other_place, owner.id)) is not None and holds.live((self.place, owner.id)) is None:
             raise LockUpgradeError(f"{self.named(owner)} can't be had while it reads: it would wait for itself")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pyredisson._core import Call
 from pyredisson.backoff import Backoff
-from pyredisson.logic.lock import Call, LockLogic
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 
 LONGEST_SLEEP = 0.25
@@ -29,7 +30,7 @@ class SpinLockLogic(LockLogic):
             # No later than the end of the holder's lease, and once more at the very end of the wait.
             until = now + min(delay, busy)
             await self._sleep(until if deadline is None else min(until, deadline))
-            again = await self._attempt(call)
+            again = await self._try(call)
             if again is None:
                 return True
             busy = again

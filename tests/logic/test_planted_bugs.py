@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from pyredisson._core import Call
 from pyredisson.logic.fair_line import Turn
 from pyredisson.logic.fair_lock import FairLockLogic
 from pyredisson.logic.group import GroupLogic, Mark, Party
 from pyredisson.logic.holds import HELD, Hold, Owner
 from pyredisson.logic.hub import Channel, Hub
-from pyredisson.logic.lock import Call, LockLogic, renew
+from pyredisson.logic.lock import LockLogic, renew
 from pyredisson.logic.multi_lock import MultiLockLogic
 from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.red_lock import RedLockLogic
