@@ -12,6 +12,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 import pyredisson
+from pyredisson import Client, Lock
 from pyredisson.testing import Server
 
 ROOT = Path(__file__).parents[2]
@@ -131,3 +132,99 @@ def test_the_rights_in_the_readme_are_enough_and_not_for_other_names() -> None:
             with server.redis() as admin:
                 denied = [entry for entry in admin.acl_log() if "stock" not in str(entry["object"])]
             assert not denied
+
+
+def _exclude(one: Lock, other: Lock) -> None:
+    """All that locks do, contended."""
+    one.lock()
+    assert not other.try_lock(wait_time=0.05)
+    assert one.get_hold_count() == 1
+    assert one.is_locked()
+    one.unlock()
+    one.lock(lease_time=0.2)
+    assert other.try_lock(wait_time=5)
+    with pytest.raises(pyredisson.LockLostError):
+        one.unlock()
+    other.unlock()
+    one.lock()
+    assert one.force_unlock()
+
+
+def _fair(one: Client, other: Client) -> None:
+    _exclude(one.get_fair_lock("orders"), other.get_fair_lock("orders"))
+
+
+def _read_write(one: Client, other: Client) -> None:
+    for side in ("read_lock", "write_lock"):
+        _exclude(getattr(one.get_read_write_lock("orders"), side)(), other.get_read_write_lock("orders").write_lock())
+
+
+def _fenced(one: Client, other: Client) -> None:
+    lock = one.get_fenced_lock("orders")
+    _exclude(lock, other.get_fenced_lock("orders"))
+    assert lock.lock_and_get_token() == lock.get_token()
+    assert lock.delete()
+
+
+def _semaphore(one: Client, other: Client) -> None:
+    semaphore = one.get_semaphore("orders")
+    assert semaphore.try_set_permits(2, ttl=60)
+    semaphore.acquire(2)
+    assert not other.get_semaphore("orders").try_acquire(wait_time=0.05)
+    semaphore.release(2)
+    assert semaphore.release_if_exists()
+    semaphore.add_permits(2)
+    semaphore.reduce_permits(1)
+    assert semaphore.available_permits() == semaphore.drain_permits() == 4
+    assert semaphore.delete()
+
+
+def _permits(one: Client, other: Client) -> None:
+    semaphore = one.get_permit_expirable_semaphore("orders")
+    assert semaphore.try_set_permits(2)
+    ids = [semaphore.acquire(60), *semaphore.acquire_many(1)]
+    assert other.get_permit_expirable_semaphore("orders").try_acquire(wait_time=0.05) is None
+    assert semaphore.update_lease_time(ids[0], 30)
+    assert 0 < semaphore.get_lease_time(ids[0]) <= 30
+    semaphore.release(ids)
+    semaphore.set_permits(3)
+    semaphore.add_permits(1)
+    semaphore.acquire(0.001)
+    assert semaphore.get_permits() == 4
+    assert semaphore.available_permits() + semaphore.acquired_permits() == 4
+    assert semaphore.delete()
+
+
+def _latch(one: Client, other: Client) -> None:
+    latch = one.get_count_down_latch("orders")
+    assert latch.try_set_count(2)
+    assert not other.get_count_down_latch("orders").wait(0.05)
+    latch.count_down()
+    assert latch.get_count() == 1
+    latch.count_down()
+    assert latch.wait(5)
+    assert latch.try_set_count(1)
+    assert latch.delete()
+
+
+USES = {
+    "FairLock": _fair,
+    "ReadWriteLock": _read_write,
+    "FencedLock": _fenced,
+    "Semaphore": _semaphore,
+    "PermitExpirableSemaphore": _permits,
+    "CountDownLatch": _latch,
+}
+
+
+@pytest.mark.parametrize("primitive", USES)
+def test_the_rights_in_the_readme_are_enough_for_each_primitive(primitive: str) -> None:
+    (rights,) = _of_language("acl")
+    found = re.search(rf"^\| `{primitive}` \| `(.*~.*)` \|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert found is not None
+    with Server(users=[f"{rights.text.strip()} {found[1]}"]) as server:
+        url = f"redis://app:secret@{server.host}:{server.port}/0"
+        with pyredisson.connect(url, lock_watchdog_timeout=1) as one, pyredisson.connect(url) as other:
+            USES[primitive](one, other)
+        with server.redis() as admin:
+            assert not admin.acl_log()
