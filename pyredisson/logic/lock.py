@@ -293,7 +293,8 @@ class LockLogic:
         try:
             if gates.setdefault(key, mine) is not mine:
                 await self._next_turn(overlap, key, mine)
-            if hold.state is GIVEN_BACK:
+            if hold.state is GIVEN_BACK or not hold.count:
+                # Another call has given it back.
                 raise await self._stranger(owner)
             above = shared.holds.table.get(key)
             if above is not hold and above is not None and above.under is hold:
