@@ -17,6 +17,7 @@ import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import BareSocket
 from benchmarks.measure import interleave
+from pyredisson._core import pack
 from pyredisson.logic.fair_lock import FairLockLogic
 from pyredisson.scripts import as_eval
 from pyredisson.testing import Server
@@ -73,13 +74,17 @@ class _Queue:
         assert isinstance(logic, FairLockLogic)
         self._logic = logic
         self._flags = client._shared.runtime.scripts.flags
-        self._owners = [f"{uuid.uuid4()}:{number}".encode() for number in range(length + 1)]
+        scripts, waiters = client._shared.runtime.scripts, str(uuid.uuid4()).encode()
+        self._alive = pack(scripts.fair_tick, *logic._keys, logic._channel, waiters, client._shared.fair_wait)
+        self._owners = [b"%b:%d" % (waiters, number) for number in range(length + 1)]
         self._holder = 0
         for owner in self._owners:
             self._call(self._acquire(owner))
 
     def cycle(self) -> float:
         """Microseconds of the server's time for a hand-off."""
+        # Between two rounds a client without a sign of life would be passed over.
+        self._call(as_eval(self._alive, flags=self._flags))
         self._admin.config_resetstat()
         for _ in range(CYCLES):
             holder = self._owners[self._holder]

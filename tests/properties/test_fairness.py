@@ -54,11 +54,13 @@ class OnServer(FairQueue):
         super().__init__()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_in_memory() -> None:
     run_state_machine_as_test(InMemory, settings=SETTINGS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_on_a_real_server(server: Server) -> None:
     with server.redis(single_connection_client=True, protocol=2) as redis:
