@@ -16,7 +16,7 @@ import pyredisson
 import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import BareSocket
-from benchmarks.measure import interleave
+from benchmarks.measure import interleave, one_core
 from pyredisson._core import pack
 from pyredisson.logic.fair_lock import FairLockLogic
 from pyredisson.scripts import as_eval
@@ -36,7 +36,7 @@ def rows(*, quick: bool) -> list[Row]:
 
 
 def _server_time(rounds: int) -> list[Row]:
-    with ExitStack() as stack:
+    with one_core(), ExitStack() as stack:
         contenders = {}
         for length in LENGTHS:
             # A server for each: its statistics are what is measured.
@@ -46,7 +46,7 @@ def _server_time(rounds: int) -> list[Row]:
     shortest, *longer = contenders
     return [
         Row(
-            name=f"fair hand-off, server, {name}",
+            name=f"fair hand-off, server, {name} *",
             what="the server's time for the two scripts of a hand-off, release and acquire, beside a short queue",
             unit="us",
             ours=samples.median(name),
@@ -111,7 +111,7 @@ class _Queue:
 
 
 def _drain(rounds: int) -> list[Row]:
-    with Server() as server, asyncio.Runner() as runner:
+    with one_core(), Server() as server, asyncio.Runner() as runner:
 
         def drained(waiters: int) -> Callable[[], float]:
             return lambda: runner.run(_drained(server, waiters))
@@ -120,14 +120,14 @@ def _drain(rounds: int) -> list[Row]:
     what = "tasks of two clients queue for one fair lock, then each takes it and gives it back at once"
     return [
         Row(
-            name="fair lock, 1,000 in the queue",
+            name="fair lock, 1,000 in the queue *",
             what=f"hand-offs a second: 1,000 {what}",
             unit="hand-offs/s",
             ours=samples.median("1,000"),
             target=Target("ours", ">=", 1_500),
         ),
         Row(
-            name="fair lock, 10,000 in the queue",
+            name="fair lock, 10,000 in the queue *",
             what=f"hand-offs a second: 10,000 {what}; beside 1,000",
             unit="hand-offs/s",
             ours=samples.median("10,000"),
