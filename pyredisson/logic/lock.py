@@ -143,7 +143,10 @@ class LockLogic:
             if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
                 under = self._ended(owner, hold)
                 hold = None
-            count, name = (1, owner.name + self.field_suffix) if hold is None else (hold.count + 1, hold.owner)
+            if hold is None:
+                count, name = 1, owner.name + self.field_suffix
+            else:
+                count, name = hold.count + 1, hold.owner
             runtime = shared.runtime
             doubts, settled = owner.doubts, overlap.settled
             ms = shared.lease if call.lease is None else call.lease
@@ -296,13 +299,14 @@ class LockLogic:
             if hold.state is GIVEN_BACK or not hold.count:
                 # Another call has given it back.
                 raise await self._stranger(owner)
-            above = shared.holds.table.get(key)
-            if above is not hold and above is not None and above.under is hold:
-                # Lost, and meanwhile another call took the lock anew, perhaps under the same name.
-                hold.count -= 1
-                if not hold.count:
-                    above.under = None
-                raise LockLostError(self.loss_of(owner, hold))
+            if hold.state is LOST:
+                above = shared.holds.table.get(key)
+                if above is not None and above.under is hold:
+                    # Meanwhile another call took the lock anew, perhaps under the same name.
+                    hold.count -= 1
+                    if not hold.count:
+                        above.under = None
+                    raise LockLostError(self.loss_of(owner, hold))
             count = hold.count - 1
             runtime = shared.runtime
             payload = self.release_command(hold.owner, count)
