@@ -41,9 +41,11 @@ def lease_ms(value: Duration, name: str = "lease_time") -> int:
     count in doubles, and the server's time plus the lease must stay below 2**53 to be exact; PEXPIRE itself
     refuses only near 2**63. TypeError as for `seconds`.
     """
-    ms = seconds(value, name) * 1000
-    if ms < 1:
+    duration = seconds(value, name)
+    if duration * 1000 < 1:
         raise ValueError(f"{name} must be at least 1 ms (0.001 s)")
-    if ms > MAX_LEASE_MS:
+    if duration > MAX_LEASE_MS / 1000:
         raise ValueError(f"{name} is longer than the server can hold ({MAX_LEASE_MS // 1000} s)")
-    return math.floor(ms + 0.5)
+    # Apart, so that no product is rounded: a double just holds the seconds of the longest lease to the millisecond.
+    whole = math.floor(duration)
+    return whole * 1000 + math.floor((duration - whole) * 1000 + 0.5)

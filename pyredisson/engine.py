@@ -20,7 +20,7 @@ from pyredisson.logic.shared import Callback, Shared
 from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
 from pyredisson.runtime import Cut, Runtime
 from pyredisson.scripts import as_eval
-from pyredisson.threads import ThreadRuntime, clock, run, start
+from pyredisson.threads import ThreadRuntime, begin, clock, run, start
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 
@@ -92,7 +92,7 @@ class Engine:
     def _say_last(self, payload: bytes) -> None:
         """For a call that was under way while the client was closed; not a daemon, as the program may end now."""
         self._left[payload] = None
-        threading.Thread(target=self.say_farewell, name="pyredisson-farewell").start()
+        begin(threading.Thread(target=self.say_farewell, name="pyredisson-farewell"))
 
     def _send_last(self, payloads: list[bytes], seconds: float) -> None:
         config = dataclasses.replace(self.config, timeout=seconds / 2, connect_timeout=seconds / 2)
@@ -127,7 +127,7 @@ class Engine:
         with self._hiring:
             if self._messenger is None:
                 messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
-                messenger.start()
+                begin(messenger)
                 self._messenger = messenger
 
     def _deliver(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -305,5 +306,7 @@ def _report(what: str) -> None:
     try:
         logger.exception(what)
     except Exception:  # noqa: BLE001
-        # A logging filter may raise too; what is wrong with it is told where `logging` itself would.
-        traceback.print_exc()
+        # A logging filter may raise too; what is wrong with it is told where `logging` itself would: nowhere, if that
+        # is closed.
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exc()

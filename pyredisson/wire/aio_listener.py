@@ -90,8 +90,14 @@ class AioListener:
                     pipeline.write(PING)
                     if not await heard.wait(node.timeout):
                         raise ConnectionError(f"{node.address} doesn't answer a PING")
-        finally:
+        except GeneratorExit:
+            # The garbage collector's, at any moment and on any thread: the loop was closed and forgotten, and whoever
+            # listens now has nothing to do with it.
+            raise
+        except BaseException:
             with hub.mutex:
-                self._pipeline = None
-                hub.disconnected()
+                if self._pipeline is pipeline:
+                    self._pipeline = None
+                    hub.disconnected()
             pipeline.close()
+            raise

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyredisson.config import Config
@@ -100,6 +100,7 @@ class TestLeaseMs:
             lease_ms(value)
 
     @given(st.integers(1, 2**52))
+    @example(4_495_899_107_221_563)
     def test_milliseconds_survive_the_way_through_seconds(self, ms: int) -> None:
         assert lease_ms(ms / 1000) == ms
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -255,7 +256,7 @@ class TestSql:
 
             def execute(self, statement: str, parameters: tuple[object, ...]) -> None:
                 statements.append(statement)
-                self._cursor.execute(statement.replace("%s", "?"), parameters)
+                self._cursor.execute(re.sub(r"%s|:\d", "?", statement), parameters)
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._cursor, name)

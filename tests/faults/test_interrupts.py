@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Proxy, Server
+from pyredisson.threads import begin
 
-from .support import ACQUIRE, Child, eventually, listeners
+from .support import ACQUIRE, Child, InterruptAt, eventually, listeners
 
 PRELUDE = """
 import faulthandler, json, random, signal, sys, threading, time, traceback
@@ -257,3 +259,11 @@ def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
     user.say()
     assert user.hear() == "0"
     assert not admin.exists("a")
+
+
+def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:
+    """And not what becomes of it inside `threading`."""
+    with InterruptAt(threading.Condition._acquire_restore), pytest.raises(KeyboardInterrupt):  # type: ignore[attr-defined]
+        while True:
+            # One that is there at once isn't waited for.
+            begin(threading.Thread(target=int))
