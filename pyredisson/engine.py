@@ -20,7 +20,8 @@ from pyredisson.logic.shared import Callback, Shared
 from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
 from pyredisson.runtime import Cut, Runtime
 from pyredisson.scripts import as_eval
-from pyredisson.threads import ThreadRuntime, begin, clock, run, start
+from pyredisson.thread_start import begin
+from pyredisson.threads import ThreadRuntime, clock, run, start
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 

@@ -14,6 +14,7 @@ from pyredisson.logic.holds import Owner
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Signal
 from pyredisson.signals import ThreadSignal
+from pyredisson.thread_start import begin
 from pyredisson.wire.blocking import Pool
 from pyredisson.wire.listener import Listener
 from pyredisson.wire.node import Node
@@ -93,17 +94,3 @@ def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> thre
     thread = threading.Thread(target=run, args=(operation,), name=name, daemon=True)
     begin(thread)
     return thread
-
-
-def begin(thread: threading.Thread) -> None:
-    """Starts a thread; what a signal's handler raises meanwhile is raised as it is.
-
-    CPython waits for the start on a condition. Interrupted where the condition's lock is just taken back, it comes to
-    give back a lock that it doesn't have, and says that instead.
-    """
-    try:
-        thread.start()
-    except RuntimeError as error:
-        if str(error) == "release unlocked lock" and error.__context__ is not None:
-            raise error.__context__ from None
-        raise

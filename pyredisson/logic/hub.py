@@ -67,8 +67,8 @@ class Hub:
         self.mutex = threading.Lock()
         self._clock = clock
         self._next_sweep = 0.0
-        self.waiting = 0
-        """How many wait, for whatever channel."""
+        self.waiting: set[Signal] = set()
+        """Who waits, each for one channel."""
         self._channels: dict[bytes, Channel] = {}
         self._subscriber: Subscriber | None = None
 
@@ -94,7 +94,7 @@ class Hub:
             if channel is None or channel.error is not None:
                 if channel is not None:
                     # Its waiters are on their way out with the error.
-                    self.waiting -= len(channel.waiters)
+                    self.waiting.difference_update(channel.waiters)
                 channel = self._channels[name] = kind()
                 subscriber.subscribe((name,))
             else:
@@ -102,7 +102,7 @@ class Hub:
                 subscriber.subscribe(())
             if signal not in channel.waiters:
                 channel.waiters[signal] = need
-                self.waiting += 1
+                self.waiting.add(signal)
             if channel.confirmed:
                 # What was published between the caller's try and this moment went to nobody.
                 signal.set()
@@ -116,16 +116,11 @@ class Hub:
                 return
             need = channel.waiters.pop(signal, 0)
             if need:
-                self.waiting -= 1
+                self.waiting.discard(signal)
                 if signal.is_set():
                     channel.left(need)
             if not channel.waiters:
                 channel.idle_since = self._clock()
-
-    def is_waiting(self, signal: Signal) -> bool:
-        """Whether the signal's waiter is still here."""
-        with self.mutex:
-            return any(signal in channel.waiters for channel in self._channels.values())
 
     def message(self, name: bytes, payload: bytes) -> None:
         """What a message means is the channel's to say."""

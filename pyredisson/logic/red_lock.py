@@ -144,9 +144,10 @@ class RedLockLogic(GroupLogic):
         member, owner = self.members[number], party.owners[number]
         asked = member.shared.asked
         place = (member.place, owner.id)
-        asked[place] = self.shared.clock()
 
         async def ask() -> bool:
+            # Here, not before it is begun: who is interrupted then has asked nobody.
+            asked[place] = self.shared.clock()
             try:
                 return await member.acquire(owner, lease, until)
             finally:

@@ -14,6 +14,7 @@ from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
 from pyredisson.signals import ThreadSignal
+from pyredisson.thread_start import begin
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 from pyredisson.wire.subscription import PING, Subscription, pause
@@ -55,7 +56,7 @@ class Listener:
         """With the hub's lock held; also of nothing: sees to it that somebody listens."""
         if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
             thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
-            thread.start()
+            begin(thread)
             self._thread = thread
         if self._connection is not None:
             payload = self._subscription.ask(channels)
@@ -67,10 +68,13 @@ class Listener:
         self._say(command(b"UNSUBSCRIBE", *channels))
 
     def wait(self, signal: ThreadSignal, seconds: float) -> None:
-        """Until the signal is set or the time is over; reads meanwhile, if nobody else does."""
+        """Until the signal is set or the time is over; reads meanwhile, if nobody else does.
+
+        Only who waits for a message reads: by the hub's list of them the thread knows that a reader is still there.
+        """
         deadline = monotonic() + seconds
         connection = self._connection
-        if connection is None or connection.secure:
+        if connection is None or connection.secure or signal not in self._hub.waiting:
             signal.wait(seconds)
             return
         try:
@@ -85,7 +89,7 @@ class Listener:
             self._break(connection, error)
             raise
         finally:
-            if self._stand_up(signal) and (self._broken or self._hub.waiting > 1):
+            if self._stand_up(signal) and (self._broken or len(self._hub.waiting) > 1):
                 self._relief.set()
 
     def close(self) -> None:
@@ -145,7 +149,7 @@ class Listener:
                     return
                 self._quiet_since = now = monotonic()
                 self._asked_at = 0.0
-                if for_others and self._hub.waiting <= 1:
+                if for_others and len(self._hub.waiting) <= 1:
                     deadline = min(deadline, now)
                 continue
             if ready:
@@ -197,7 +201,7 @@ class Listener:
                 elif hub.waiting:
                     # It was woken, and comes back to read itself, or goes.
                     rest = GRACE
-            elif not hub.is_waiting(reader):
+            elif reader not in hub.waiting:
                 # Interrupted on its way out.
                 self._stand_up(reader)
                 continue

@@ -397,7 +397,7 @@ class TestWaiting:
         with client_shared(client).hub.mutex:
             # As one who came before and was woken, and whose time is over before it looks.
             channel.waiters = {leaving: 2, **channel.waiters}
-            client_shared(client).hub.waiting += 1
+            client_shared(client).hub.waiting.add(leaving)
         behind.redis.set("stock", 2)
         behind.redis.publish(CHANNEL, "2")
         await world.until(leaving.is_set)

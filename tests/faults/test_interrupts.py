@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Proxy, Server
-from pyredisson.threads import begin
+from pyredisson.thread_start import begin
 
 from .support import ACQUIRE, Child, InterruptAt, eventually, listeners
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
+import pyredisson
 from pyredisson.testing import Proxy, Server
+from pyredisson.threads import run
+from pyredisson.wire import listener
 
 from .support import Story, World, listeners, scripts_run
 
@@ -223,3 +227,33 @@ async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message
     client = world.connect(server.url)
     taken = await waiting(world, client).result()
     assert 0.69 < taken - begin < 0.95
+
+
+async def test_who_waits_for_something_else_does_not_read_the_subscription(
+    server: Server, admin: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one who doesn't wait for a message the thread would take over the reading, as from one who has gone."""
+    monkeypatch.setattr(listener, "LINGER", 0.01)
+    with pyredisson.connect(server.url) as client:
+        admin.hset("a", "another:1", 1)
+        assert not client.get_lock("a").try_lock(0.1)
+        runtime = client._shared.runtime
+        signal = runtime.signal()
+        other = threading.Thread(target=run, args=(runtime.wait, signal, 20))
+        other.start()
+
+        def take_and_give_back() -> None:
+            with client.get_lock("a"):
+                pass
+
+        waiters = [threading.Thread(target=take_and_give_back) for _ in range(2)]
+        for waiter in waiters:
+            waiter.start()
+        time.sleep(0.5)
+        given_back(admin)
+        for waiter in waiters:
+            waiter.join(5)
+            assert not waiter.is_alive()
+        signal.set()
+        other.join(5)
+    assert caplog.messages == []
