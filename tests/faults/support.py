@@ -123,12 +123,16 @@ class Story:
             self._future.set_exception(AssertionError("a story suspended in the thread world"))
 
 
+HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""What runs in a shell's background ignores it, and so does all that it starts."""
+
+
 class Child:
     """A Python process that runs `program`; it says lines, and hears lines."""
 
     def __init__(self, program: str, *args: object) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-u", "-c", program, *map(str, args)],
+            [sys.executable, "-u", "-c", HEEDS_CTRL_C + program, *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 FLOORS = [
     {"_core", "lua", "version"},
     {"errors", "scripts", "durations", "backoff", "addresses", "redisson_yaml", "config"},
-    {"runtime", "signals"},
+    {"runtime", "signals", "thread_start"},
     {"logic"},
     {"wire"},
     {"threads", "aio"},
