@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from pyredisson.logic.holds import GIVEN_BACK, HELD, LOST, Hold, Owner, State, shown
+from pyredisson.logic.holds import GIVEN_BACK, HELD, LOST, MOST_LOST, Hold, Owner, State, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.watchdog import Alarm
 
@@ -66,9 +66,29 @@ class GroupLogic:
         return 0.0
 
     def hold_of(self, party_id: tuple[int, ...]) -> GroupHold | None:
-        """The party's hold of the group, lost or not."""
-        holds = [member.hold_of(owner_id) for member, owner_id in zip(self.members, party_id, strict=True)]
-        return GroupHold(self, holds) if len(holds) - holds.count(None) >= self.quorum else None
+        """The party's innermost hold of the group, lost or not."""
+        levels = self.shared.group_holds.get((self.place, party_id))
+        return next(reversed(levels), None) if levels else None
+
+    def keep(self, hold: GroupHold) -> None:
+        """The party has it, above what it had before."""
+        table = self.shared.group_holds
+        levels: dict[GroupHold, None] = {}
+        # Another call of the same party may be taking the list off the table, with the last one that was on it.
+        while table.get(hold.key) is not levels:
+            levels = table.setdefault(hold.key, {})
+            levels[hold] = None
+
+    def drop(self, hold: GroupHold) -> None:
+        """The party gives it back. Idempotent."""
+        table = self.shared.group_holds
+        levels = table.get(hold.key, {})
+        if hold not in levels:
+            return
+        levels.pop(hold, None)
+        if not levels and (kept := table.pop(hold.key, {})):
+            # By another call of the same party, just now.
+            table.setdefault(hold.key, kept).update(kept)
 
     def proven(self, hold: GroupHold) -> bool:
         """Whether enough members are still held; what has ended of them is lost here and now."""
@@ -76,38 +96,43 @@ class GroupLogic:
         return hold.state is HELD
 
     def settle(self, party: Party, hold: GroupHold | None) -> None:
-        """Gives back what a release that was interrupted has not."""
-        if hold is not None:
+        """Gives back what a release that was interrupted has not begun with."""
+        if hold is not None and hold in self.shared.group_holds.get(hold.key, ()):
             for mark in self.marks(party, hold):
                 mark.settle()
+            self.drop(hold)
 
     def marks(self, party: Party, hold: GroupHold) -> list[Mark]:
         """What giving back one level means, in reverse order."""
-        members = zip(self.members, party.owners, hold.holds, hold.counts, strict=True)
-        return [
-            Mark(member, owner, of_member, count - 1)
-            for member, owner, of_member, count in members
-            if of_member is not None
-        ][::-1]
+        marks = []
+        for member, owner, had in zip(self.members, party.owners, hold.holds, strict=True):
+            present = had
+            if had is not None and had.state is LOST:
+                # The lost ones of one owner are kept as one.
+                top = member.hold_of(owner.id)
+                present = top if top is None or top.state is LOST else top.under
+            if present is not None and present.count:
+                marks.append(Mark(member, owner, present, present.count - 1))
+        return marks[::-1]
 
     def taken(self, party: Party, taken: Sequence[object]) -> list[Mark]:
         """What giving back those members means that an acquire has just taken (True), in reverse order."""
-        marks = []
-        for member, owner, took in zip(self.members, party.owners, taken, strict=True):
-            hold = member.hold_of(owner.id) if took is True else None
-            if hold is not None:
-                marks.append(Mark(member, owner, hold, hold.count - 1))
-        return marks[::-1]
+        return self.marks(party, GroupHold(self, party, taken))
 
-    def watch(self, party: Party) -> None:
+    def watch(self, hold: GroupHold) -> None:
         """Sees to it that `on_lost` callbacks hear of the hold that was just taken; of a nested one they do already."""
-        hold = self.hold_of(party.id)
-        if hold is not None and hold.depth == 1:
+        levels = list(self.shared.group_holds.get(hold.key, ()))
+        if not any(other is not hold and other.state is HELD for other in levels):
             hold.listen(self._ended)
 
     def _ended(self, hold: GroupHold) -> None:
         if hold.unlisten(self._ended) and hold.state is LOST:
             self.shared.tell_lost(self.place)
+            self.shared.lost_groups.append(hold.key)
+            if len(self.shared.lost_groups) > MOST_LOST:
+                oldest = self.shared.lost_groups.popleft()
+                if all(other.state is LOST for other in list(self.shared.group_holds.get(oldest, ()))):
+                    self.shared.group_holds.pop(oldest, None)
 
     def loss_of(self, party: Party, hold: GroupHold) -> str:
         """What to say of a lost hold."""
@@ -128,22 +153,24 @@ class GroupLogic:
 
 
 class GroupHold:
-    """The members' holds as one, which is lost as soon as fewer than a quorum of them can be proven.
+    """One hold of each member as one, which is lost as soon as fewer than a quorum of them can be proven.
 
-    A view: all that is known of it, the members' holds know.
+    Of a group that is held more than once, each level is one of these: it may have been had with other members.
     """
 
-    __slots__ = ("_group", "_watches", "counts", "depth", "holds")
+    __slots__ = ("_group", "_watches", "holds", "key")
 
-    def __init__(self, group: GroupLogic, holds: Sequence[Hold | None]) -> None:
-        """`holds`: of each member; None: that one was not had."""
+    def __init__(self, group: GroupLogic, party: Party, taken: Sequence[object]) -> None:
+        """Of the members that an acquire of the party has just taken (True)."""
         self._group = group
+        self.key: Hashable = (group.place, party.id)
+        """The group and the party in the table of holds."""
         self._watches: dict[Callable[[Any], None], _Watch] = {}
-        self.counts = [0 if hold is None else hold.count for hold in holds]
-        self.depth = sorted(self.counts, reverse=True)[group.quorum - 1]
-        """How often the group is held: so often a quorum of its members is."""
-        self.holds = [None if hold is None or hold.count < self.depth else hold for hold in holds]
-        """One that was not had for the innermost level neither counts for it, nor is given back with it."""
+        self.holds = [
+            member.hold_of(owner.id) if took is True else None
+            for member, owner, took in zip(group.members, party.owners, taken, strict=True)
+        ]
+        """Of each member, which counts this one; None: that member was not had."""
 
     @property
     def state(self) -> State:

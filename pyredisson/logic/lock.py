@@ -282,8 +282,11 @@ class LockLogic:
     def check(self, owner: Owner) -> None:
         """Raises if this owner must not have it."""
 
-    async def release(self, owner: Owner, hold: Hold | None) -> None:
-        """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile."""
+    async def release(self, owner: Owner, hold: Hold | None, target: int = -1) -> None:
+        """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile.
+
+        None, if by the time of its turn no more than `target` are left: then it was done for this call.
+        """
         shared = self.shared
         if shared.closed:
             shared.check_open()
@@ -296,6 +299,8 @@ class LockLogic:
         try:
             if gates.setdefault(key, mine) is not mine:
                 await self._next_turn(overlap, key, mine)
+            if hold.count <= target:
+                return
             if hold.state is GIVEN_BACK or not hold.count:
                 # Another call has given it back.
                 raise await self._stranger(owner)

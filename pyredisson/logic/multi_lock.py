@@ -51,16 +51,23 @@ class MultiLockLogic(GroupLogic):
         """One go at the members. False: one wasn't had, and none is held."""
         taken = [False] * len(self.members)
         marks: list[Mark] = []
+        hold: GroupHold | None = None
         try:
             if await self._collect(party, lease, deadline, taken):
-                self.watch(party)
-                return True
+                hold = GroupHold(self, party, taken)
+                if self.proven(hold):
+                    self.keep(hold)
+                    self.watch(hold)
+                    return True
             marks = self.taken(party, taken)
             for mark in marks:
                 await _put_back(mark)
             return False
         except BaseException:
-            for mark in marks or self.taken(party, taken):
+            marks = marks or self.taken(party, taken)
+            if hold is not None:
+                self.drop(hold)
+            for mark in marks:
                 mark.settle()
             raise
 
@@ -84,8 +91,7 @@ class MultiLockLogic(GroupLogic):
                 hold = member.hold_of(owner.id)
                 if hold is not None and hold.ends - clock() < (1 - SHORT) * lease / 1000:
                     await _extend(member, owner, hold, lease)
-        group = self.hold_of(party.id)
-        return group is not None and self.proven(group)
+        return True
 
     async def release(self, party: Party, hold: GroupHold | None) -> None:
         """Gives back one hold of each member, whatever happens to others; raises `LockLostError` if any was lost."""
@@ -93,6 +99,8 @@ class MultiLockLogic(GroupLogic):
         marks = {} if hold is None else {mark.member: mark for mark in self.marks(party, hold)}
         errors: list[Exception] = []
         try:
+            if hold is not None:
+                self.drop(hold)
             for member, owner in members:
                 mark = marks.get(member)
                 try:

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic.group import GroupHold, GroupLogic, Mark, Party
-from pyredisson.logic.holds import HELD, LOST, Hold, Owner
+from pyredisson.logic.holds import LOST, Hold, Owner
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.race import Operation, Race
 
@@ -93,6 +93,7 @@ class RedLockLogic(GroupLogic):
         shared = self.shared
         race = Race(shared.runtime)
         marks: list[Mark] = []
+        hold: GroupHold | None = None
         try:
             asked = self._to_ask(party)
             patience = self._patience(lease)
@@ -109,34 +110,31 @@ class RedLockLogic(GroupLogic):
             await race.wait(patience, self.quorum, len(self.members))
             race.close()
             if race.had() >= self.quorum:
-                hold = self.hold_of(party.id)
+                hold = GroupHold(self, party, self._answers(race))
                 # What is left of each lease, drift taken off, decides.
-                if hold is not None and self.proven(hold):
-                    self.watch(party)
+                if self.proven(hold):
+                    self.keep(hold)
+                    self.watch(hold)
                     return None
             marks = self._taken(party, race)
             await self._release(marks, patience)
             return race
         except BaseException:
             race.close()
-            for mark in marks or self._taken(party, race):
+            marks = marks or self._taken(party, race)
+            if hold is not None:
+                self.drop(hold)
+            for mark in marks:
                 mark.settle()
             raise
 
     def _to_ask(self, party: Party) -> list[int]:
-        """The members to ask; a nested acquire counts for those that the outer one has, so that each level is whole."""
         now = self.shared.clock()
-        hold = self.hold_of(party.id)
-        nested = hold is not None and self.proven(hold)
         asked = []
         for number, (member, owner) in enumerate(zip(self.members, party.owners, strict=True)):
             member.shared.check_open()
             # One that hangs is not asked again and again.
-            wanted = now - member.shared.asked.get((member.place, owner.id), -FORGOTTEN) >= FORGOTTEN
-            if hold is not None and nested:
-                of_member = hold.holds[number]
-                wanted = wanted and of_member is not None and of_member.state is HELD
-            if wanted:
+            if now - member.shared.asked.get((member.place, owner.id), -FORGOTTEN) >= FORGOTTEN:
                 asked.append(number)
         return asked
 
@@ -161,7 +159,10 @@ class RedLockLogic(GroupLogic):
         race.start(number, ask, give_back)
 
     def _taken(self, party: Party, race: Race) -> list[Mark]:
-        return self.taken(party, [race.outcomes.get(number) for number in range(len(self.members))])
+        return self.taken(party, self._answers(race))
+
+    def _answers(self, race: Race) -> list[object]:
+        return [race.outcomes.get(number) for number in range(len(self.members))]
 
     async def release(self, party: Party, hold: GroupHold | None) -> None:
         """Gives back one hold of each member that is held, at the same time.
@@ -173,6 +174,7 @@ class RedLockLogic(GroupLogic):
             raise await self._stranger(party)
         marks = self.marks(party, hold)
         try:
+            self.drop(hold)
             proven = self.proven(hold)
             race = await self._release(marks, self._patience(None))
         except BaseException:
@@ -218,7 +220,8 @@ class RedLockLogic(GroupLogic):
         await race.wait(self._patience(None), 1, 1)
         race.close()
         # Each has raised: that it isn't held, or why that can't be told.
-        return LockNotHeldError(f"{self.named(party)} is not held: {race.errors()[0]}")
+        why = race.errors()[0] if race.outcomes else "its members are, but not together"
+        return LockNotHeldError(f"{self.named(party)} is not held: {why}")
 
     def _patience(self, lease: int | None) -> float:
         shortest = min(member.shared.lease for member in self.members) if lease is None else lease
@@ -231,9 +234,8 @@ def _drift(lease: int) -> float:
 
 def _released(mark: Mark) -> Operation:
     async def release() -> bool:
-        # A thread may begin when its time is over already, and what it should do is done.
-        if mark.hold.count > mark.target:
-            await mark.member.release(mark.owner, mark.hold)
+        # It may begin, or have its turn, when its time is over already: then what it should do is done.
+        await mark.member.release(mark.owner, mark.hold, mark.target)
         return True
 
     return release

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections import deque
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from pyredisson.config import Config
 from pyredisson.durations import lease_ms
@@ -70,6 +72,10 @@ class Shared:
         """Who waits for which fair lock."""
         self._ids = itertools.count(FIRST_OWN_ID)
         self._given: dict[int, Owner] = {}
+        self.group_holds: dict[Hashable, dict[Any, None]] = {}
+        """Of groups whose first member is ours, by the group's place and its party's id; the innermost is the last."""
+        self.lost_groups: deque[Hashable] = deque()
+        """Which of them were lost, the latest last."""
         self.asked: dict[HoldKey, float] = {}
         """Members of groups that were asked and have not answered yet, and when that was."""
 
@@ -104,6 +110,7 @@ class Shared:
         self.watchdog.close()
         left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
         self.holds.table.clear()
+        self.group_holds.clear()
         for hold in left:
             hold.end(GIVEN_BACK)
         return left

@@ -21,13 +21,14 @@ from .world import Cancelled
 
 ROUNDS = 10.0
 """Seconds in which those who keep each other from getting everything have come to terms."""
+DEEPEST = 3
+"""How often one user takes a group, one above the other."""
 
 
 class GroupUser(User):
-    """Takes a group, perhaps twice, and gives it back."""
+    """Takes a group, perhaps more than once, and gives it back."""
 
     _judge: GroupJudge
-    deepest = 2
 
     def __init__(self, client: Client, judge: GroupJudge, members: Sequence[LockLogic], name: str) -> None:
         super().__init__(client, judge, name)
@@ -36,8 +37,6 @@ class GroupUser(User):
         self.parties = [Party([owners[member.shared] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)
         self.wants: GroupLogic | None = None
-        self.lost_within = False
-        """Whether it took a group once more of which it had lost a member: then it may have less than it took."""
 
     def group(self, members: Sequence[LockLogic]) -> GroupLogic:
         """A group of these."""
@@ -62,7 +61,7 @@ class GroupUser(User):
     async def _round(self, number: int) -> None:
         if await self._acquire(number):
             await self.nap()
-            while self.random.random() < 0.3 and self.depths[number] < self.deepest:
+            while self.random.random() < 0.3 and self.depths[number] < DEEPEST:
                 await self._round(number)
             await self._release(number)
 
@@ -85,10 +84,6 @@ class GroupUser(User):
             self._ended(f"acquire failed: {error}")
             return False
         self.depths[number] += taken
-        if taken:
-            hold = self.hold(number)
-            parts = [] if hold is None else [part for part in hold.holds if part is not None]
-            self.lost_within |= any(part.under is not None or part.state is LOST for part in parts)
         if not taken:
             self._judge.gave_up(self.name, deadline)
         self._judge.answered(self, number, taken=taken, waited=self.world.now - began)
@@ -98,9 +93,7 @@ class GroupUser(User):
     async def _release(self, number: int) -> None:
         hold = self.hold(number)
         if hold is None:
-            if not self.lost_within:
-                self._judge.blame(f"{self.name}: its hold was forgotten")
-            self.depths[number] -= 1
+            self._judge.blame(f"{self.name}: its hold was forgotten")
             return
         lost = hold.state is LOST
         self.begin("release %s", self.groups[number])
@@ -145,8 +138,6 @@ class MultiLockUser(GroupUser):
 class RedLockUser(GroupUser):
     """Each name is a group, with a member on every server."""
 
-    deepest = 1
-
     def group(self, members: Sequence[LockLogic]) -> GroupLogic:
         return RedLockLogic(members)
 
@@ -181,8 +172,9 @@ class GroupJudge(Judge):
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")
-        if hold is not None and not user.lost_within and hold.depth != user.depths[number] and hold.state is not LOST:
-            self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {hold.depth}")
+        depth = 0 if hold is None else len(user.groups[number].shared.group_holds[hold.key])
+        if depth != user.depths[number]:
+            self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {depth}")
 
     def operation_ended(self, user: GroupUser) -> None:
         """Whatever became of it: soon nothing must be left on any server that its client doesn't know of."""
