@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: freethreading_compatible=False, binding=False
-"""Pure computation for the hot paths: slots, names, commands and the timer wheel."""
+"""The hot paths: slots, names, commands, the timer wheel and the round trip."""
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_Check
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
@@ -17,3 +18,4 @@ include "names.pyx"
 include "wheel.pyx"
 include "holds.pyx"
 include "run.pyx"
+include "exchange.pyx"

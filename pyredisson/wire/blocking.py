@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from pyredisson._core import exchange
 from pyredisson.errors import ClosedError
 from pyredisson.logic.calls import ELSEWHERE
 from pyredisson.runtime import Cut, Reply
@@ -35,6 +36,7 @@ class Connection:
     __slots__ = (
         "__weakref__",
         "_buffer",
+        "_descriptor",
         "_fed",
         "_gets",
         "_node",
@@ -52,6 +54,7 @@ class Connection:
         self._node = node
         self._timeout = node.timeout
         self._buffer = bytearray(BUFFER)
+        self._descriptor = -1
         self._socket: socket.socket | None = None
         self.secure = node.config.ssl_context is not None
         self._one_at_a_time = threading.Lock()
@@ -86,10 +89,11 @@ class Connection:
         # Until its reply is here, whatever happens: nobody else may use this connection.
         self.closed = True
         try:
-            sent = self._send(payload)
-            if sent != len(payload):
-                self._send_rest(payload, sent)
-            size = self._receive(self._buffer)
+            if self.secure:
+                self._send_rest(payload, 0)
+                size = self._receive(self._buffer)
+            else:
+                size = exchange(self._descriptor, payload, self._buffer)
             self._fed(self._buffer, 0, size)
             reply = self._gets()
             if reply is False:
@@ -185,6 +189,7 @@ class Connection:
     def close(self) -> None:
         """Closes the socket, without a word to the server."""
         self.closed = True
+        self._descriptor = -1
         connection, self._socket = self._socket, None
         if connection is not None:
             # TLS would say good-bye in `close`; a child after fork must not do so for its parent.
@@ -215,6 +220,7 @@ class Connection:
         parser = reader()
         self._fed = parser.feed
         self._gets = parser.gets
+        self._descriptor = connection.fileno()
         self._send = connection.send
         self._receive = connection.recv_into
 

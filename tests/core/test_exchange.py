@@ -1,0 +1,165 @@
+"""A round trip over a socket: what is sent and received, what is raised, and that others run meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from pyredisson._core import exchange
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Ours and the other side's."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def on_alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Has a function called by a signal's handler, every 20 ms."""
+
+    def call(function: Callable[[], object]) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
+            function()
+
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield call
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def limit(ours: socket.socket, option: int, seconds: float) -> None:
+    ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, int(seconds * 1e6)))
+
+
+def fill(ours: socket.socket) -> None:
+    """Until nothing more fits in."""
+    ours.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            ours.send(bytes(65536))
+    ours.setblocking(True)
+
+
+def test_an_answer(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"+OK\r\n")
+    buffer = bytearray(16)
+    assert exchange(ours.fileno(), b"PING", buffer) == 5
+    assert buffer == b"+OK\r\n" + bytes(11)
+    assert theirs.recv(16) == b"PING"
+
+
+def test_no_more_than_there_is_room_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"abcdef")
+    buffer = bytearray(4)
+    assert exchange(ours.fileno(), b"x", buffer) == 4
+    assert exchange(ours.fileno(), b"y", buffer) == 2
+    assert buffer == b"efcd"
+
+
+def test_more_than_goes_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Others run meanwhile: else nobody would read it."""
+    ours, theirs = pair
+    payload = os.urandom(5_000_000)
+    heard = bytearray()
+
+    def answer() -> None:
+        while len(heard) < len(payload):
+            heard.extend(theirs.recv(65536))
+        theirs.sendall(b"+")
+
+    other = threading.Thread(target=answer)
+    other.start()
+    assert exchange(ours.fileno(), payload, bytearray(1)) == 1
+    other.join()
+    assert heard == payload
+
+
+def test_the_other_side_has_closed(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.shutdown(socket.SHUT_WR)
+    assert exchange(ours.fileno(), b"x", bytearray(16)) == 0
+    theirs.close()
+    with pytest.raises(BrokenPipeError):
+        exchange(ours.fileno(), b"x", bytearray(16))
+
+
+def test_no_socket() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        exchange(-1, b"x", bytearray(16))
+
+
+@pytest.mark.parametrize("payload", ["x", bytearray(b"x"), None])
+def test_what_is_no_payload(pair: tuple[socket.socket, socket.socket], payload: object) -> None:
+    with pytest.raises(TypeError):
+        exchange(pair[0].fileno(), payload, bytearray(16))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("buffer", [b"x", None])
+def test_what_is_no_buffer(pair: tuple[socket.socket, socket.socket], buffer: object) -> None:
+    with pytest.raises(TypeError):
+        exchange(pair[0].fileno(), b"x", buffer)  # type: ignore[arg-type]
+
+
+def test_no_answer_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = pair
+    limit(ours, socket.SO_RCVTIMEO, 0.05)
+    with pytest.raises(BlockingIOError):
+        exchange(ours.fileno(), b"x", bytearray(16))
+
+
+def test_nobody_takes_it_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = pair
+    fill(ours)
+    limit(ours, socket.SO_SNDTIMEO, 0.05)
+    with pytest.raises(BlockingIOError):
+        exchange(ours.fileno(), b"x", bytearray(16))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_signal_whose_handler_raises(
+    pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None], full: bool
+) -> None:
+    ours, _ = pair
+    if full:
+        fill(ours)
+
+    def strike() -> None:
+        raise KeyboardInterrupt
+
+    on_alarm(strike)
+    with pytest.raises(KeyboardInterrupt):
+        exchange(ours.fileno(), b"x", bytearray(16))
+
+
+def test_a_signal_whose_handler_returns(
+    pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None]
+) -> None:
+    """What was sent isn't sent again."""
+    ours, theirs = pair
+    strikes: list[None] = []
+
+    def strike() -> None:
+        strikes.append(None)
+        if len(strikes) == 3:
+            theirs.sendall(b"+")
+
+    on_alarm(strike)
+    assert exchange(ours.fileno(), b"x", bytearray(16)) == 1
+    assert len(strikes) >= 3
+    theirs.setblocking(False)
+    assert theirs.recv(16) == b"x"
