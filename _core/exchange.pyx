@@ -1,7 +1,7 @@
 # One round trip over a blocking socket, for which the interpreter's lock is given up only once.
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 
 cdef extern from * nogil:
     """
@@ -16,11 +16,13 @@ cdef extern from * nogil:
     int MSG_NOSIGNAL
 
 
-def exchange(int descriptor, bytes payload not None, bytearray buffer not None):
+def exchange(int descriptor, bytes payload not None, bytearray buffer not None, long waits=1):
     """Sends all of `payload`, then receives what is there of the answer, at least a byte; returns how many.
 
-    0: the other side has closed the connection. The kernel's own timeouts for that socket hold for each step. Raises
-    OSError, and whatever a signal's handler raises; after both it is unknown how much was sent.
+    0: the other side has closed the connection. The kernel's own timeouts for that socket hold for each step; it
+    gives up when that for receiving is over `waits` times in a row. After each it looks for signals: one that came
+    between the two steps has interrupted neither. Raises OSError, and whatever a signal's handler raises; after both
+    it is unknown how much was sent.
     """
     cdef const char *data = PyBytes_AS_STRING(payload)
     cdef size_t left = PyBytes_GET_SIZE(payload)
@@ -40,6 +42,8 @@ def exchange(int descriptor, bytes payload not None, bytearray buffer not None):
         # Python leaves it as it was when it takes its lock again.
         if done >= 0:
             return done
-        if errno != EINTR:
+        if errno == EAGAIN and not left and waits > 1:
+            waits -= 1
+        elif errno != EINTR:
             PyErr_SetFromErrno(OSError)
         PyErr_CheckSignals()

@@ -147,9 +147,11 @@ class Run(Generic[_T]):
     def result(self) -> _T:
         """What the coroutine returns, or raises. RuntimeError if it suspends."""
 
-def exchange(descriptor: int, payload: bytes, buffer: bytearray) -> int:
+def exchange(descriptor: int, payload: bytes, buffer: bytearray, waits: int = 1) -> int:
     """Sends all of `payload`, then receives what is there of the answer, at least a byte; returns how many.
 
-    0: the other side has closed the connection. The kernel's own timeouts for that socket hold for each step. Raises
-    OSError, and whatever a signal's handler raises; after both it is unknown how much was sent.
+    0: the other side has closed the connection. The kernel's own timeouts for that socket hold for each step; it
+    gives up when that for receiving is over `waits` times in a row. After each it looks for signals: one that came
+    between the two steps has interrupted neither. Raises OSError, and whatever a signal's handler raises; after both
+    it is unknown how much was sent.
     """

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from math import ceil
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -28,6 +29,8 @@ from pyredisson.wire.node import Node
 from pyredisson.wire.replies import reader
 
 BUFFER = 16384
+LOOK = 0.1
+"""Seconds after which a thread that waits for a reply looks for a signal that came just before it began to wait."""
 
 
 class Connection:
@@ -45,6 +48,7 @@ class Connection:
         "_send",
         "_socket",
         "_timeout",
+        "_waits",
         "closed",
         "peer",
         "secure",
@@ -53,6 +57,7 @@ class Connection:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._timeout = node.timeout
+        self._waits = ceil(node.timeout / LOOK)
         self._buffer = bytearray(BUFFER)
         self._descriptor = -1
         self._socket: socket.socket | None = None
@@ -93,7 +98,7 @@ class Connection:
                 self._send_rest(payload, 0)
                 size = self._receive(self._buffer)
             else:
-                size = exchange(self._descriptor, payload, self._buffer)
+                size = exchange(self._descriptor, payload, self._buffer, self._waits)
             self._fed(self._buffer, 0, size)
             reply = self._gets()
             if reply is False:
@@ -143,19 +148,6 @@ class Connection:
             raise ConnectionError("the connection is closed")
         with self._one_at_a_time:
             connection.sendall(payload)
-
-    def limit(self, seconds: float | None) -> None:
-        """How long `receive` and `call` wait from now on; None: for ever."""
-        connection = self._socket
-        if isinstance(connection, ssl.SSLSocket):
-            connection.settimeout(seconds)
-        elif connection is not None:
-            # The kernel keeps the deadline: a socket with Python's own would poll before every call.
-            connection.settimeout(None)
-            whole, rest = divmod(seconds or 0.0, 1)
-            limit = struct.pack("ll", int(whole), int(rest * 1e6))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def take(self) -> list[Reply]:
         """What the server says, complete replies only; for one who knows by polling that there is something."""
@@ -216,13 +208,22 @@ class Connection:
                 connection, server_hostname=config.server_hostname or config.host
             )
             self._socket = connection
-        self.limit(self._timeout)
+        self._limit(connection)
         parser = reader()
         self._fed = parser.feed
         self._gets = parser.gets
         self._descriptor = connection.fileno()
         self._send = connection.send
         self._receive = connection.recv_into
+
+    def _limit(self, connection: socket.socket) -> None:
+        if self.secure:
+            connection.settimeout(self._timeout)
+            return
+        # The kernel keeps the deadline: a socket with Python's own would poll before every call.
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(self._timeout))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(self._timeout / self._waits))
 
     def _exchange(self, payload: bytes, count: int) -> list[Reply]:
         self._send_rest(payload, 0)
@@ -241,7 +242,12 @@ class Connection:
         """The reply, of which some may have come: the deadline is one for all of it."""
         deadline = time.monotonic() + self._timeout
         while True:
-            size = self._receive(self._buffer)
+            try:
+                size = self._receive(self._buffer)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                continue
             if not size:
                 raise ConnectionError(f"{self._node.address} closed the connection")
             self._fed(self._buffer, 0, size)
@@ -387,6 +393,12 @@ class Pool:
             self._waiting.popleft().set()
         except IndexError:
             return
+
+
+def timeval(seconds: float) -> bytes:
+    """As the kernel takes it."""
+    whole, rest = divmod(seconds, 1)
+    return struct.pack("ll", int(whole), int(rest * 1e6))
 
 
 def credentials(node: Node) -> Sequence[str]:

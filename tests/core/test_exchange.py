@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -120,6 +121,51 @@ def test_no_answer_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
     limit(ours, socket.SO_RCVTIMEO, 0.05)
     with pytest.raises(BlockingIOError):
         exchange(ours.fileno(), b"x", bytearray(16))
+
+
+def test_an_answer_after_some_waits(pair: tuple[socket.socket, socket.socket]) -> None:
+    """What was sent isn't sent again."""
+    ours, theirs = pair
+    limit(ours, socket.SO_RCVTIMEO, 0.02)
+    late = threading.Timer(0.1, theirs.sendall, (b"+",))
+    late.start()
+    assert exchange(ours.fileno(), b"x", bytearray(16), 500) == 1
+    assert theirs.recv(16) == b"x"
+    late.join()
+
+
+def test_no_answer_in_as_many_waits(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    limit(ours, socket.SO_RCVTIMEO, 0.02)
+    begun = time.monotonic()
+    with pytest.raises(BlockingIOError):
+        exchange(ours.fileno(), b"x", bytearray(16), 5)
+    assert time.monotonic() - begun > 0.09
+    assert theirs.recv(16) == b"x"
+
+
+def test_a_signal_that_came_before_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
+    """It interrupts no system call: as if it had come just before `recv` was entered."""
+    ours, theirs = pair
+    limit(ours, socket.SO_RCVTIMEO, 0.02)
+    others = {signal.SIGUSR1}
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+
+    def strike() -> None:
+        # The kernel gives it to this thread, for the main one has it blocked: that one's call goes on.
+        assert theirs.recv(16) == b"x"
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    other = threading.Thread(target=strike)
+    other.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, others)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            exchange(ours.fileno(), b"x", bytearray(16), 500)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, others)
+        signal.signal(signal.SIGUSR1, before)
+        other.join()
 
 
 def test_nobody_takes_it_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
