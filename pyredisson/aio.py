@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from asyncio import current_task
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec
 
 from redis.exceptions import ConnectionError, RedisError
@@ -23,8 +24,8 @@ P = ParamSpec("P")
 class Callers:
     """Which owner the calling task is; an owner's id is never given twice, unlike a task's address."""
 
-    owners: dict[asyncio.Task[Any], Owner]
-    blocks: dict[asyncio.Task[Any], list[Any]]
+    owners: dict[asyncio.Task[Any] | None, Owner]
+    blocks: dict[asyncio.Task[Any] | None, list[Any]]
 
     def begin(self, shared: Shared) -> None:
         """Nobody is an owner yet."""
@@ -34,16 +35,19 @@ class Callers:
 
     def current(self) -> Owner:
         """The calling task's owner. `RuntimeError` where no task runs."""
-        task = calling_task()
+        task = current_task()
         return self.owners.get(task) or self._adopt(task)
 
-    def blocks_of(self, task: asyncio.Task[Any]) -> list[Any]:
-        """The `async with` blocks that a task is in, innermost last."""
+    def current_blocks(self) -> list[Any]:
+        """The `async with` blocks that the calling task is in, innermost last. `RuntimeError` as `current`."""
+        task = current_task()
         if task not in self.owners:
             self._adopt(task)
         return self.blocks.setdefault(task, [])
 
-    def _adopt(self, task: asyncio.Task[Any]) -> Owner:
+    def _adopt(self, task: asyncio.Task[Any] | None) -> Owner:
+        if task is None:
+            raise RuntimeError("a lock's owner is a task, and no task is running here")
         owner = self.owners[task] = self._shared.new_owner()
         task.add_done_callback(self._ended)
         return owner
@@ -51,14 +55,6 @@ class Callers:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.owners.pop(task, None)
         self.blocks.pop(task, None)
-
-
-def calling_task() -> asyncio.Task[Any]:
-    """The task that runs. `RuntimeError` where none does."""
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("a lock's owner is a task, and no task is running here")
-    return task
 
 
 async def done(operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -78,12 +74,16 @@ class AioRuntime:
         self._repair = repair
         self._beside: set[asyncio.Task[None]] = set()
 
-    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+    def send(self, payload: bytes, *, fresh: bool = False) -> Awaitable[Reply]:
         # `fresh` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
         # used again, and the next one has the server drop it first.
         pipeline = self._line.pipeline
         if pipeline is None or not pipeline.usable or pipeline.loop is not asyncio.get_running_loop():
-            pipeline = await self._connected()
+            return self._send_anew(payload)
+        return pipeline.submit(payload)
+
+    async def _send_anew(self, payload: bytes) -> Reply:
+        pipeline = await self._connected()
         return await pipeline.submit(payload)
 
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -42,7 +42,7 @@ class Runtime(Protocol):
     def clock(self) -> float:
         """Seconds, monotonic; counts the time in which the machine was suspended, where the system can."""
 
-    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+    def send(self, payload: bytes, *, fresh: bool = False) -> Awaitable[Reply]:
         """One command, one reply. Raises what Redis reports, or `Cut`.
 
         With `fresh`, over a connection made after every earlier `Cut`, and after the server dropped the

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
-from pyredisson.aio import Callers, calling_task
+from pyredisson.aio import Callers
 from pyredisson.durations import Duration
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
@@ -39,7 +39,8 @@ class Lockable:
 
         Raises `ClosedError` when the client is closed meanwhile, and what Redis reports.
         """
-        return cast(Coroutine[Any, Any, None], self._logic.acquire(self._owner(), lease_of(lease_time), None))
+        taken: Coroutine[Any, Any, Any] = self._logic.acquire(self._owner(), lease_of(lease_time), None)
+        return taken
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits no longer than `wait_time` seconds; False if not had in time."""
@@ -113,10 +114,10 @@ class Lockable:
     async def _enter(self, block: object, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
         scope = Scope(self, block)
         await scope.enter(wait, lease, cancel_on_lost=cancel_on_lost)
-        self._callers.blocks_of(calling_task()).append(scope)
+        self._callers.current_blocks().append(scope)
 
     async def _leave(self, block: object, error: BaseException | None) -> None:
-        scopes = self._callers.blocks_of(calling_task())
+        scopes = self._callers.current_blocks()
         for i in reversed(range(len(scopes))):
             if scopes[i].block == block:
                 await scopes.pop(i).leave(error)

@@ -85,7 +85,7 @@ class Shared:
 
     def given_owner(self, owner_id: int) -> Owner:
         """The owner of an id that the user chose."""
-        return self._given.setdefault(owner_id, Owner(self.id, owner_id))
+        return self._given.get(owner_id) or self._given.setdefault(owner_id, Owner(self.id, owner_id))
 
     def repair(self, payload: bytes) -> None:
         """Has the watchdog repeat an idempotent command until it has run; a closed client says it once."""

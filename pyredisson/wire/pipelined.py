@@ -100,30 +100,31 @@ class Pipeline(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         self._feed(self._buffer, 0, size)
-        gets, waiting = self._gets, self._open
+        gets, hear, answer = self._gets, self.hear, self._open.popleft
         answered = 0
         try:
             while (reply := gets()) is not False:
-                if self.hear is not None:
-                    self.hear(reply)
+                if hear is not None:
+                    hear(reply)
                     continue
-                future = waiting.popleft()
+                future = answer()
                 answered += 1
-                if future.done():
+                try:
+                    if isinstance(reply, RedisError):
+                        if str(reply).partition(" ")[0] in ELSEWHERE:
+                            self.usable = False
+                        future.set_exception(reply)
+                    else:
+                        future.set_result(reply)
+                except asyncio.InvalidStateError:
                     # Its caller was cancelled; the reply is nobody's.
                     continue
-                if isinstance(reply, RedisError):
-                    if str(reply).partition(" ")[0] in ELSEWHERE:
-                        self.usable = False
-                    future.set_exception(reply)
-                else:
-                    future.set_result(reply)
         except RedisError as error:
             # Not Redis's protocol.
             self._fail(error)
             return
         self._lone = answered <= 1
-        if not self.usable and not waiting and self._transport is not None:
+        if not self.usable and not self._open and self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
