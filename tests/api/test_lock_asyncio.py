@@ -305,9 +305,9 @@ class TestOnLost:
 
 async def test_the_watchdog_does_not_need_the_loop(tasks: World) -> None:
 
-    lock = tasks.connect(lock_watchdog_timeout=0.4).get_lock("orders")
+    lock = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
     await lock.lock()
-    time.sleep(0.6)
+    time.sleep(1.2)
     assert not lock.lost.is_set()
     assert await lock.is_held()
 

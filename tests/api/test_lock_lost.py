@@ -293,9 +293,9 @@ class TestCallback:
         told = world.flag()
         lock.on_lost(calls.append)
         other.on_lost(lambda _: told.set())
-        await lock.lock(0.05)
+        await lock.lock(0.5)
         await lock.unlock()
-        await other.lock(0.1)
+        await other.lock(0.6)
         await told.wait()
         assert calls == []
 

@@ -295,7 +295,7 @@ class TestValidity:
 
 class TestLost:
     async def test_a_minority(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        red = make(world, servers, lock_watchdog_timeout=0.3)
+        red = make(world, servers, lock_watchdog_timeout=0.9)
         await red.lock()
         redises[0].delete("a")
         # Until that one is known to be lost.
