@@ -288,7 +288,7 @@ class TestDoubt:
     async def test_counted_once(
         self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], lose: Lose
     ) -> None:
-        latch = world.connect(proxy.url, timeout=0.3).get_count_down_latch("done")
+        latch = world.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
         faults = [lose(proxy, sha("latch_set"))]
         assert await latch.try_set_count(4) is True
         for left in (3, 2, 1):
@@ -303,7 +303,7 @@ class TestDoubt:
     async def test_a_late_copy_counts_nothing(
         self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes]
     ) -> None:
-        latch = world.connect(proxy.url, timeout=0.3).get_count_down_latch("done")
+        latch = world.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
         await latch.try_set_count(3)
         late = proxy.hold_request(sha("latch_count_down"))
         await latch.count_down()

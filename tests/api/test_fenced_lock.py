@@ -265,7 +265,7 @@ class TestInDoubt:
     async def test_an_acquire_whose_reply_is_lost(
         self, world: World, proxy: Proxy, behind: Behind, lose: Callable[..., Any]
     ) -> None:
-        lock = world.connect(proxy.url, timeout=0.3).get_fenced_lock("orders")
+        lock = world.connect(proxy.url, timeout=0.8).get_fenced_lock("orders")
         tokens = [await lock.lock_and_get_token()]
         for take in (lock.lock_and_get_token, lock.try_lock_and_get_token):
             fault = lose(proxy, b"redisson_lock_token")

@@ -143,7 +143,7 @@ async def test_it_is_renewed(world: World, behind: Behind) -> None:
 
 
 async def test_an_acquire_whose_reply_is_lost_is_taken_once(world: World, proxy: Proxy, behind: Behind) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_non_reentrant_lock("orders")
+    lock = world.connect(proxy.url, timeout=0.8).get_non_reentrant_lock("orders")
     lost = proxy.drop_reply(b"orders")
     await lock.lock()
     assert lost.happened.is_set()

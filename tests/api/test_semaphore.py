@@ -481,7 +481,7 @@ class TestDoubt:
     """A reply is lost, a request comes late, the caller is gone: permits are neither lost nor made."""
 
     async def made(self, world: World, address: str, permits: int = 5, **fields: Any) -> Any:
-        semaphore = world.connect(address, timeout=0.3, **fields).get_semaphore("stock")
+        semaphore = world.connect(address, timeout=0.8, **fields).get_semaphore("stock")
         await semaphore.try_set_permits(permits)
         return semaphore
 

@@ -69,7 +69,7 @@ class TestLock:
             assert ear.get_message(timeout=PATIENCE)["data"] == b"end"
 
     async def test_a_release_whose_reply_is_lost_is_a_release(self, world: World, proxy: Proxy, behind: Behind) -> None:
-        lock = world.connect(proxy.url, timeout=0.3).get_spin_lock("orders")
+        lock = world.connect(proxy.url, timeout=0.8).get_spin_lock("orders")
         await lock.lock()
         lost = proxy.drop_reply(b"orders")
         await lock.unlock()

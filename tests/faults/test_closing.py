@@ -111,7 +111,7 @@ async def test_an_acquire_under_way_while_the_client_is_closed_leaves_nothing(
 
 @pytest.mark.asyncio
 async def test_a_release_under_way_while_the_client_is_closed_is_done(world: World, proxy: Proxy, admin: Redis) -> None:
-    client = world.connect(proxy.url, timeout=0.3)
+    client = world.connect(proxy.url, timeout=0.8)
     lock = client.get_lock("a")
     late = proxy.hold_request(RELEASE)
 

@@ -157,7 +157,7 @@ class TestLostReplies:
         self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
         """It has one place, and keeps it."""
-        waiter, client = world.connect(proxy.url, timeout=0.3), world.connect(server.url)
+        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
         holder = client.get_fair_lock("a")
         await world.do(holder.lock())
         # So that a connection is there.
@@ -176,7 +176,7 @@ class TestLostReplies:
     async def test_of_one_whose_turn_it_is(
         self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.3), world.connect(server.url)
+        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
         holder = client.get_fair_lock("a")
         await world.do(holder.lock())
         first = await in_line(world, admin, waiter.get_fair_lock("a"))
@@ -191,7 +191,7 @@ class TestLostReplies:
 
     @LOSSES
     async def test_of_a_release(self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-        client, other = world.connect(proxy.url, timeout=0.3), world.connect(server.url)
+        client, other = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
         lock = client.get_fair_lock("a")
         await world.do(lock.lock())
         following = await in_line(world, admin, other.get_fair_lock("a"))
@@ -218,7 +218,7 @@ class TestLostReplies:
         await world.do(lock.unlock())
 
     async def test_of_ticks(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.2), world.connect(server.url)
+        waiter, client = world.connect(proxy.url, timeout=0.5), world.connect(server.url)
         holder = client.get_fair_lock("a")
         await world.do(holder.lock())
         fault = proxy.drop_reply(TICK)
@@ -229,7 +229,7 @@ class TestLostReplies:
         assert await first.result() < await second.result()
 
     async def test_of_one_who_leaves(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.2), world.connect(server.url)
+        waiter, client = world.connect(proxy.url, timeout=0.5), world.connect(server.url)
         holder = client.get_fair_lock("a")
         await world.do(holder.lock())
         fault = proxy.cut_request(LEAVE)

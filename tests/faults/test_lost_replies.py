@@ -23,7 +23,7 @@ def holds(admin: Redis, name: str) -> list[int]:
 async def test_an_acquire_whose_reply_is_lost_is_taken_once(
     world: World, proxy: Proxy, admin: Redis, lose: Lose, wait: float | None
 ) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     fault = lose(proxy, ACQUIRE)
     if wait is None:
         await world.do(lock.lock())
@@ -40,7 +40,7 @@ async def test_an_acquire_whose_reply_is_lost_is_taken_once(
 async def test_a_reentrant_acquire_whose_reply_is_lost_counts_once(
     world: World, proxy: Proxy, admin: Redis, lose: Lose
 ) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     await world.do(lock.lock())
     fault = lose(proxy, ACQUIRE)
     await world.do(lock.lock())
@@ -55,7 +55,7 @@ async def test_a_reentrant_acquire_whose_reply_is_lost_counts_once(
 
 @LOSSES
 async def test_a_release_whose_reply_is_lost_is_a_release(world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     await world.do(lock.lock())
     fault = lose(proxy, RELEASE)
     await world.do(lock.unlock())
@@ -68,7 +68,7 @@ async def test_a_release_whose_reply_is_lost_is_a_release(world: World, proxy: P
 async def test_an_inner_release_whose_reply_is_lost_gives_back_one_hold(
     world: World, proxy: Proxy, admin: Redis, lose: Lose
 ) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     for _ in range(3):
         await world.do(lock.lock())
     fault = lose(proxy, RELEASE)
@@ -81,7 +81,7 @@ async def test_an_inner_release_whose_reply_is_lost_gives_back_one_hold(
 async def test_the_reply_busy_is_lost_and_the_answer_is_still_no(world: World, proxy: Proxy, admin: Redis) -> None:
     admin.hset("a", "another:1", 1)
     admin.pexpire("a", 30_000)
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     fault = proxy.drop_reply(ACQUIRE)
     assert await world.do(lock.try_lock()) is False
     assert fault.happened.is_set()
@@ -89,7 +89,7 @@ async def test_the_reply_busy_is_lost_and_the_answer_is_still_no(world: World, p
 
 
 async def test_every_second_reply_is_lost_and_the_count_stays_right(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     for depth in range(1, 5):
         fault = proxy.cut_reply(ACQUIRE)
         await world.do(lock.lock())
@@ -106,7 +106,7 @@ async def test_every_second_reply_is_lost_and_the_count_stays_right(world: World
 
 async def test_a_late_copy_of_an_acquire_never_runs(world: World, proxy: Proxy, admin: Redis) -> None:
     """The caller has long taken and given back the lock by another connection when the first request comes."""
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     late = proxy.hold_request(ACQUIRE)
     assert await world.do(lock.try_lock()) is True
     assert late.held.is_set()
@@ -118,7 +118,7 @@ async def test_a_late_copy_of_an_acquire_never_runs(world: World, proxy: Proxy, 
 
 
 async def test_a_late_copy_of_a_release_frees_no_later_hold(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     await world.do(lock.lock())
     late = proxy.hold_request(RELEASE)
     await world.do(lock.unlock())
@@ -154,7 +154,7 @@ async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_lat
 async def test_force_unlock_is_not_sent_twice(world: World, proxy: Proxy, admin: Redis) -> None:
     """A second run could take the lock away from its next holder."""
     admin.hset("a", "another:1", 1)
-    lock = world.connect(proxy.url, timeout=0.3).get_lock("a")
+    lock = world.connect(proxy.url, timeout=0.8).get_lock("a")
     await world.do(lock.is_locked())
     proxy.cut_reply(FORCE_RELEASE)
     with pytest.raises(ConnectionError):

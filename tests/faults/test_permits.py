@@ -47,7 +47,7 @@ class TestLostReplies:
     @LOSSES
     @pytest.mark.parametrize("renew", [False, True])
     async def test_acquire_and_release(self, world: World, proxy: Proxy, admin: Redis, lose: Lose, renew: bool) -> None:
-        client = world.connect(proxy.url, timeout=0.3)
+        client = world.connect(proxy.url, timeout=0.8)
         semaphore = client.get_permit_expirable_semaphore("p")
         await world.do(semaphore.set_permits(5))
         faults = [lose(proxy, ACQUIRE)]
@@ -68,7 +68,7 @@ class TestLostReplies:
 
     @LOSSES
     async def test_the_answer_is_still_no(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-        semaphore = world.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("p")
+        semaphore = world.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
         await world.do(semaphore.set_permits(2))
         one = await world.do(semaphore.acquire())
         lose(proxy, ACQUIRE)
@@ -82,7 +82,7 @@ class TestLostReplies:
         self, world: World, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
         """All unknown after a lost reply means released; but this one is known, and has ended."""
-        semaphore = world.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("p")
+        semaphore = world.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
         await world.do(semaphore.set_permits(1))
         permit = await world.do(semaphore.acquire(0.001))
         await world.sleep(0.005)
@@ -92,7 +92,7 @@ class TestLostReplies:
 
     @LOSSES
     async def test_all_else(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-        semaphore = world.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("p")
+        semaphore = world.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
         faults = []
 
         def struck(name: str) -> None:
@@ -146,7 +146,7 @@ class TestLateCopies:
             for text in TEXTS.values():
                 redis.script_load(text.text)
             redis.set("p", 3)
-            client = world.connect(f"redis://app:x@{proxy.host}:{proxy.port}/0", timeout=0.3)
+            client = world.connect(f"redis://app:x@{proxy.host}:{proxy.port}/0", timeout=0.8)
             semaphore = client.get_permit_expirable_semaphore("p")
             late = proxy.hold_request(ACQUIRE)
             permits = await world.do(semaphore.try_acquire_many(9 if undone == "not had" else 3, renew=True))

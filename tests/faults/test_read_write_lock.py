@@ -38,7 +38,7 @@ def holds(admin: Redis) -> list[bytes]:
 async def test_calls_whose_replies_are_lost_count_once(
     world: World, proxy: Proxy, admin: Redis, lose: Lose, side: str, acquire: bytes, release: bytes
 ) -> None:
-    lock = side_of(world.connect(proxy.url, timeout=0.3), side)
+    lock = side_of(world.connect(proxy.url, timeout=0.8), side)
     for count in (1, 2):
         fault = lose(proxy, acquire)
         await world.do(lock.lock())
@@ -56,7 +56,7 @@ async def test_calls_whose_replies_are_lost_count_once(
 @LOSSES
 async def test_a_writer_reads_whatever_was_lost_before(world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
     """A loss gives the owner another name; the write side keeps the one that it was taken under."""
-    client = world.connect(proxy.url, timeout=0.3)
+    client = world.connect(proxy.url, timeout=0.8)
     write, read = side_of(client, "write"), side_of(client, "read")
     lose(proxy, WRITE)
     await world.do(write.lock())
