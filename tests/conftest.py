@@ -1,15 +1,76 @@
-"""What every test may ask for: servers, a proxy that breaks connections; and the checks around each test."""
+"""What every test may ask for: servers, a proxy that breaks connections; and the checks around each test.
+
+Leases and deadlines are real time: a test that fails while the machine stands still has judged the machine. Such a
+failure, and no other, is repeated, up to twice; it stays in the run's summary, with the length of the standstill.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from pyredisson.scripts import NAMES, script
 from pyredisson.testing import Proxy, Server, ServerError
+
+BEGUN = pytest.StashKey[float]()
+WATCHER = pytest.StashKey["subprocess.Popen[str]"]()
+STOOD_STILL = "The machine stood still"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    program = Path(__file__).with_name("standstill.py")
+    watcher = config.stash[WATCHER] = subprocess.Popen(
+        [sys.executable, "-I", str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    longest_standstill(watcher, time.monotonic())  # at work since
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    with config.stash[WATCHER] as watcher:
+        watcher.terminate()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=2, condition=stood_still))
+
+
+def stood_still(error: BaseException) -> bool:
+    return any(note.startswith(STOOD_STILL) for note in getattr(error, "__notes__", ()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[BEGUN] = time.monotonic()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    if call.excinfo is not None and not isinstance(call.excinfo.value, pytest.skip.Exception):
+        length = longest_standstill(item.config.stash[WATCHER], item.stash[BEGUN])
+        if length:
+            call.excinfo.value.add_note(f"{STOOD_STILL} for {length:.2f} s.")
+    return (yield)
+
+
+def longest_standstill(watcher: subprocess.Popen[str], since: float) -> float:
+    """Seconds, of those that ended after `since`; 0 for none."""
+    assert watcher.stdin is not None
+    assert watcher.stdout is not None
+    watcher.stdin.write(f"{since}\n")
+    watcher.stdin.flush()
+    return float(watcher.stdout.readline())
 
 
 @pytest.fixture(scope="session")

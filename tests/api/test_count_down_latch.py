@@ -316,7 +316,7 @@ class TestDoubt:
     async def test_what_failed_is_counted_in_the_background(
         self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], ran: bool
     ) -> None:
-        client = world.connect(proxy.url, timeout=0.3, retry_attempts=0, lock_watchdog_timeout=3)
+        client = world.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
         latch = client.get_count_down_latch("done")
         await latch.try_set_count(3)
         lose = proxy.drop_reply if ran else proxy.cut_request

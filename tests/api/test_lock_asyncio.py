@@ -146,7 +146,7 @@ class TestLostBody:
 
     @pytest.fixture
     def lock(self, tasks: World) -> Lock:
-        return tasks.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
     async def test_it_is_cancelled(self, lock: Lock, behind: Behind) -> None:
         task = asyncio.current_task()
@@ -305,9 +305,9 @@ class TestOnLost:
 
 async def test_the_watchdog_does_not_need_the_loop(tasks: World) -> None:
 
-    lock = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
+    lock = tasks.connect(lock_watchdog_timeout=1.5).get_lock("orders")
     await lock.lock()
-    time.sleep(1.2)
+    time.sleep(2)
     assert not lock.lost.is_set()
     assert await lock.is_held()
 
@@ -362,7 +362,7 @@ async def test_one_hold_object_for_several_tasks(tasks: World) -> None:
 
 async def test_one_hold_object_nested(tasks: World, behind: Behind) -> None:
     """The outer block is cancelled when the lock is lost, whatever became of the inner one."""
-    hold = tasks.connect(lock_watchdog_timeout=0.3).get_lock("orders").hold()
+    hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
     went_on = False
     with pytest.raises(pyredisson.LockLostError):
         async with hold:

@@ -105,7 +105,7 @@ async def test_waiters_are_told_at_once(world: World, behind: Behind, wait: floa
 
 
 async def test_no_connection_is_left(world: World, behind: Behind) -> None:
-    client = world.connect(client_name="to-be-closed", lock_watchdog_timeout=0.3)
+    client = world.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
     ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
     await ours[0].lock()
     assert not await ours[1].try_lock(wait_time=0.2)
@@ -121,4 +121,4 @@ async def test_no_connection_is_left(world: World, behind: Behind) -> None:
 async def test_closing_a_client_that_never_talked(world: World) -> None:
     started = time.monotonic()
     await world.connect("redis://127.0.0.1:1").close()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 1

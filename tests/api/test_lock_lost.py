@@ -62,13 +62,13 @@ class TestEvent:
         assert lock.lost.is_set()
 
     async def test_a_deleted_key(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         await lock.lock()
         behind.redis.delete("orders")
         assert await lock.lost.wait(PATIENCE) is True
 
     async def test_another_owner_took_it(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         await lock.lock()
         behind.redis.delete("orders")
         behind.redis.hset("orders", "somebody:1", 1)
@@ -254,7 +254,7 @@ class TestCallback:
     """`on_lost`."""
 
     async def test_once_per_loss_with_the_lock(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.3).get_lock("orders")
+        lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         calls: list[tuple[str, int]] = []
         told = world.flag()
 
@@ -271,7 +271,7 @@ class TestCallback:
             with pytest.raises(LockLostError):
                 await lock.unlock()
         # Two rounds of the watchdog.
-        await world.sleep(0.25)
+        await world.sleep(0.7)
         assert [name for name, _ in calls] == ["orders"]
         assert calls[0][1] != threading.get_ident()
 

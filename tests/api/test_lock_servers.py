@@ -41,14 +41,14 @@ async def test_the_life_of_a_lock(world: World, kind: Server) -> None:
 
 
 async def test_out_of_memory(world: World, kind: Server) -> None:
-    client = world.connect(kind.url, lock_watchdog_timeout=0.9, retry_attempts=0)
+    client = world.connect(kind.url, lock_watchdog_timeout=1.5, retry_attempts=0)
     lock = client.get_lock("orders")
     with kind.redis() as admin:
         admin.flushall()
         await lock.lock()
         admin.config_set("maxmemory", 1)
         try:
-            await world.sleep(1.2)
+            await world.sleep(2)
             assert not lock.lost.is_set()
             assert await lock.is_held()
             await lock.unlock()

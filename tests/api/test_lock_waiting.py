@@ -165,7 +165,7 @@ async def test_a_wait_ends_in_time_under_steady_contention(world: World, behind:
     started = time.monotonic()
     assert await waiter.try_lock(wait_time=0.4) is False
     took = time.monotonic() - started
-    assert 0.4 <= took < 0.9
+    assert 0.4 <= took < 1.4
     assert behind.scripts() > before + 5
     stop = True
     await other.result()

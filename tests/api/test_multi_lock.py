@@ -182,10 +182,10 @@ class TestOrder:
 
 class TestLease:
     async def test_without_one_the_members_are_renewed(self, world: World, redises: list[Any]) -> None:
-        client = world.connect(lock_watchdog_timeout=0.9)
+        client = world.connect(lock_watchdog_timeout=1.5)
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         async with group:
-            await world.sleep(1.2)
+            await world.sleep(2)
             assert not group.lost.is_set()
             assert await group.is_held()
 

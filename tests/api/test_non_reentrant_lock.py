@@ -134,9 +134,9 @@ async def test_a_lost_hold_may_be_taken_again(lock: Any, behind: Behind) -> None
 
 
 async def test_it_is_renewed(world: World, behind: Behind) -> None:
-    lock = world.connect(lock_watchdog_timeout=0.9).get_non_reentrant_lock("orders")
+    lock = world.connect(lock_watchdog_timeout=1.5).get_non_reentrant_lock("orders")
     await lock.lock()
-    await world.sleep(1.2)
+    await world.sleep(2)
     assert await lock.is_held()
     await lock.unlock()
     assert behind.redis.keys() == []

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 CHANNEL = "redisson_rwlock:{orders}"
 CLAIM = "pyredisson_rwlock_writer:{orders}"
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
-WATCHDOG = 0.45
+WATCHDOG = 1.2
 
 
 def lease_key(owner: str, hold: int = 1) -> str:

@@ -573,7 +573,7 @@ class TestDoubt:
     async def test_an_acquire_that_gave_up_takes_nothing_when_its_request_comes_late(
         self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes]
     ) -> None:
-        semaphore = await self.made(world, proxy.url, connect_timeout=0.3, lock_watchdog_timeout=3)
+        semaphore = await self.made(world, proxy.url, connect_timeout=0.8, lock_watchdog_timeout=3)
         late = proxy.hold_request(sha("acquire"))
         proxy.refuse(True)
         with pytest.raises((ConnectionError, TimeoutError)):

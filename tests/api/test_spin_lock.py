@@ -44,9 +44,9 @@ class TestLock:
         assert await spin.try_lock() is False
 
     async def test_it_is_renewed(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.9).get_spin_lock("orders")
+        lock = world.connect(lock_watchdog_timeout=1.5).get_spin_lock("orders")
         await lock.lock()
-        await world.sleep(1.2)
+        await world.sleep(2)
         assert await lock.is_held()
         await lock.unlock()
 

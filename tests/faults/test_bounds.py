@@ -188,11 +188,11 @@ async def test_after_a_script_flush_one_more_round_trip_does(
 
 
 async def test_a_renewal_survives_a_script_flush(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, lock_watchdog_timeout=0.6).get_lock("a")
+    lock = world.connect(proxy.url, lock_watchdog_timeout=1.2).get_lock("a")
     await world.do(lock.lock())
     for _ in range(4):
         admin.script_flush()
-        await world.sleep(0.25)
+        await world.sleep(0.5)
     assert not lock.lost.is_set()
     assert await world.do(lock.is_held())
 

@@ -203,7 +203,7 @@ class TestLostReplies:
 
     async def test_of_a_try_that_gives_up(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
         """Nobody knows whether it stands in line; in the end it doesn't."""
-        client, other = world.connect(proxy.url, timeout=0.2, retry_attempts=0), world.connect(server.url)
+        client, other = world.connect(proxy.url, timeout=0.8, retry_attempts=0), world.connect(server.url)
         holder = other.get_fair_lock("a")
         await world.do(holder.lock())
         lock = client.get_fair_lock("a")
@@ -218,7 +218,7 @@ class TestLostReplies:
         await world.do(lock.unlock())
 
     async def test_of_ticks(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.5), world.connect(server.url)
+        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
         holder = client.get_fair_lock("a")
         await world.do(holder.lock())
         fault = proxy.drop_reply(TICK)
@@ -229,7 +229,7 @@ class TestLostReplies:
         assert await first.result() < await second.result()
 
     async def test_of_one_who_leaves(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.5), world.connect(server.url)
+        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
         holder = client.get_fair_lock("a")
         await world.do(holder.lock())
         fault = proxy.cut_request(LEAVE)

@@ -308,7 +308,7 @@ class TestMultiLock:
         assert believed([*world._clients]) == 3
 
     async def test_a_server_that_forgot(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        group = make("multi", [world.connect(each.url, lock_watchdog_timeout=0.6) for each in servers])
+        group = make("multi", [world.connect(each.url, lock_watchdog_timeout=1.2) for each in servers])
         await world.do(group.lock())
         redises[1].flushall()
         assert await world.do(group.lost.wait(10))
@@ -321,10 +321,10 @@ class TestRedLock:
     async def test_one_server_dies_and_then_another(self, world: World, redises: list[Any]) -> None:
         own = [Server().start() for _ in range(3)]
         try:
-            group = make("red", [world.connect(each.url, lock_watchdog_timeout=0.6) for each in own])
+            group = make("red", [world.connect(each.url, lock_watchdog_timeout=1.2) for each in own])
             await world.do(group.lock())
             own[0].kill()
-            await world.sleep(0.8)
+            await world.sleep(1.6)
             assert not group.lost.is_set()
             assert await world.do(group.is_held())
             own[1].kill()

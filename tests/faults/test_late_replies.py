@@ -24,16 +24,16 @@ pytestmark = pytest.mark.asyncio
 
 async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(proxy: Proxy, admin: Redis) -> None:
     admin.hset("a", "another:1", 1)
-    with pyredisson.connect(proxy.url, timeout=0.2) as client:
+    with pyredisson.connect(proxy.url, timeout=0.8) as client:
         taken, free = client.get_lock("a"), client.get_lock("b")
         free.is_locked()
         # The reply comes when the deadline is over, to whoever still has that connection.
-        proxy.latency(0.15)
+        proxy.latency(0.5)
         with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._cut) as interrupt:
             taken.remain_time_to_live()
         assert interrupt.happened
         proxy.latency(0)
-        time.sleep(0.25)
+        time.sleep(0.5)
         assert free.is_locked() is False
         assert free.remain_time_to_live() is None
         assert taken.is_locked() is True
@@ -41,10 +41,10 @@ async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(p
 
 async def test_a_lease_counts_from_the_copy_that_was_answered(world: World, proxy: Proxy) -> None:
     """Waiting for the lost reply took longer than the lease."""
-    lock = world.connect(proxy.url, timeout=0.4).get_lock("a")
+    lock = world.connect(proxy.url, timeout=1).get_lock("a")
     await world.do(lock.is_locked())
     fault = proxy.drop_reply(ACQUIRE)
-    assert await world.do(lock.try_lock(3, lease_time=0.35)) is True
+    assert await world.do(lock.try_lock(3, lease_time=0.9)) is True
     assert fault.happened.is_set()
     assert not lock.lost.is_set()
     assert await world.do(lock.is_held())
@@ -78,14 +78,14 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
     world: World, proxy: Proxy, admin: Redis
 ) -> None:
     """The lock has a longer one of its own: it would stay for a minute."""
-    client = world.connect(proxy.url, lock_watchdog_timeout=0.4, timeout=0.2, retry_attempts=0)
+    client = world.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0)
     lock = client.get_lock("a")
     await world.do(lock.lock(lease_time=60))
     proxy.cut_request(RELEASE)
     proxy.refuse(True)
     with pytest.raises(ConnectionError):
         await world.do(lock.unlock())
-    await world.sleep(0.8)
+    await world.sleep(1.8)
     assert admin.exists("a")
     proxy.refuse(False)
     await world.until(lambda: not admin.exists("a"), 5)

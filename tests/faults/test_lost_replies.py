@@ -135,7 +135,7 @@ async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_lat
     world: World, proxy: Proxy, admin: Redis
 ) -> None:
     """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
-    client = world.connect(proxy.url, timeout=0.3, connect_timeout=0.3, lock_watchdog_timeout=5)
+    client = world.connect(proxy.url, timeout=0.8, connect_timeout=0.8, lock_watchdog_timeout=5)
     lock = client.get_lock("a")
     assert await world.do(lock.is_locked()) is False  # connected
     late = proxy.hold_request(ACQUIRE)

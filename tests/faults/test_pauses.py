@@ -16,7 +16,7 @@ from pyredisson.testing import Server
 
 from .support import Child, World, eventually
 
-LEASE = 0.6
+LEASE = 1.2
 
 HOLD_AND_LOOK = """
 import asyncio, sys
@@ -181,7 +181,7 @@ async def test_a_server_stopped_beyond_the_lease_ends_the_belief_and_the_next_wa
     world: World, own_server: Server
 ) -> None:
     """The holder knows before the server can give the lock to anybody else."""
-    first = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2)
+    first = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.5)
     lock = first.get_lock("a")
     await world.do(lock.lock())
     lost = lock.lost

@@ -123,7 +123,7 @@ class TestLostReplies:
 class TestLateCopies:
     async def test_an_acquire_that_gave_up(self, world: World, proxy: Proxy, admin: Redis) -> None:
         """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
-        client = world.connect(proxy.url, timeout=0.3, connect_timeout=0.3, lock_watchdog_timeout=3)
+        client = world.connect(proxy.url, timeout=0.8, connect_timeout=0.8, lock_watchdog_timeout=3)
         semaphore = client.get_permit_expirable_semaphore("p")
         await world.do(semaphore.set_permits(5))
         late = proxy.hold_request(ACQUIRE)
@@ -171,7 +171,7 @@ class TestLateCopies:
     async def test_a_release_that_failed_is_done_in_the_background(
         self, world: World, proxy: Proxy, admin: Redis
     ) -> None:
-        client = world.connect(proxy.url, timeout=0.3, retry_attempts=0, lock_watchdog_timeout=3)
+        client = world.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
         semaphore = client.get_permit_expirable_semaphore("p")
         await world.do(semaphore.set_permits(3))
         permits = await world.do(semaphore.acquire_many(2, renew=True))

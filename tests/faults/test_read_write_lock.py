@@ -114,7 +114,7 @@ async def test_cancelled_at_any_turn_it_leaves_no_key(proxy: Proxy, admin: Redis
 
 
 async def test_a_server_that_forgot_everything_is_noticed(world: World, admin: Redis, proxy: Proxy) -> None:
-    client = world.connect(proxy.url, lock_watchdog_timeout=0.45)
+    client = world.connect(proxy.url, lock_watchdog_timeout=0.9)
     read, write = side_of(client, "read", 1), side_of(client, "write", 1)
     await world.do(write.lock())
     await world.do(read.lock())
@@ -137,13 +137,13 @@ async def test_the_rights_in_the_readme_are_enough() -> None:
     )
     with Server(users=[rights]) as server:
         url = f"redis://app:secret@{server.host}:{server.port}/0"
-        with pyredisson.connect(url, lock_watchdog_timeout=0.9) as client, server.redis() as admin:
+        with pyredisson.connect(url, lock_watchdog_timeout=1.5) as client, server.redis() as admin:
             read, write = (side_of(client, side, 1) for side in ("read", "write"))
             with write, read:
                 assert read.is_locked()
                 assert not side_of(client, "read", 2).try_lock(0.1)
                 # Long enough for the watchdog's visit.
-                assert not read.lost.wait(1.2)
+                assert not read.lost.wait(2)
                 write.lock()
                 write.unlock()
             with read:

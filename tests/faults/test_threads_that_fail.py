@@ -18,7 +18,7 @@ from pyredisson.testing import Server
 
 from .support import Credentials, World, eventually, listeners
 
-LEASE = 0.6
+LEASE = 1.2
 CHANNEL = "redisson_lock__channel:{a}"
 
 

@@ -159,7 +159,7 @@ async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
 ) -> None:
     """Nothing tells that the connection is dead: no FIN, no RST, no message any more."""
     taken_by_another(admin)
-    client = world.connect(proxy.url, ping_interval=0.2, timeout=0.3)
+    client = world.connect(proxy.url, ping_interval=0.2, timeout=0.5)
     waiter = waiting(world, client)
     await world.until(lambda: listeners(admin, "a") == 1)
     old = [entry["id"] for entry in admin.client_list() if int(entry["sub"])]
@@ -226,7 +226,7 @@ async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message
     begin = time.monotonic()
     client = world.connect(server.url)
     taken = await waiting(world, client).result()
-    assert 0.69 < taken - begin < 0.95
+    assert 0.69 < taken - begin < 1.6
 
 
 async def test_who_waits_for_something_else_does_not_read_the_subscription(

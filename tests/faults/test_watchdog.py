@@ -17,7 +17,7 @@ from pyredisson.threads import start
 
 from .support import ACQUIRE, PATIENCE, RENEW, World, eventually
 
-LEASE = 0.6
+LEASE = 1.2
 
 
 def unreachable(admin: Redis) -> None:
@@ -89,7 +89,7 @@ async def test_errors_of_the_server_cost_no_lock(
     """READONLY for half of the lease; OOM for as long as it likes, as a renewal needs no memory."""
     lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
     await world.do(lock.lock())
-    seconds = LEASE if trouble is unreachable else 3 * LEASE
+    seconds = LEASE / 2 if trouble is unreachable else 3 * LEASE
     own_proxy.forget()
     trouble(root)
     await world.elsewhere(own_proxy.wait_for, RENEW)
@@ -203,13 +203,13 @@ async def test_a_lost_lock_is_neither_renewed_nor_made_again(world: World, proxy
 
 @pytest.mark.asyncio
 async def test_an_interrupted_acquire_is_never_renewed(world: World, proxy: Proxy, admin: Redis) -> None:
-    client = world.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=0.2, retry_attempts=0)
+    client = world.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=0.8, retry_attempts=0)
     lock = client.get_lock("a")
     await world.do(lock.is_locked())
     proxy.drop_reply(ACQUIRE, times=2)
     with pytest.raises(RedisError):
         await world.do(lock.lock())
-    await world.until(lambda: not admin.exists("a"), 3)
+    await world.until(lambda: not admin.exists("a"), 5)
     proxy.forget()
     await world.sleep(LEASE)
     assert proxy.seen(RENEW) == 0
@@ -273,7 +273,7 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(world: 
     own_server.pause()
     begin = time.monotonic()
     assert await world.do(lost.wait(5))
-    assert time.monotonic() - begin < LEASE + 0.3
+    assert time.monotonic() - begin < LEASE + 0.6
     await world.until(lambda: told)
     own_server.resume()
     with pytest.raises(pyredisson.LockLostError):

@@ -1,0 +1,44 @@
+"""A process that notices when the machine stands still: asked with a time, it tells the longest standstill since.
+
+It has one thread on each core that does nothing but sleep a moment and look how late it wakes. It is a process of its
+own, so that no code under test can be what keeps it waiting; it ends with whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+MOMENT = 0.01
+"""Seconds between two looks at the clock."""
+STANDSTILL = 0.15
+"""Seconds of lateness from which on it counts; the tests' leases and deadlines bear twice that."""
+
+
+def watch(core: int, seen: list[tuple[float, float]]) -> None:
+    """Notes the end and the length of each standstill of that core."""
+    os.sched_setaffinity(0, {core})  # of this thread
+    then = time.monotonic()
+    while True:
+        time.sleep(MOMENT)
+        now = time.monotonic()
+        if now - then > STANDSTILL:
+            seen.append((now, now - then))
+        then = now
+
+
+def main() -> None:
+    seen: list[tuple[float, float]] = []
+    for core in os.sched_getaffinity(0):
+        threading.Thread(target=watch, args=(core, seen), daemon=True).start()
+    for line in sys.stdin:
+        # One that has just ended is seen at the next look.
+        time.sleep(5 * MOMENT)
+        since = float(line)
+        print(max((length for end, length in seen if end > since), default=0.0), flush=True)
+
+
+if __name__ == "__main__":
+    main()
