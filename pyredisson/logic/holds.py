@@ -169,6 +169,18 @@ class Hold(HoldFields):
             self.listeners = [other for other in self.listeners or () if other != listener] or None
 
 
+class Level:
+    """One level of a hold, to be given back once: by a release in its turn, or by who can't wait for that."""
+
+    __slots__ = ("done", "target")
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        """How many holds are left without it."""
+        self.done = False
+        """It was given back; holds that were taken since may be as many as there were."""
+
+
 HoldKey = tuple[Hashable, int]
 """The lock (its name; for a side of a read-write lock, also which one) and the owner's id."""
 

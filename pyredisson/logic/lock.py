@@ -18,6 +18,7 @@ from pyredisson.logic.holds import (
     LOST,
     Hold,
     HoldKey,
+    Level,
     Overlap,
     Owner,
     buried,
@@ -282,10 +283,10 @@ class LockLogic:
     def check(self, owner: Owner) -> None:
         """Raises if this owner must not have it."""
 
-    async def release(self, owner: Owner, hold: Hold | None, target: int = -1) -> None:
+    async def release(self, owner: Owner, hold: Hold | None, level: Level | None = None) -> None:
         """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile.
 
-        None, if by the time of its turn no more than `target` are left: then it was done for this call.
+        Without a word if by the time of its turn that `level` was given back for this call.
         """
         shared = self.shared
         if shared.closed:
@@ -299,7 +300,7 @@ class LockLogic:
         try:
             if gates.setdefault(key, mine) is not mine:
                 await self._next_turn(overlap, key, mine)
-            if hold.count <= target:
+            if level is not None and (level.done or hold.count <= level.target):
                 return
             if hold.state is GIVEN_BACK or not hold.count:
                 # Another call has given it back.
@@ -336,6 +337,9 @@ class LockLogic:
             except BaseException:
                 self.settle(owner, hold, count)
                 raise
+            finally:
+                if level is not None:
+                    level.done = True
         finally:
             # As in `_try`.
             if key in gates and gates[key] is mine:

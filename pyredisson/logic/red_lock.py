@@ -235,7 +235,7 @@ def _drift(lease: int) -> float:
 def _released(mark: Mark) -> Operation:
     async def release() -> bool:
         # It may begin, or have its turn, when its time is over already: then what it should do is done.
-        await mark.member.release(mark.owner, mark.hold, mark.target)
+        await mark.member.release(mark.owner, mark.hold, mark.level)
         return True
 
     return release
