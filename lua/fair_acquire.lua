@@ -37,6 +37,12 @@ if looked == '0' then
     return left == -2 and OFFER or left
 end
 
+-- Our waiters are kept as long as the lock is held, and longer.
+local function look()
+    redis.call('HSET', KEYS[4], owner, text(now))
+    redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(left, 0)))
+end
+
 -- Whoever calls is alive. While it waits its score stays as far ahead as it was: Redisson takes its own waiting
 -- time off every score for each of its waiters that gets the lock.
 local function stay()
@@ -45,7 +51,7 @@ local function stay()
         redis.call('ZADD', KEYS[3], 'XX', text(score + now - looked), owner)
     end
     if score then
-        redis.call('HSET', KEYS[4], owner, text(now))
+        look()
     end
     return score
 end
@@ -95,7 +101,6 @@ if not stay() then
         -- At a former place, which Redisson has dropped.
         redis.call('HDEL', KEYS[4], OFFERED)
     end
-    redis.call('HSET', KEYS[4], owner, text(now))
+    look()
 end
-redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(left, 0)))
 return left

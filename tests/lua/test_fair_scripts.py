@@ -698,6 +698,15 @@ class TestDeadHeads:
         at.acquire(B)
         assert at.queue() == [C, B]
 
+    def test_scores_without_anything_else(self, at: Fair) -> None:
+        """What is written of who stands there ends, though nobody waits any more."""
+        at.acquire(A)
+        at.acquire(B)
+        at.redis.delete(WAITERS, QUEUE)
+        at.expire()
+        assert at.acquire(B) is None
+        assert at.redis.pttl(WAITERS) > 0
+
     def test_without_our_own_keys(self, at: Fair) -> None:
         """A server short of memory may drop what has a TTL: then ours are waiters like Redisson's."""
         at.acquire(A)
