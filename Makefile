@@ -1,11 +1,11 @@
 # Everything from a fresh clone: make demo, make test, make lint, make bench, make wheel.
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
-#   TESTS   what pytest is to run                        JOBS  how many tests at a time
+#   TESTS   what pytest is to run                        JOBS  how many tests at a time; they mostly wait
 
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?= tests
-JOBS ?= 2
+JOBS ?= 4
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin

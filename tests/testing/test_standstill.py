@@ -76,4 +76,4 @@ def test_what_is_repeated(tmp_path: Path, tests: str, outcome: str) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "--rerun-show-tracebacks"]
     done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert f"{outcome} in " in done.stdout, done.stdout
-    assert ("The machine stood still for 0.3" in done.stdout) is ("rerun" in outcome)
+    assert ("The machine stood still for " in done.stdout) is ("rerun" in outcome)
