@@ -21,7 +21,7 @@ class Party:
 
 
 class Mark(NamedTuple):
-    """One member's hold, and that level of it which one level of the group is."""
+    """One member's hold, and the level of it that goes with one level of the group."""
 
     member: LockLogic
     owner: Owner

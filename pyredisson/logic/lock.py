@@ -286,7 +286,7 @@ class LockLogic:
     async def release(self, owner: Owner, hold: Hold | None, level: Level | None = None) -> None:
         """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile.
 
-        Without a word if by the time of its turn that `level` was given back for this call.
+        Does nothing if that `level` of the hold was given back by the time of its turn.
         """
         shared = self.shared
         if shared.closed:

@@ -319,12 +319,19 @@ def test_each_level_has_a_majority_of_its_own(servers: list[Server], redises: li
     story.teardown()
 
 
-def test_a_release_that_begins_late_is_no_second_one(servers: list[Server], redises: list[Any]) -> None:
+def twice_taken_once_released(servers: list[Server], redises: list[Any], slow: list[bool]) -> MajorityOrNothing:
+    """Where it is `slow`, the release has not begun yet."""
     story = MajorityOrNothing(servers, redises)
     assert story.acquire(0)
     assert story.acquire(0)
-    story.clients[0].slow = [False, True, False]
+    story.clients[0].slow = slow
     story.release(0)
+    assert story.counts() == [1, 1, 1]
+    return story
+
+
+def test_a_release_that_begins_late_is_no_second_one(servers: list[Server], redises: list[Any]) -> None:
+    story = twice_taken_once_released(servers, redises, [False, True, False])
     assert len(story.clients[0].stragglers) == 1
     story.catch_up()
     assert story.counts() == [1, 1, 1]
@@ -333,12 +340,7 @@ def test_a_release_that_begins_late_is_no_second_one(servers: list[Server], redi
 
 
 def test_a_release_that_begins_late_is_not_one_of_a_later_hold(servers: list[Server], redises: list[Any]) -> None:
-    story = MajorityOrNothing(servers, redises)
-    assert story.acquire(0)
-    assert story.acquire(0)
-    story.clients[0].slow = [True, True, True]
-    story.release(0)
-    assert story.counts() == [1, 1, 1]
+    story = twice_taken_once_released(servers, redises, [True, True, True])
     assert story.acquire(0)
     story.catch_up()
     assert story.counts() == [2, 2, 2]

@@ -12,16 +12,15 @@ import pytest
 STOP = """
 import signal, time
 import pytest
+from conftest import WATCHER, longest_standstill
 
 def stand_still(config, seconds):
-    watcher = next(each for each in config.stash._storage.values() if hasattr(each, "send_signal"))
+    watcher = config.stash[WATCHER]
     watcher.send_signal(signal.SIGSTOP)
     time.sleep(seconds)
     watcher.send_signal(signal.SIGCONT)
     # It has seen it when it answers.
-    watcher.stdin.write("0\\n")
-    watcher.stdin.flush()
-    watcher.stdout.readline()
+    assert longest_standstill(watcher, 0) >= seconds
 
 attempts = []
 """
