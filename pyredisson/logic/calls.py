@@ -73,7 +73,7 @@ async def repeat(
                     on_doubt()
                 if not idempotent:
                     raise _reported(problem)
-            elif not isinstance(problem, Cut) and _code(problem) not in PASSING:
+            elif not isinstance(problem, Cut) and not passes(problem):
                 raise problem
             fresh = isinstance(problem, Cut) or _code(problem) in ELSEWHERE
             if not first_doubt:
@@ -94,6 +94,11 @@ async def repeat(
             problem = again
             continue
         return (none_after_cut if in_doubt and reply is None else reply), sent_at
+
+
+def passes(error: RedisError) -> bool:
+    """Whether an error reply is one that passes by itself."""
+    return _code(error) in PASSING
 
 
 def _delay(tries: int, jitter: float) -> float:

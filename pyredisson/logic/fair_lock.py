@@ -56,6 +56,10 @@ class FairLockLogic(LockLogic):
         shared = self.shared
         return pack(shared.runtime.scripts.fair_force_release, *self._keys, self._channel, shared.fair_wait)
 
+    def lost_command(self) -> bytes:
+        shared = self.shared
+        return pack(shared.runtime.scripts.fair_lost, *self._keys, self._channel, shared.fair_wait)
+
     def leave_command(self, owners: Iterable[bytes], *, doubt: bool) -> bytes:
         """Takes owners out of the queue, for good; idempotent. `doubt`: an acquire of theirs is undone, or may come."""
         shared = self.shared

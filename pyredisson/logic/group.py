@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from pyredisson.logic.holds import GIVEN_BACK, HELD, LOST, MOST_LOST, Hold, Level, Owner, State, shown
+from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, MOST_LOST, Hold, Level, Owner, State, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.watchdog import Alarm
 
@@ -188,7 +188,7 @@ class GroupHold:
         now = self._group.shared.clock()
         for member, hold in zip(self._group.members, self.holds, strict=True):
             if hold is not None and hold.state is HELD and hold.ends - self._group.drift(hold) <= now:
-                member.shared.holds.lose(hold, "its lease ended without a proven renewal")
+                member.shared.holds.lose(hold, ENDED)
 
     def looks(self) -> float:
         """When the next of its members ends, as far as is known now."""

@@ -23,6 +23,8 @@ MOST_LOST = 10_000
 
 GONE = "its key expired or was taken away on the server"
 """Why a hold is lost that the server doesn't know any more."""
+ENDED = "its lease ended without a proven renewal"
+"""Why a hold is lost by the local clock."""
 
 
 class State(Enum):
@@ -214,6 +216,9 @@ class Held(Protocol):
     def abandon_command(self, hold: Hold) -> bytes:
         """The idempotent command that frees the lock of that hold, when the client is closed."""
 
+    def lost_command(self) -> bytes | None:
+        """The idempotent command that wakes waiters, if nobody holds the lock; None: this kind needs none."""
+
 
 class Holds:
     """The table of a client's holds; every change is one dict operation, so threads need no lock for it."""
@@ -233,7 +238,7 @@ class Holds:
     def proven(self, hold: Hold) -> bool:
         """Whether the hold is still ours; it is lost here and now if its lease has ended."""
         if hold.state is HELD and hold.ends <= self._clock():
-            self.lose(hold, "its lease ended without a proven renewal")
+            self.lose(hold, ENDED)
         return hold.state is HELD
 
     def lose(self, hold: Hold, reason: str, *, given_back: bool = False) -> None:

@@ -58,6 +58,8 @@ class LockLogic:
 
     prefix = CHANNEL
     """Of the channel on which a release is published."""
+    freed = b"0"
+    """What is published there when the lock is free."""
     field_suffix = b""
     """What follows the owner's name in its field of the hash."""
     renewal = staticmethod(renew)
@@ -97,6 +99,12 @@ class LockLogic:
     def abandon_command(self, hold: Hold) -> bytes:
         """What frees the lock of that hold, when the client is closed."""
         return self.release_command(hold.owner, 0)
+
+    def lost_command(self) -> bytes | None:
+        """Wakes waiters if nobody holds the lock; idempotent. None: nobody listens."""
+        if not self._channel:
+            return None
+        return pack(self.shared.runtime.scripts.lock_lost, self.key, self._channel, self.freed)
 
     def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> Coroutine[Any, Any, bool]:
         """Waits for the lock until `deadline` (None: as long as it takes). False: not had in time.

@@ -133,6 +133,9 @@ class PermitExpirableSemaphoreLogic:
         """What gives back the permit of that hold, when the client is closed."""
         return self.release_command([unhexlify(hold.owner)], all_or_none=False)
 
+    def lost_command(self) -> None:
+        """Waiters look often enough: a permit that is gone frees none where the semaphore is gone too."""
+
     async def release(self, ids: Sequence[bytes], must: bool) -> int:
         """Gives back all of these permits; or none if one is unknown or has ended: then raises if it `must`.
 

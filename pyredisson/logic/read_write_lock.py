@@ -54,6 +54,7 @@ class SideLogic(LockLogic):
     __slots__ = ("_claim", "_leases", "_other_place")
 
     prefix = CHANNEL
+    freed = b"1"
     side: bytes
     other: bytes
     need: int

@@ -12,7 +12,7 @@ from pyredisson.config import Config
 from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
 from pyredisson.logic.fair_line import Line
-from pyredisson.logic.holds import GIVEN_BACK, Hold, HoldKey, Holds, Owner
+from pyredisson.logic.holds import ENDED, GIVEN_BACK, GONE, Hold, HoldKey, Holds, Owner
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.once import Lanes
 from pyredisson.logic.watchdog import Loop, Watchdog
@@ -122,3 +122,8 @@ class Shared:
 
     def _lost(self, hold: Hold) -> None:
         self.tell_lost(hold.key[0])
+        # A fixed lease ends when its waiters look anyway; whoever removes a lock by force publishes.
+        if hold.reason is GONE or (hold.reason is ENDED and hold.renewed):
+            notice = hold.lock.lost_command()
+            if notice is not None and not self.closed:
+                self.watchdog.notify(notice)

@@ -77,6 +77,7 @@ class Watchdog:
         self._work = runtime.signal()
         self._repairs: deque[tuple[bytes, float]] = deque()
         self._repair_for = max(REPAIR_FOR, self._lease)
+        self._notices: deque[tuple[bytes, float]] = deque()
         self._start = start
         self._starting = threading.Lock()
         self._started = False
@@ -120,6 +121,12 @@ class Watchdog:
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run, for `REPAIR_FOR` seconds at least."""
         self._repairs.append((payload, self._runtime.clock() + self._repair_for))
+        self._look_earlier()
+        self._work.set()
+
+    def notify(self, payload: bytes) -> None:
+        """Sends an idempotent command that wakes waiters, in the background, within a lease: then they look anyway."""
+        self._notices.append((payload, self._runtime.clock() + self._lease))
         self._look_earlier()
         self._work.set()
 
@@ -183,6 +190,7 @@ class Watchdog:
             self._work.clear()
             try:
                 failed = await self._renew_due()
+                failed |= await self._notify_all()
                 failed |= await self._repair_all()
             except ClosedError:
                 return
@@ -255,14 +263,7 @@ class Watchdog:
         failed: list[tuple[bytes, float]] = pending
         try:
             # Over a connection that is made after whatever was cut: no late copy may run after them.
-            replies = await self._runtime.send_all([payload for payload, _ in pending], fresh=True)
-            # All at once: one by one they would take as many round trips from the next renewal.
-            unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-            if unknown:
-                flags = self._runtime.scripts.flags
-                again = await self._runtime.send_all([as_eval(pending[i][0], flags=flags) for i in unknown])
-                for i, reply in zip(unknown, again, strict=True):
-                    replies[i] = reply
+            replies = await self._send_scripts([payload for payload, _ in pending], fresh=True)
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
             if failed:
                 logger.info("%d releases were refused and are tried again", len(failed))
@@ -278,6 +279,40 @@ class Watchdog:
                 if given_up := sum(now >= until for _, until in failed):
                     logger.warning("gave up repeating %d releases after %g s", given_up, self._repair_for)
         return bool(self._repairs)
+
+    async def _notify_all(self) -> bool:
+        pending = list(itertools.islice(self._notices, MOST_REPAIRS))
+        if not pending:
+            return False
+        again = pending
+        try:
+            replies = await self._send_scripts([payload for payload, _ in pending])
+            # What is refused for good (no right to the key) is not sent again: it would be refused each time.
+            again = [
+                notice
+                for notice, reply in zip(pending, replies, strict=True)
+                if isinstance(reply, RedisError) and calls.passes(reply)
+            ]
+        except (Cut, RedisError) as problem:
+            logger.debug("telling waiters of %d lost locks failed and is tried again: %s", len(pending), problem)
+        finally:
+            now = self._runtime.clock()
+            for _ in pending:
+                self._notices.popleft()
+            self._notices.extend(notice for notice in again if now < notice[1])
+        return bool(self._notices)
+
+    async def _send_scripts(self, payloads: list[bytes], *, fresh: bool = False) -> list[Reply]:
+        """Their replies, error replies among them."""
+        replies = await self._runtime.send_all(payloads, fresh=fresh)
+        # All at once: one by one they would take as many round trips from the next renewal.
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            flags = self._runtime.scripts.flags
+            again = await self._runtime.send_all([as_eval(payloads[i], flags=flags) for i in unknown])
+            for i, reply in zip(unknown, again, strict=True):
+                replies[i] = reply
+        return replies
 
     def _look_earlier(self) -> None:
         if self._started:

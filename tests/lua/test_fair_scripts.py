@@ -49,6 +49,9 @@ class Fair:
     def force(self, redis: Any = None) -> Any:
         return self.run("fair_force_release", CHANNEL, WAIT, redis=redis)
 
+    def lost(self, redis: Any = None) -> Any:
+        return self.run("fair_lost", CHANNEL, WAIT, redis=redis)
+
     def leave(self, *owners: str, doubt: bool = False, redis: Any = None) -> Any:
         return self.run("fair_leave", CHANNEL, WAIT, int(doubt), *owners, redis=redis)
 
@@ -379,6 +382,30 @@ class TestForceRelease:
         at.acquire(A)
         assert at.force() == 1
         assert at.keys() == set()
+
+
+class TestLost:
+    def test_the_next_is_told(self, at: Fair, ear: PubSub) -> None:
+        at.acquire(A)
+        at.acquire(B)
+        at.redis.delete(LOCK)
+        for _ in range(2):
+            assert at.lost() == 1
+        assert heard(ear) == [B, B]
+        assert at.queue() == [B]
+
+    def test_a_held_lock(self, at: Fair, ear: PubSub) -> None:
+        at.acquire(A)
+        at.acquire(B)
+        for _ in range(2):
+            assert at.lost() == 0
+        assert heard(ear) == []
+        assert at.queue() == [B]
+
+    def test_nobody_waits(self, at: Fair) -> None:
+        for _ in range(2):
+            assert at.lost() == 1
+        assert at.redis.keys() == []
 
 
 class TestLeave:

@@ -29,6 +29,9 @@ class LockScripts(ScriptedLock):
     def force_release(self, redis: Any = None) -> Any:
         return self.run("lock_force_release", ["orders"], self.channel, redis=redis)
 
+    def lost(self, redis: Any = None) -> Any:
+        return self.run("lock_lost", ["orders"], self.channel, "0", redis=redis)
+
     def renew(self, lease: int, *locks: tuple[str, str], redis: Any = None) -> Any:
         keys = [key for key, _ in locks]
         return self.run("lock_renew", keys, lease, *[owner for _, owner in locks], redis=redis)
@@ -140,6 +143,22 @@ class TestForceRelease:
         assert heard(ear) == [b"0"]
 
 
+class TestLost:
+    def test_a_free_lock(self, at: LockScripts, ear: PubSub) -> None:
+        for _ in range(2):
+            assert at.lost() == 1
+        assert at.redis.keys() == []
+        assert heard(ear) == [b"0", b"0"]
+
+    def test_a_held_lock(self, at: LockScripts, ear: PubSub) -> None:
+        at.hold(YOU, 1, 30_000)
+        for _ in range(2):
+            assert at.lost() == 0
+        assert at.state() == {YOU: "1"}
+        assert at.left() > 20_000
+        assert heard(ear) == []
+
+
 class TestRenew:
     def test_ours_and_others(self, at: LockScripts) -> None:
         at.hold(ME, 1, 1_000, "a")
@@ -213,6 +232,7 @@ class TestServers:
             assert at.redis.keys() == []
             at.hold(YOU, 1, 30_000)
             assert at.force_release(redis=deaf) == 1
+            assert at.lost(redis=deaf) == 1
             assert at.redis.keys() == []
         assert heard(ear) == []
 
