@@ -3,12 +3,13 @@
 --
 -- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> holds, writer:write -> holds
 -- KEYS[2]  what the names of the readers' timeout keys begin with
+-- KEYS[3]  the period of the waiting writers' claims, which ends when the lock is free
 -- ARGV[1]  its channel
 -- ARGV[2]  reader
 -- ARGV[3]  holds that the reader has left; absolute, so a second run changes nothing
 -- returns  1: the lock is free now; 0: still held, by whomever; nil: the reader holds nothing
 --
--- redis-cli --eval read_release.lua orders {orders}: , redisson_rwlock:{orders} me:1 0
+-- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} , redisson_rwlock:{orders} me:1 0
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local reader, hold = ARGV[2], tonumber(ARGV[3])
@@ -46,7 +47,7 @@ if redis.call('HLEN', lock) > 1 then
     end
     -- Those who are left have let their leases end.
 end
-redis.call('DEL', lock)
+redis.call('DEL', lock, KEYS[3])
 -- pcall: a user without permission on the channel must still be able to release.
 redis.pcall('PUBLISH', ARGV[1], '0')
 return 1

@@ -16,6 +16,8 @@ from pyredisson.scripts import ScriptSet
 CHANNEL = b"redisson_rwlock"
 CLAIM = b"pyredisson_rwlock_writer"
 """The prefix of a key that lives for two seconds: a writer waits, so readers of this library hold back."""
+TURN = b"pyredisson_rwlock_turn"
+"""The prefix of a key that bounds the claims of all writers: after five seconds of claims readers have a turn."""
 READ, WRITE = b"read", b"write"
 """The modes of the hash, and the two sides of a lock in the table of holds."""
 READER, WRITER = 1, 2
@@ -51,7 +53,7 @@ class Turns(Channel):
 class SideLogic(LockLogic):
     """What the two sides have in common."""
 
-    __slots__ = ("_claim", "_leases", "_other_place")
+    __slots__ = ("_claim", "_leases", "_other_place", "_turn")
 
     prefix = CHANNEL
     freed = b"1"
@@ -64,6 +66,7 @@ class SideLogic(LockLogic):
         self.place = (key, self.side)
         self._other_place = (key, self.other)
         self._claim = prefixed(CLAIM, key)
+        self._turn = prefixed(TURN, key)
         self._leases = suffixed(key, b"")
 
     def force_command(self) -> bytes:
@@ -135,7 +138,7 @@ class ReadLogic(SideLogic):
 
     def release_command(self, owner: bytes, count: int) -> bytes:
         script = self.shared.runtime.scripts.read_release
-        return pack(script, self.key, self._leases, self._channel, owner, count)
+        return pack(script, self.key, self._leases, self._turn, self._channel, owner, count)
 
     async def is_locked(self) -> bool:
         """Whether anyone reads; a writer that also reads counts."""
@@ -153,7 +156,7 @@ class WriteLogic(SideLogic):
 
     def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         script = self.shared.runtime.scripts.write_acquire
-        return pack(script, self.key, self._claim, owner, count, lease, int(waits))
+        return pack(script, self.key, self._claim, self._turn, owner, count, lease, int(waits))
 
     def release_command(self, owner: bytes, count: int) -> bytes:
         script = self.shared.runtime.scripts.write_release
@@ -162,7 +165,8 @@ class WriteLogic(SideLogic):
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         """As that of a lock. Raises `LockUpgradeError` for an owner that only reads.
 
-        While it waits for readers, new ones of this library hold back.
+        While it waits for readers, new ones of this library hold back: for five seconds at most in a row, whichever
+        writers wait, then readers have a turn of a second.
         """
         self.check(owner)
         waits = deadline is None or self.shared.clock() < deadline

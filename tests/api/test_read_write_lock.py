@@ -19,6 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_rwlock:{orders}"
 CLAIM = "pyredisson_rwlock_writer:{orders}"
+TURN = "pyredisson_rwlock_turn:{orders}"
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 WATCHDOG = 1.2
 
@@ -607,6 +608,46 @@ class TestClaims:
         for other in others:
             await other.result()
         assert behind.redis.keys() == []
+
+    async def test_all_writers_together_hold_back_readers_for_five_seconds_at_most(
+        self, world: World, behind: Behind
+    ) -> None:
+        java_reads(behind, 60_000)
+        client = world.connect()
+
+        async def take(owner: int, side: int) -> None:
+            async with sides(client, owner)[side]:
+                pass
+
+        writers = [world.spawn(partial(take, 1, 1))]
+        await world.until(lambda: bool(behind.redis.exists(CLAIM)))
+        began = time.monotonic()
+        # The second one claims after the first, again and again.
+        writers.append(world.spawn(partial(take, 2, 1)))
+        readers = [world.spawn(partial(take, owner, 0)) for owner in (3, 4)]
+        await world.until(lambda: all(reader.done() for reader in readers), 6.0)
+        assert time.monotonic() - began > 4
+        behind.redis.delete("orders", lease_key(JAVA))
+        behind.redis.publish(CHANNEL, "0")
+        for other in (*readers, *writers):
+            await other.result()
+        assert behind.redis.keys() == []
+
+    async def test_after_the_readers_turn_a_writer_claims_again(self, world: World, behind: Behind) -> None:
+        java_reads(behind, 60_000)
+        client = world.connect()
+        writer = world.spawn(sides(client, 1)[1].lock)
+        await world.until(lambda: bool(behind.redis.exists(CLAIM)))
+        behind.redis.pexpire(TURN, 1_000)
+        behind.redis.delete(CLAIM)
+        read, _ = sides(client, 2)
+        assert await read.try_lock(wait_time=0.5)
+        await world.until(lambda: bool(behind.redis.exists(CLAIM)))
+        assert not await sides(client, 3)[0].try_lock()
+        await read.unlock()
+        behind.redis.delete("orders", lease_key(JAVA))
+        behind.redis.publish(CHANNEL, "0")
+        await writer.result()
 
     async def test_who_reads_already_may_go_on(self, world: World, behind: Behind) -> None:
         client = world.connect()

@@ -44,9 +44,9 @@ class World(ABC):
         for client in self._clients:
             await client.close()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
         """Until something is so on the server, which tells nobody of it."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not condition():
             assert time.monotonic() < deadline, "it never came to that"
             await self.sleep(0.002)

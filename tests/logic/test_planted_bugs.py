@@ -208,6 +208,9 @@ PLANTED = {
     "readers aren't told of a writer's release": replace(
         KINDS["read_write"], patches=changed("write_release", PUBLISH, SILENCE)
     ),
+    "writers hold back readers without end": replace(
+        KINDS["read_write"], patches=changed("write_acquire", b"IN_A_ROW, TURN = 5000", b"IN_A_ROW, TURN = 500000")
+    ),
     "a release adds twice": replace(KINDS["semaphore"], patches=changed("semaphore_add", ONCE, b"if false then")),
     "permits of the interrupted": replace(KINDS["semaphore"], objects=(NoSemaphoreUndo,)),
     "permits that ended are lost": replace(

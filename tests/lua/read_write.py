@@ -8,6 +8,7 @@ from .scripted import ME, YOU, ScriptedLock
 
 MY_WRITE, YOUR_WRITE = ME + ":write", YOU + ":write"
 CLAIM = "pyredisson_rwlock_writer:{orders}"
+TURN = "pyredisson_rwlock_turn:{orders}"
 LEASES = "{orders}:"
 
 
@@ -23,7 +24,7 @@ class ReadWriteScripts(ScriptedLock):
         return self.run("read_acquire", keys, reader, hold, lease, writer or reader + ":write", redis=redis)
 
     def read_release(self, reader: str, hold: int, redis: Any = None) -> Any:
-        return self.run("read_release", ["orders", LEASES], self.channel, reader, hold, redis=redis)
+        return self.run("read_release", ["orders", LEASES, TURN], self.channel, reader, hold, redis=redis)
 
     def renew(self, *holds: tuple[str, str, int], redis: Any = None) -> Any:
         keys = [key for lock, _, _ in holds for key in (lock, f"{{{lock}}}:")]
@@ -34,7 +35,7 @@ class ReadWriteScripts(ScriptedLock):
         return self.run("read_locked", ["orders"])
 
     def write(self, writer: str, hold: int, lease: int, *, waits: bool = False, redis: Any = None) -> Any:
-        return self.run("write_acquire", ["orders", CLAIM], writer, hold, lease, int(waits), redis=redis)
+        return self.run("write_acquire", ["orders", CLAIM, TURN], writer, hold, lease, int(waits), redis=redis)
 
     def write_release(self, writer: str, hold: int, redis: Any = None) -> Any:
         return self.run("write_release", ["orders", LEASES], self.channel, writer, hold, redis=redis)

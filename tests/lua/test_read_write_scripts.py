@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson.testing import Server
 
-from .read_write import CLAIM, MY_WRITE, YOUR_WRITE, ReadWriteScripts, lease_key, near
+from .read_write import CLAIM, MY_WRITE, TURN, YOUR_WRITE, ReadWriteScripts, lease_key, near
 from .scripted import ME, YOU, heard
 
 
@@ -136,7 +136,7 @@ class TestServers:
         assert not at.redis.exists("orders")
 
     def test_without_permission_on_the_channel(self, at: ReadWriteScripts, ear: PubSub) -> None:
-        rights = ("~orders", "~{orders*", f"~{CLAIM}", "+@all", "resetchannels")
+        rights = ("~orders", "~{orders*", f"~{CLAIM}", f"~{TURN}", "+@all", "resetchannels")
         with at.user(*rights) as deaf:
             assert at.read(ME, 1, 30_000, redis=deaf) is None
             assert at.write(YOUR_WRITE, 1, 30_000, waits=True, redis=deaf) == 1_000

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson.testing import Server
 
-from .read_write import CLAIM, MY_WRITE, YOUR_WRITE, ReadWriteScripts, lease_key, near
+from .read_write import CLAIM, MY_WRITE, TURN, YOUR_WRITE, ReadWriteScripts, lease_key, near
 from .scripted import ME, YOU, heard
 
 
@@ -77,9 +77,37 @@ class TestWriteAcquire:
         at.redis.pexpire("orders", 500)
         assert 0 < at.write(MY_WRITE, 1, 30_000, waits=True) <= 500
 
+    def test_claims_of_all_writers_end_together(self, at: ReadWriteScripts) -> None:
+        at.reading(YOU, 60_000)
+        at.write(MY_WRITE, 1, 30_000, waits=True)
+        assert 5_000 < at.left(TURN) <= 6_000
+        at.redis.pexpire(TURN, 1_700)
+        for writer in (YOUR_WRITE, MY_WRITE, MY_WRITE):
+            assert 0 < at.write(writer, 1, 30_000, waits=True) <= 700
+            assert at.redis.get(CLAIM) == writer.encode()
+            assert at.left(CLAIM) <= at.left(TURN) - 999
+
+    def test_nobody_claims_while_readers_have_their_turn(self, at: ReadWriteScripts) -> None:
+        at.reading(YOU, 60_000)
+        at.redis.set(TURN, "1", px=1_000)
+        for writer in (MY_WRITE, MY_WRITE, YOUR_WRITE):
+            assert 0 < at.write(writer, 1, 30_000, waits=True) <= 1_000
+            assert not at.redis.exists(CLAIM)
+        assert at.read(ME, 1, 30_000) is None
+        at.redis.delete(TURN)
+        assert at.write(MY_WRITE, 1, 30_000, waits=True) == 1_000
+        assert at.redis.exists(CLAIM)
+
+    def test_a_writer_may_come_in_while_readers_have_their_turn(self, at: ReadWriteScripts) -> None:
+        at.redis.set(TURN, "1", px=1_000)
+        for _ in range(2):
+            assert at.write(MY_WRITE, 1, 30_000, waits=True) is None
+            assert at.redis.keys() == [b"orders"]
+
     @pytest.mark.parametrize("claimant", [MY_WRITE, YOUR_WRITE])
     def test_a_claim_ends_when_a_writer_comes_in(self, at: ReadWriteScripts, claimant: str) -> None:
         at.redis.set(CLAIM, claimant, px=2_000)
+        at.redis.set(TURN, "1", px=6_000)
         for _ in range(2):
             assert at.write(MY_WRITE, 1, 30_000, waits=True) is None
             assert at.redis.keys() == [b"orders"]

@@ -10,6 +10,7 @@ from pyredisson.testing import Server
 LOCK = "orders"
 LEASES = "{orders}:"
 CLAIM = "pyredisson_rwlock_writer:{orders}"
+TURN = "pyredisson_rwlock_turn:{orders}"
 CHANNEL = "redisson_rwlock:{orders}"
 
 PASS_TIME = """
@@ -72,13 +73,13 @@ class Ours:
         return self._ground.script("read_acquire", LOCK, LEASES, CLAIM, args=(reader, hold, lease, writer))
 
     def leave(self, reader: str, hold: int) -> Any:
-        return self._ground.script("read_release", LOCK, LEASES, args=(CHANNEL, reader, hold))
+        return self._ground.script("read_release", LOCK, LEASES, TURN, args=(CHANNEL, reader, hold))
 
     def renew(self, reader: str, lease: int) -> bool:
         return bool(self._ground.script("read_renew", LOCK, LEASES, args=(reader, lease)) == [1])
 
     def write(self, writer: str, hold: int, lease: int, waits: bool) -> Any:
-        return self._ground.script("write_acquire", LOCK, CLAIM, args=(writer, hold, lease, int(waits)))
+        return self._ground.script("write_acquire", LOCK, CLAIM, TURN, args=(writer, hold, lease, int(waits)))
 
     def stop(self, writer: str, hold: int) -> Any:
         return self._ground.script("write_release", LOCK, LEASES, args=(CHANNEL, writer, hold))

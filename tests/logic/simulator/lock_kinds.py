@@ -22,6 +22,8 @@ GONE = b"0"
 """When a waiter of a fair lock looked last that has given up, and whose place is still in the queue."""
 PASSED_OVER = 2.5
 """Seconds in which a dead head of a fair lock's queue is passed over."""
+CLAIMS_IN_A_ROW, READERS_TURN = 5.0, 1.0
+"""Seconds for which waiting writers hold back readers at most, and for which they don't after that."""
 
 
 class SpinJudge(LockJudge):
@@ -93,6 +95,8 @@ class ReadWriteJudge(LockJudge):
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self._neglect = Neglect(self, lease)
+        self._claims: dict[bytes, tuple[float, float]] = {}
+        """When the present row of claims began, and when a claim was seen last."""
 
     def shares(self, hold: Hold, other: Hold) -> bool:
         readers = {hold.lock.side, other.lock.side} == {READ}  # type: ignore[attr-defined]
@@ -104,6 +108,8 @@ class ReadWriteJudge(LockJudge):
 
     def look(self) -> None:
         super().look()
+        for key in {lock.key for owner in self.owners for lock in owner.locks}:
+            self._look_at_claims(key)
         served: dict[User, bool] = {}
         for owner in self.owners:
             if owner.wants is None or not owner.client.alive:
@@ -117,6 +123,19 @@ class ReadWriteJudge(LockJudge):
                 ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
                 served[owner] = any(ended)
         self._neglect.look(served)
+
+    def _look_at_claims(self, key: bytes) -> None:
+        now = self.world.now
+        if self.keyspace.hash(key).get(b"mode") != READ:
+            # Free, or written: the readers are held back by no claim.
+            self._claims.pop(key, None)
+        elif self.keyspace.value(prefixed(CLAIM, key)) is not None:
+            began, seen = self._claims.get(key, (now, now))
+            if now - seen > READERS_TURN / 2:
+                began = now
+            self._claims[key] = began, now
+            if now - began > CLAIMS_IN_A_ROW + self.soon:
+                self.blame(f"{key!r}: writers held back the readers for {now - began:.3f} s")
 
     def closing(self) -> None:
         super().closing()
