@@ -85,7 +85,12 @@ class Proxy:
                 raise TimeoutError(f"not within {timeout:g} s: {what!r}; seen: {self.commands}")
 
     def drop_reply(self, match: bytes = b"", times: int = 1) -> Fault:
-        """Let the server execute the request, and lose its reply; the connection stays open."""
+        """Let the server execute the request, and lose its reply with everything behind it.
+
+        From that reply on the connection is silent: the client gets nothing more on it, neither replies nor
+        messages nor its end, as when the network has lost the way back. It stays open, and further requests
+        still reach the server; those that match use up `times` too.
+        """
         return self._add(Fault(Action.DROP_REPLY, match, times))
 
     def cut_reply(self, match: bytes = b"", times: int = 1) -> Fault:

@@ -102,6 +102,7 @@ class Relay:
         self._conditions = conditions
         self._ledger = Ledger()
         self._dark = False
+        self._mute = False
         self._held_request: tuple[Hold, bytes] | None = None
         self._held_reply: tuple[Hold, bytes] | None = None
 
@@ -148,7 +149,7 @@ class Relay:
                 raise ConnectionError("the server closed the connection before the held request was delivered")
             self._forward(frame, hold)
         elif self._held_reply is not None and self._held_reply[0] is hold:
-            self.client.send(self._held_reply[1])
+            self._to_client(self._held_reply[1])
             self._held_reply = None
             hold.delivered.set()
 
@@ -185,7 +186,7 @@ class Relay:
 
     def _pass_reply(self, frame: bytes) -> None:
         if frame == _END:
-            if not self._dark:
+            if not self._dark and not self._mute:
                 self.client.close()
             return
         request = self._ledger.answered(frame)
@@ -195,7 +196,7 @@ class Relay:
         if self._dark:
             return
         if fault is None or fault.action is Action.HOLD_REQUEST:
-            self.client.send(frame)
+            self._to_client(frame)
         elif isinstance(fault, Hold):
             self._held_reply = fault, frame
             fault.held.set()
@@ -204,3 +205,10 @@ class Relay:
             if fault.action is Action.CUT_REPLY:
                 self.close()
                 self.server.waiting.clear()
+            else:
+                self._mute = True
+
+    def _to_client(self, frame: bytes) -> None:
+        # TCP delivers in order: after one lost reply nothing behind it arrives either.
+        if not self._mute:
+            self.client.send(frame)
