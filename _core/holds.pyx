@@ -27,22 +27,87 @@ cdef class HoldFields(Timer):
         self.token = 0
         self.under = under
 
+    def change(self, old, new):
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+        if self.state is not old:
+            return False
+        self.state = new
+        return True
+
+    def nest(self, Call call not None, double ends, held):
+        """Counts one more level, which is what `call` acquired; False: the hold isn't in the state `held` any more."""
+        # Made first: the garbage collector may run other code while it makes a list.
+        leases = self.leases if isinstance(self.leases, list) else [self.leases]
+        if self.state is not held:
+            return False
+        (<list> leases).append(call.lease)
+        self.leases = leases
+        self.count += 1
+        if ends > self.ends:
+            self.ends = ends
+        if call.token > self.token:
+            self.token = call.token
+        call.hold = self
+        return True
+
+    def drop(self, Level level not None, held, given_back):
+        """Gives back one level, once; returns how many are left.
+
+        -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
+        becomes `given_back`.
+        """
+        if level.done or not self.count:
+            level.done = True
+            return -1
+        level.done = True
+        self.count -= 1
+        if isinstance(self.leases, list):
+            del (<list> self.leases)[self.count:]
+        if not self.count and self.state is held:
+            self.state = given_back
+        return self.count
+
+
+@cython.final
+cdef class Level:
+    """One level of a hold that is to be given back once, by whoever comes first."""
+
+    cdef public bint done
+
+    def __cinit__(self):
+        self.done = False
+
 
 cdef class Call:
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
 
-    `took`: whether it was this call that got the lock; `token`: the fencing token that it got.
+    `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
     """
 
     cdef public object owner
     cdef public object lease
     cdef public object deadline
-    cdef public bint took
+    cdef public object hold
     cdef public long long token
 
     def __cinit__(self, owner, lease, deadline):
         self.owner = owner
         self.lease = lease
         self.deadline = deadline
-        self.took = False
+        self.hold = None
         self.token = 0
+
+
+def enter(dict table not None, HoldFields hold not None, Call call not None):
+    """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
+    table[hold.key] = hold
+    call.hold = hold
+
+
+def replace(dict table not None, HoldFields hold not None):
+    """Takes a hold out of the table, if it is there; a lost one below it stays, until its owner gives it back."""
+    if table.get(hold.key) is hold:
+        if hold.under is None:
+            del table[hold.key]
+        else:
+            table[hold.key] = hold.under

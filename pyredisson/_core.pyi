@@ -118,20 +118,63 @@ class HoldFields(Timer):
         under: object,
         state: object,
     ) -> None: ...
+    def change(self, old: object, new: object) -> bool:
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+
+    def nest(self, call: Call, ends: float, held: object) -> bool:
+        """Counts one more level, which is what `call` acquired; False: the hold isn't in the state `held` any more."""
+
+    def drop(self, level: Level, held: object, given_back: object) -> int:
+        """Gives back one level, once; returns how many are left.
+
+        -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
+        becomes `given_back`.
+        """
+
+@final
+class Level:
+    """One level of a hold that is to be given back once, by whoever comes first."""
+
+    done: bool
+
+    def __init__(self) -> None: ...
 
 class Call:
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
 
-    `took`: whether it was this call that got the lock; `token`: the fencing token that it got.
+    `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
     """
 
     owner: Any
     lease: int | None
     deadline: float | None
-    took: bool
+    hold: Any
     token: int
 
     def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
+
+def enter(table: dict[Any, Any], hold: HoldFields, call: Call) -> None:
+    """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
+
+def replace(table: dict[Any, Any], hold: HoldFields) -> None:
+    """Takes a hold out of the table, if it is there; a lost one below it stays, until its owner gives it back."""
+
+@final
+class Turns:
+    """First come, first served, for each lock. A call waits in it with a signal, which is set when its turn comes.
+
+    Each method is done before Python looks for a signal or switches threads: no interrupt strikes halfway.
+    """
+
+    def __init__(self) -> None: ...
+    def enter(self, key: Hashable, call: object) -> bool:
+        """Whether it is this call's turn; it is at once when no other call has it."""
+
+    def wait(self, key: Hashable, call: object, signal: Any) -> bool:
+        """Has the signal set when it is this call's turn. True: it is already."""
+
+    def leave(self, key: Hashable, call: object) -> None:
+        """The call is over, or given up, whether it had its turn or not: the next one has it. Idempotent."""
 
 class Run(Generic[_T]):
     """One call of a coroutine function; reading `result` makes the call and runs the coroutine to its end.

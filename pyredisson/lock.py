@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from pyredisson._core import Run
+from pyredisson._core import Level, Run
 from pyredisson.durations import Duration
 from pyredisson.errors import LockTimeoutError
 from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
@@ -125,12 +125,11 @@ class Lock(Lockable):
         logic = self._logic
         owner: Owner | None = None
         hold: Hold | None = None
-        count = 0
+        level = Level()
         try:
             owner = self._owner()
             hold = logic.shared.holds.table.get((logic.place, owner.id))
-            count = 0 if hold is None else hold.count - 1
-            _ = Run(logic.release, owner, hold).result
+            _ = Run(logic.release, owner, hold, level).result
         except Exception:
             # The logic has seen to it.
             raise
@@ -139,9 +138,8 @@ class Lock(Lockable):
             if owner is None or hold is None:
                 owner = owner or self._owner()
                 hold = logic.hold_of(owner.id)
-                count = 0 if hold is None else hold.count - 1
             if hold is not None:
-                logic.settle(owner, hold, count)
+                logic.settle(owner, hold, level)
             raise
 
     def force_unlock(self) -> bool:

@@ -91,6 +91,7 @@ class FairLockLogic(LockLogic):
                 self._rouse(owner.id)
             return True
         except BaseException:
+            self._abandon(call)
             self._give_up(turn)
             raise
         finally:

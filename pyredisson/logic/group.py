@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, MOST_LOST, Hold, Level, Owner, State, shown
+from pyredisson._core import Level
+from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, MOST_LOST, Hold, Owner, State, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.watchdog import Alarm
 
@@ -30,10 +31,7 @@ class Mark(NamedTuple):
 
     def settle(self) -> None:
         """Gives it back: here at once, on the server in the background; unless that was done."""
-        if not self.level.done and self.hold.count > self.level.target:
-            self.member.settle(self.owner, self.hold, self.level.target)
-        # Not before: who is interrupted on the way does it again.
-        self.level.done = True
+        self.member.settle(self.owner, self.hold, self.level)
 
 
 class GroupLogic:
@@ -114,7 +112,7 @@ class GroupLogic:
                 top = member.hold_of(owner.id)
                 present = top if top is None or top.state is LOST else top.under
             if present is not None and present.count:
-                marks.append(Mark(member, owner, present, Level(present.count - 1)))
+                marks.append(Mark(member, owner, present, Level()))
         return marks[::-1]
 
     def taken(self, party: Party, taken: Sequence[object]) -> list[Mark]:

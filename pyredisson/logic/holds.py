@@ -11,8 +11,7 @@ from copy import copy
 from enum import Enum
 from typing import Protocol
 
-from pyredisson._core import HoldFields
-from pyredisson.runtime import Signal
+from pyredisson._core import HoldFields, Turns
 from pyredisson.scripts import ScriptSet
 
 logger = logging.getLogger("pyredisson")
@@ -41,13 +40,11 @@ HELD, GIVEN_BACK, LOST = State.HELD, State.GIVEN_BACK, State.LOST
 class Overlap:
     """What calls of one owner that are under way at the same time must know of each other."""
 
-    __slots__ = ("gates", "settled", "standing", "waiting")
+    __slots__ = ("settled", "standing", "turns")
 
     def __init__(self) -> None:
-        self.gates: dict[HoldKey, object] = {}
-        """Whose command is under way, for each lock."""
-        self.waiting: dict[Signal, None] = {}
-        """Who is next."""
+        self.turns = Turns()
+        """Which call's command is on its way, for each lock, and which call is next."""
         self.standing: set[bytes] = set()
         """The names under which it stands in line for fair locks."""
         self.settled = 0
@@ -134,21 +131,6 @@ class Hold(HoldFields):
         """Whether the watchdog goes to the server for it before its lease ends."""
         return self.lock.kept or self.renewed
 
-    def nest(self, lease: int | None) -> None:
-        """Counts one more hold."""
-        if isinstance(self.leases, list):
-            self.leases.append(lease)
-        else:
-            self.leases = [self.leases, lease]
-        self.count += 1
-
-    def cut_down(self, count: int) -> None:
-        """Leaves the outermost `count` holds."""
-        if count < self.count:
-            self.count = count
-        if isinstance(self.leases, list):
-            del self.leases[count:]
-
     def end(self, state: State) -> None:
         """Becomes given back or lost, and tells those who listen."""
         self.state = state
@@ -169,18 +151,6 @@ class Hold(HoldFields):
         """Takes a listener back."""
         with _listening:
             self.listeners = [other for other in self.listeners or () if other != listener] or None
-
-
-class Level:
-    """One level of a hold, to be given back once: by a release in its turn, or by who can't wait for that."""
-
-    __slots__ = ("done", "target")
-
-    def __init__(self, target: int) -> None:
-        self.target = target
-        """How many holds are left without it."""
-        self.done = False
-        """It was given back; holds that were taken since may be as many as there were."""
 
 
 HoldKey = tuple[Hashable, int]
@@ -246,10 +216,8 @@ class Holds:
 
         `given_back` by its owner, who learns only from the reply that there was nothing left to give back.
         """
-        with _listening:
-            if hold.state is not (GIVEN_BACK if given_back else HELD):
-                return
-            hold.state = LOST
+        if not hold.change(GIVEN_BACK if given_back else HELD, LOST):
+            return
         hold.reason = reason
         hold.ends = min(hold.ends, self._clock())
         # Before anyone is woken who might end the program: the callbacks are on their way.

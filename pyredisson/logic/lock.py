@@ -6,22 +6,22 @@ import math
 from collections.abc import Coroutine, Hashable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 
-from pyredisson._core import Call, command, pack, prefixed
+from pyredisson._core import Call, Level, Turns, command, enter, pack, prefixed, replace
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import calls, waiting
 from pyredisson.logic.holds import (
+    ENDED,
     GIVEN_BACK,
     GONE,
     HELD,
     LOST,
     Hold,
     HoldKey,
-    Level,
-    Overlap,
     Owner,
     buried,
+    logger,
     shown,
 )
 from pyredisson.logic.shared import Shared
@@ -29,8 +29,12 @@ from pyredisson.runtime import Cut, Reply
 from pyredisson.scripts import ScriptSet
 
 CHANNEL = b"redisson_lock__channel"
-GATE_LOOK = 1.0
-"""Seconds after which a call looks whether another one of its owner is over, though nobody said so."""
+TURN_LOOK = 1.0
+"""Seconds after which a call looks whether its turn has come, though its signal wasn't set."""
+TURN_PATIENCE = 3.0
+"""Seconds to wait for its turn, for a call that has no time to wait for the lock."""
+AGAIN = -1.0
+"""In place of seconds to wait: the lock is to be asked for at once."""
 FREE = -2
 """PTTL's answer when there is no key."""
 
@@ -122,11 +126,14 @@ class LockLogic:
                 return False
             return await self._wait(call, busy)
         except BaseException:
-            # Interrupted on the way out with the lock in its hands.
-            hold = self.hold_of(call.owner.id)
-            if call.took and hold is not None and hold.state is HELD:
-                self.settle(call.owner, hold, hold.count - 1)
+            self._abandon(call)
             raise
+
+    def _abandon(self, call: Call) -> None:
+        """Gives back what an acquire got that was interrupted, or whose client was closed, before it returned."""
+        hold, call.hold = call.hold, None
+        if hold is not None:
+            self.settle(call.owner, hold, Level())
 
     async def _wait(self, call: Call, busy: float) -> bool:
         """What `acquire` does after a first try that told it to wait `busy` seconds at most."""
@@ -137,120 +144,152 @@ class LockLogic:
         shared = self.shared
         if shared.closed:
             shared.check_open()
-        owner, deadline = call.owner, call.deadline
-        key = (self.place, owner.id)
-        overlap = owner.overlap
-        gates = overlap.gates
-        try:
-            if gates.setdefault(key, call) is not call:
-                await self._next_turn(overlap, key, call)
-            if self.checks:
-                self.check(owner)
-            hold = shared.holds.table.get(key)
-            now = shared.clock()
-            under = None
-            if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
-                under = self._ended(owner, hold)
-                hold = None
-            if hold is None:
-                count, name = 1, owner.name + self.field_suffix
-            else:
-                count, name = hold.count + 1, hold.owner
-            runtime = shared.runtime
-            doubts, settled = owner.doubts, overlap.settled
-            ms = shared.lease if call.lease is None else call.lease
-            payload = self.acquire_command(name, count, ms, waits=deadline is None or now < deadline)
+        turns = call.owner.overlap.turns
+        key = (self.place, call.owner.id)
+        while True:
             try:
-                try:
-                    busy = await runtime.send(payload)
-                except (Cut, RedisError) as problem:
-                    busy, now = await calls.repeat(
-                        runtime,
-                        payload,
-                        problem,
-                        attempts=shared.attempts,
-                        deadline=deadline,
-                        on_doubt=owner.rename,
-                    )
-                if busy.__class__ is list:
-                    (call.token,) = busy
-                    busy = None
-                if busy is None and (overlap.settled == settled or (hold is not None and hold.state is not GIVEN_BACK)):
-                    self._keep(call, key, name, hold, under, now, now + ms / 1000)
+                if not turns.enter(key, call) and not await self._turn_comes(turns, key, call, call.deadline):
+                    return 0.0
+                outcome = await self._ask(call, key)
+            finally:
+                turns.leave(key, call)
+            if outcome is not AGAIN:
+                return outcome
+
+    async def _ask(self, call: Call, key: HoldKey) -> float | None:
+        """Sends one acquire command. None: taken; `AGAIN`: to be asked once more; else the seconds to wait at most."""
+        shared, owner = self.shared, call.owner
+        if self.checks:
+            self.check(owner)
+        hold = shared.holds.table.get(key)
+        now = shared.clock()
+        under = None
+        if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
+            under = self._ended(owner, hold)
+            hold = None
+        if hold is None:
+            count, name = 1, owner.name + self.field_suffix
+        else:
+            count, name = hold.count + 1, hold.owner
+        doubts, settled = owner.doubts, owner.overlap.settled
+        ms = shared.lease if call.lease is None else call.lease
+        payload = self.acquire_command(name, count, ms, waits=call.deadline is None or now < call.deadline)
+        try:
+            try:
+                reply = await shared.runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply, now = await self._send_again(call, payload, problem)
+            if reply is None or reply.__class__ is list:
+                if reply is not None:
+                    (call.token,) = reply
+                ends = now + ms / 1000
+                late = ends <= shared.clock() and (hold is None or hold.ends <= shared.clock())
+                if not late and self._keep(call, key, name, hold, under, settled, now, ends):
                     if shared.closed:
                         shared.check_open()
-                    call.took = True
                     return None
-                if busy is None:
-                    # What was given back meanwhile, in the background, may be what this call got, under the same name.
-                    runtime.post(self.undo_command(name))
-            except BaseException as error:
-                if owner.doubts != doubts or not isinstance(error, RedisError):
-                    self._put_back(owner, key, name, count - 1)
-                raise
-            return await self._refused(call, hold, busy)
-        finally:
-            # No call of a function: a signal could strike after one, and leave the gate shut.
-            if key in gates and gates[key] is call:
-                del gates[key]
-            if overlap.waiting:
-                _open(overlap)
+                return self._decline(call, name, late=late)
+            if reply.__class__ is not int:
+                raise InvalidResponse(f"an acquire of lock {shown(self.key)!r} was answered with {reply!r}")
+        except BaseException as error:
+            if call.hold is None and (owner.doubts != doubts or _may_have_run(error)):
+                self._restore(owner, key, name)
+            raise
+        if hold is not None:
+            shared.holds.lose(hold, GONE)
+            if reply == FREE:
+                return AGAIN
+        # A message may be lost: no waiter sleeps longer than a lease, however long the holder's is.
+        return (shared.lease if reply < 0 else min(reply + 1, shared.lease)) / 1000
+
+    async def _send_again(self, call: Call, payload: bytes, problem: Cut | RedisError) -> tuple[Reply, float]:
+        shared = self.shared
+        return await calls.repeat(
+            shared.runtime,
+            payload,
+            problem,
+            attempts=shared.attempts,
+            deadline=call.deadline,
+            on_doubt=call.owner.rename,
+        )
 
     def _keep(
-        self, call: Call, key: HoldKey, name: bytes, hold: Hold | None, under: Hold | None, sent_at: float, ends: float
-    ) -> None:
-        """Writes down what the server gave: one more level of `hold`, or a new one above a lost one."""
-        shared = self.shared
-        if hold is not None and hold.state is not HELD:
-            # Called lost while this was on its way, and lost it stays: what the server gave is a new hold.
-            under, hold = hold, None
-        if hold is None:
-            hold = Hold(key, self, name, call.lease, ends, under and buried(under), HELD)
-            hold.token = call.token
-            shared.holds.table[key] = hold
-            shared.watchdog.watch(hold, sent_at)
-        else:
-            hold.nest(call.lease)
-            hold.token = max(hold.token, call.token)
-            hold.ends = max(hold.ends, ends)
-            shared.watchdog.watch_nested(hold, sent_at)
+        self,
+        call: Call,
+        key: HoldKey,
+        name: bytes,
+        hold: Hold | None,
+        under: Hold | None,
+        settled: int,
+        sent_at: float,
+        ends: float,
+    ) -> bool:
+        """Writes down what the server granted: one more level of `hold`, or a new hold above a lost one.
 
-    def _put_back(self, owner: Owner, key: HoldKey, name: bytes, count: int) -> None:
-        """An acquire may have run, or run late: puts it back as it was, under a name that is not used again."""
+        False: what it was to be added to was given back meanwhile, in the background and under the same name.
+        """
+        shared = self.shared
+        if hold is not None:
+            if hold.nest(call, ends, HELD):
+                shared.watchdog.watch_nested(hold, sent_at)
+                return True
+            if hold.state is not LOST:
+                return False
+            # Lost while the command was on its way, and it stays lost: what the server granted is a new hold.
+            under = hold
+        new = Hold(key, self, name, call.lease, ends, under and buried(under), HELD)
+        new.token = call.token
+        enter(shared.holds.table, new, call)
+        if call.owner.overlap.settled != settled:
+            self._abandon(call)
+            return False
+        shared.watchdog.watch(new, sent_at)
+        return True
+
+    def _decline(self, call: Call, name: bytes, *, late: bool) -> float:
+        """Undoes in the background what the server granted and nobody may use, and says when to ask again.
+
+        `late`: it became known after its lease had ended, so another owner may hold the lock by now.
+        """
+        owner = call.owner
+        owner.rename()
+        owner.follow()
+        self.shared.runtime.post(self.undo_command(name))
+        if late:
+            logger.info("lock %r was granted after the end of its lease: it is released", shown(self.key))
+            if call.deadline is not None and self.shared.clock() >= call.deadline:
+                return 0.0
+        return AGAIN
+
+    def _restore(self, owner: Owner, key: HoldKey, name: bytes) -> None:
+        """An acquire may have run, or may run late: the server is told what is held, or to undo it."""
         hold = self.shared.holds.table.get(key)
         if hold is not None and hold.state is HELD and hold.owner == name:
-            self.settle(owner, hold, count)
+            self._state(owner, hold, hold.count)
         else:
             owner.rename()
             self.shared.runtime.post(self.undo_command(name))
 
-    async def _next_turn(self, overlap: Overlap, key: HoldKey, call: object) -> None:
-        """Waits until no other command of this owner is on its way to the lock.
+    async def _turn_comes(self, turns: Turns, key: HoldKey, call: object, deadline: float | None) -> bool:
+        """Waits until no earlier call of this owner has a command on its way to the lock; False: not by `deadline`.
 
         All of them speak in the owner's name, and state how many holds it has: each must know what became of the
-        one before it. That takes a round trip; nobody waits for the lock in here.
+        one before it. Calls take turns in the order in which they came. A call without time to wait is given the
+        time of a reply, as its own command would be.
         """
-        freed = self.shared.runtime.signal()
-        try:
-            overlap.waiting[freed] = None
-            while overlap.gates.setdefault(key, call) is not call:
-                await self.shared.runtime.wait(freed, GATE_LOOK)
-                freed.clear()
-        finally:
-            overlap.waiting.pop(freed, None)
-
-    async def _refused(self, call: Call, hold: Hold | None, busy: int | None) -> float | None:
-        """What to do when the lock wasn't had, though `hold` was to be counted further: as `_try`."""
-        shared = self.shared
-        if busy is None:
-            call.owner.follow()
-            return await self._try(call)
-        if hold is not None:
-            shared.holds.lose(hold, GONE)
-            if busy == FREE:
-                return await self._try(call)
-        # A message may be lost: nobody sleeps longer than a lease, however long the holder's is.
-        return (shared.lease if busy < 0 else min(busy + 1, shared.lease)) / 1000
+        runtime, clock = self.shared.runtime, self.shared.clock
+        freed = runtime.signal()
+        if turns.wait(key, call, freed):
+            return True
+        if deadline is not None:
+            deadline = max(deadline, clock() + TURN_PATIENCE)
+        while not turns.enter(key, call):
+            left = TURN_LOOK if deadline is None else min(TURN_LOOK, deadline - clock())
+            if left <= 0:
+                return False
+            await runtime.wait(freed, left)
+            freed.clear()
+        return True
 
     def _ended(self, owner: Owner, hold: Hold) -> Hold | None:
         """A hold that was lost, and has still to be given back."""
@@ -260,104 +299,113 @@ class LockLogic:
         owner.rename()
         return None
 
-    def settle(self, owner: Owner, hold: Hold, count: int) -> None:
-        """Leaves `owner` with `count` holds: here at once, on the server in the background. Idempotent.
+    def settle(self, owner: Owner, hold: Hold, level: Level) -> None:
+        """Gives back one level of a hold: here at once, on the server in the background. Does nothing if it is done."""
+        count = hold.drop(level, HELD, GIVEN_BACK)
+        if count >= 0:
+            self._dropped(hold, count)
+            self._state(owner, hold, count)
+
+    def _state(self, owner: Owner, hold: Hold, count: int) -> None:
+        """Tells the server in the background that the owner has `count` levels of this hold left.
 
         What runs in the background must not meet a later hold, so that one gets another name.
         """
         owner.rename()
         owner.overlap.settled += 1
-        self._cut_down(hold, count)
-        self.shared.runtime.post(self.release_command(hold.owner, count))
+        present = self.shared.holds.table.get(hold.key)
+        if present is None or present is hold or present.owner != hold.owner:
+            self.shared.runtime.post(self.release_command(hold.owner, count))
 
-    def _cut_down(self, hold: Hold, count: int) -> None:
+    def _dropped(self, hold: Hold, count: int) -> None:
+        """A level of the hold is given back; with the last one it leaves the table of holds."""
         if count:
-            hold.cut_down(count)
-        else:
-            hold.count = 0
-            table = self.shared.holds.table
-            if table.get(hold.key) is hold:
-                if hold.under is not None:
-                    # A lost one, which its owner has still to give back.
-                    table[hold.key] = hold.under
-                else:
-                    del table[hold.key]
-            self.shared.watchdog.forget(hold)
-            if hold.state is not LOST:
-                hold.state = GIVEN_BACK
-                if hold.listeners is not None:
-                    hold.end(GIVEN_BACK)
+            return
+        table = self.shared.holds.table
+        replace(table, hold)
+        above = table.get(hold.key)
+        if above is not None and above.under is hold:
+            above.under = hold.under
+        self.shared.watchdog.forget(hold)
+        if hold.state is not LOST and hold.listeners is not None:
+            hold.end(GIVEN_BACK)
 
     def check(self, owner: Owner) -> None:
         """Raises if this owner must not have it."""
 
     async def release(self, owner: Owner, hold: Hold | None, level: Level | None = None) -> None:
-        """Gives back one hold of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile.
+        """Gives back one level of `hold_of(owner)`; raises if there is none, or if it was lost meanwhile.
 
-        Does nothing if that `level` of the hold was given back by the time of its turn.
+        Does nothing if that `level` is given back by somebody else before its turn comes. However it ends, the level
+        is given back: what was lost, or can't be told to the server now, in the background.
         """
         shared = self.shared
         if shared.closed:
             shared.check_open()
         if hold is None:
             raise await self._stranger(owner)
-        overlap = owner.overlap
-        gates = overlap.gates
+        if level is None:
+            level = Level()
+        turns = owner.overlap.turns
         key = hold.key
-        mine: list[None] = []
         try:
-            if gates.setdefault(key, mine) is not mine:
-                await self._next_turn(overlap, key, mine)
-            if level is not None and (level.done or hold.count <= level.target):
+            if not turns.enter(key, level):
+                await self._turn_comes(turns, key, level, None)
+            if level.done:
                 return
-            if hold.state is GIVEN_BACK or not hold.count:
-                # Another call has given it back.
-                raise await self._stranger(owner)
-            if hold.state is LOST:
-                above = shared.holds.table.get(key)
-                if above is not None and above.under is hold:
-                    # Meanwhile another call took the lock anew, perhaps under the same name.
-                    hold.count -= 1
-                    if not hold.count:
-                        above.under = None
-                    raise LockLostError(self.loss_of(owner, hold))
+            if (hold.state is not HELD or hold.ends <= shared.clock()) and not shared.holds.proven(hold):
+                raise await self._not_releasable(owner, hold)
             count = hold.count - 1
-            runtime = shared.runtime
-            payload = self.release_command(hold.owner, count)
-            try:
-                proven = (hold.state is HELD and hold.ends > shared.clock()) or shared.holds.proven(hold)
-                if proven and not count:
-                    # Before the release is sent: a renewal that finds the key gone must not call that a loss.
-                    hold.state = GIVEN_BACK
-                try:
-                    reply = await runtime.send(payload)
-                except (Cut, RedisError) as problem:
-                    reply, _ = await calls.repeat(
-                        runtime,
-                        payload,
-                        problem,
-                        attempts=shared.attempts,
-                        # An earlier copy has done it; that is what the caller asked for.
-                        none_after_cut=0 if count else 1,
-                        on_doubt=owner.rename,
-                    )
-                self._cut_down(hold, count)
-            except BaseException:
-                self.settle(owner, hold, count)
-                raise
-            finally:
-                if level is not None:
-                    level.done = True
+            # Before the release is sent: a renewal that finds the key gone must not call that a loss.
+            if not count and not hold.change(HELD, GIVEN_BACK):
+                raise await self._not_releasable(owner, hold)
+            reply = await self._send_release(owner, hold, count)
+            left = hold.drop(level, HELD, GIVEN_BACK)
+            if left >= 0:
+                self._dropped(hold, left)
+                if left != count:
+                    # Another level was given back meanwhile, in the background.
+                    self._state(owner, hold, left)
+        except BaseException:
+            self.settle(owner, hold, level)
+            raise
         finally:
-            # As in `_try`.
-            if key in gates and gates[key] is mine:
-                del gates[key]
-            if overlap.waiting:
-                _open(overlap)
-        if reply is None and proven:
+            turns.leave(key, level)
+        if reply is None:
             shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
             raise LockLostError(self.loss_of(owner, hold))
+
+    async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
+        """Leaves `count` holds on the server. Its reply is None if the owner had none there."""
+        shared = self.shared
+        payload = self.release_command(hold.owner, count)
+        try:
+            return await shared.runtime.send(payload)
+        except (Cut, RedisError) as problem:
+            try:
+                reply, _ = await calls.repeat(
+                    shared.runtime,
+                    payload,
+                    problem,
+                    attempts=shared.attempts,
+                    # An earlier copy has done it; that is what the caller asked for.
+                    none_after_cut=0 if count else 1,
+                    on_doubt=owner.rename,
+                )
+            except RedisError as error:
+                if hold.ends <= shared.clock():
+                    shared.holds.lose(hold, ENDED, given_back=not count)
+                if hold.state is LOST:
+                    raise LockLostError(self.loss_of(owner, hold)) from error
+                raise
+            return reply
+
+    async def _not_releasable(self, owner: Owner, hold: Hold) -> LockNotHeldError:
+        """Why a hold can't be released: it was lost, or another call has given it back."""
+        if hold.state is LOST and hold.count:
+            return LockLostError(self.loss_of(owner, hold))
+        return await self._stranger(owner)
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""
@@ -427,6 +475,6 @@ class LockLogic:
         return f"lock {shown(self.key)!r} of owner {shown(owner.name)}"
 
 
-def _open(overlap: Overlap) -> None:
-    for signal in list(overlap.waiting):
-        signal.set()
+def _may_have_run(error: BaseException) -> bool:
+    """Whether the command that ended with this error may have run; what Redis refuses has not."""
+    return isinstance(error, InvalidResponse) or not isinstance(error, RedisError)

@@ -94,17 +94,27 @@ class MultiLockLogic(GroupLogic):
         return True
 
     async def release(self, party: Party, hold: GroupHold | None) -> None:
-        """Gives back one hold of each member, whatever happens to others; raises `LockLostError` if any was lost."""
+        """Gives back one hold of each member, whatever happens to others; raises `LockLostError` if any was lost.
+
+        If that is known before, the others are given back in the background.
+        """
         members = list(zip(self.members, party.owners, strict=True))[::-1]
         marks = {} if hold is None else {mark.member: mark for mark in self.marks(party, hold)}
         errors: list[Exception] = []
         try:
             if hold is not None:
                 self.drop(hold)
+                if not self.proven(hold):
+                    for taken in marks.values():
+                        taken.settle()
+                    raise LockLostError(self.loss_of(party, hold))
             for member, owner in members:
                 mark = marks.get(member)
                 try:
-                    await member.release(owner, member.hold_of(owner.id) if mark is None else mark.hold)
+                    if mark is None:
+                        await member.release(owner, member.hold_of(owner.id))
+                    else:
+                        await member.release(owner, mark.hold, mark.level)
                 except (RedissonError, RedisError) as error:
                     errors.append(error)
         except BaseException:
@@ -149,7 +159,7 @@ async def _extend(member: LockLogic, owner: Owner, hold: Hold, lease: int) -> No
 
 async def _put_back(mark: Mark) -> None:
     try:
-        await mark.member.release(mark.owner, mark.hold)
+        await mark.member.release(mark.owner, mark.hold, mark.level)
     except (RedissonError, RedisError) as error:
         # It was lost, or the server will hear of it in the background: nobody has believed to hold it yet.
         logger.info("giving back one of several locks: %s", error)

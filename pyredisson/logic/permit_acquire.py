@@ -92,16 +92,19 @@ class Attempt:
             self._unsettled = self._doubted
             raise
         if reply is None:
-            self.sent_at = sent_at
-            return None
-        self._unsettled = self._doubted
+            if self._lease < 0 or shared.clock() < sent_at + self._lease / 1000:
+                self.sent_at = sent_at
+                return None
+            # Known only after the end of their lease: somebody else may have them by now.
+            self._take_others()
+            if self._deadline is not None and shared.clock() >= self._deadline:
+                return 0.0
+            return await self.take()
         left, self._free = reply
+        self._unsettled = self._doubted
         if left == SOME_ENDED:
             # An earlier copy's, whose reply was lost. What is left of them is given back, and others are taken.
-            self._doubt()
-            logic.settle(self.ids)
-            self.ids = _new_ids(len(self.ids))
-            self._doubted = self._unsettled = False
+            self._take_others()
             return await self.take()
         return LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
 
@@ -117,6 +120,13 @@ class Attempt:
         if self._unsettled:
             self._doubt()
             self._logic.settle(self.ids)
+
+    def _take_others(self) -> None:
+        """Gives back what there is of these permits, and goes on with new ids."""
+        self._doubt()
+        self._logic.settle(self.ids)
+        self.ids = _new_ids(len(self.ids))
+        self._doubted = self._unsettled = False
 
     def _doubt(self) -> None:
         self._doubted = True

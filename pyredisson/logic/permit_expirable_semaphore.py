@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import command, pack, prefixed, suffixed
 from pyredisson.errors import PermitNotHeldError
 from pyredisson.logic import calls, once, waiting
-from pyredisson.logic.holds import GIVEN_BACK, GONE, HELD, Hold, HoldKey, shown
+from pyredisson.logic.holds import GIVEN_BACK, GONE, HELD, LOST, Hold, HoldKey, shown
 from pyredisson.logic.permit_acquire import Attempt, ExpirablePermitChannel
 from pyredisson.logic.semaphore import CHANNEL
 from pyredisson.logic.shared import Shared
@@ -164,6 +164,8 @@ class PermitExpirableSemaphoreLogic:
         holds = self._holds_of(ids)
         try:
             shared.check_open()
+            if lost := self._lost(holds):
+                return lost
             runtime = shared.runtime
             payload = self.release_command(ids, all_or_none=True)
             for hold in holds:
@@ -182,6 +184,14 @@ class PermitExpirableSemaphoreLogic:
         except BaseException:
             self.settle(ids)
             raise
+
+    def _lost(self, holds: Sequence[Hold]) -> list[bytes]:
+        """Which of them are known to be lost; what may be left of those is given back in the background."""
+        lost = [hold for hold in holds if not self.shared.holds.proven(hold) and hold.state is LOST]
+        ids = [unhexlify(hold.owner) for hold in lost]
+        if ids:
+            self.settle(ids)
+        return ids
 
     def settle(self, ids: Sequence[bytes]) -> None:
         """Gives back what is there of these permits: here at once, on the server in the background. Idempotent."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
+from pyredisson._core import Level
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic.group import GroupHold, GroupLogic, Mark, Party
 from pyredisson.logic.holds import LOST, Hold, Owner
@@ -154,7 +155,7 @@ class RedLockLogic(GroupLogic):
         def give_back() -> None:
             hold = member.hold_of(owner.id)
             if hold is not None:
-                member.settle(owner, hold, hold.count - 1)
+                member.settle(owner, hold, Level())
 
         race.start(number, ask, give_back)
 

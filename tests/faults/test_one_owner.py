@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 from redis import Redis
 
+import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockLostError, LockNotHeldError
+from pyredisson.logic.lock import LockLogic
 from pyredisson.testing import Proxy, Server
+from pyredisson.threads import ThreadRuntime
 
-from .support import eventually
+from .support import ACQUIRE, PATIENCE, eventually
 
 pytestmark = pytest.mark.asyncio
 KINDS = ["get_lock", "get_fair_lock", "get_fenced_lock", "get_spin_lock", "get_non_reentrant_lock"]
@@ -159,3 +166,145 @@ async def test_many_at_random(server: Server, admin: Redis, kind: str) -> None:
                 cancelled(),
             )
         await asyncio.to_thread(eventually, lambda: not admin.exists("a"), 5)
+
+
+class AtSteps:
+    """Does something at the first step of each of these functions, on this thread."""
+
+    def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
+        self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
+
+    def __enter__(self) -> None:
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        assert not self._left
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> None:
+        action = self._left.pop(frame.f_code, None)
+        if action is not None:
+            action()
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+async def test_a_release_that_is_interrupted_after_its_turn_came_gives_back_its_own_level(
+    server: Server, proxy: Proxy, levels: int
+) -> None:
+    """It waited behind a nested acquire of the same owner in another thread, which succeeded."""
+    with pyredisson.connect(proxy.url) as client:
+        lock = client.get_lock("a", owner=7)
+        for _ in range(levels):
+            lock.lock()
+        late = proxy.hold_reply(ACQUIRE)
+        other = threading.Thread(target=lock.lock)
+        other.start()
+        assert late.held.wait(PATIENCE)
+        waits = threading.Event()
+
+        def deliver_then() -> None:
+            assert waits.wait(PATIENCE)
+            late.deliver()
+
+        deliver = threading.Thread(target=deliver_then)
+        deliver.start()
+        with (
+            pytest.raises(KeyboardInterrupt),
+            AtSteps((ThreadRuntime.wait, waits.set), (LockLogic.release_command, ctrl_c)),
+        ):
+            lock.unlock()
+        deliver.join(PATIENCE)
+        other.join(PATIENCE)
+        await nobody_else_gets_it(server, "get_lock")
+        assert lock.get_hold_count() == levels
+        for _ in range(levels):
+            lock.unlock()
+        assert not lock.is_locked()
+
+
+@pytest.mark.parametrize("kind", REENTRANT)
+@pytest.mark.parametrize("exit_of_a_block", [False, True])
+async def test_a_release_that_is_cancelled_before_its_turn_gives_back_its_level(
+    server: Server, proxy: Proxy, admin: Redis, kind: str, exit_of_a_block: bool
+) -> None:
+    async with pyredisson.asyncio.connect(proxy.url) as client:
+        lock = getattr(client, kind)("a", owner=7)
+        await lock.is_locked()
+        leaves = asyncio.Event()
+
+        async def use() -> None:
+            if exit_of_a_block:
+                async with lock:
+                    await leaves.wait()
+            else:
+                await lock.lock()
+                await leaves.wait()
+                await lock.unlock()
+
+        user = asyncio.create_task(use())
+        await asyncio.to_thread(eventually, lambda: admin.exists("a"))
+        await lock.get_hold_count()
+        late = proxy.hold_reply(b"EVALSHA")
+        nested = asyncio.create_task(lock.lock())
+        assert await asyncio.to_thread(late.held.wait, PATIENCE)
+        leaves.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        user.cancel()
+        await asyncio.wait([user])
+        assert user.cancelled()
+        await asyncio.to_thread(late.deliver)
+        await nested
+        await nobody_else_gets_it(server, kind)
+        assert await lock.get_hold_count() == 1
+        await lock.unlock()
+        assert not await lock.is_locked()
+
+
+async def test_calls_of_one_owner_are_served_in_their_order(server: Server) -> None:
+    async with pyredisson.asyncio.connect(server.url) as client:
+        lock = client.get_lock("a", owner=7)
+        order: list[int] = []
+
+        async def take(number: int) -> None:
+            await lock.lock()
+            order.append(number)
+
+        await asyncio.gather(*map(take, range(50)))
+        assert order == list(range(50))
+
+
+async def test_thousands_of_calls_of_one_owner_take_as_long_as_their_commands(server: Server, admin: Redis) -> None:
+    async with pyredisson.asyncio.connect(server.url) as client:
+        lock = client.get_lock("a")
+        began = time.monotonic()
+        async with asyncio.timeout(20):
+            assert all(await asyncio.gather(*[asyncio.create_task(lock.try_lock(60)) for _ in range(3000)]))
+        taken = time.monotonic() - began
+        began = time.monotonic()
+        for _ in range(3000):
+            await lock.unlock()
+        assert taken < 5 * (time.monotonic() - began) + 1
+        assert not admin.exists("a")
+
+
+async def test_a_thread_among_many_of_one_owner_has_its_turn(server: Server, admin: Redis) -> None:
+    with pyredisson.connect(server.url) as client:
+        lock = client.get_lock("a", owner=7)
+
+        def use() -> None:
+            for _ in range(20):
+                with lock:
+                    continue
+
+        threads = [threading.Thread(target=use) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        assert not admin.exists("a")

@@ -1,0 +1,101 @@
+"""A hold that is known to be lost is said to be lost at once, also when the server can't be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pyredisson import LockLostError, PermitNotHeldError
+from pyredisson.testing import Proxy
+
+from .support import World
+
+pytestmark = pytest.mark.asyncio
+
+KINDS = ["lock", "fair_lock", "fenced_lock", "spin_lock", "read", "write", "multi_lock", "red_lock"]
+AT_ONCE = 1.0
+"""Seconds; a command that is sent again, or waited for, takes longer."""
+
+
+def locked_by(client: Any, kind: str) -> Any:
+    if kind in ("read", "write"):
+        return getattr(client.get_read_write_lock("a"), f"{kind}_lock")()
+    if kind in ("multi_lock", "red_lock"):
+        return getattr(client, f"get_{kind}")(client.get_lock("a"), client.get_lock("b"))
+    return getattr(client, f"get_{kind}")("a")
+
+
+def lose_the_server(proxy: Proxy) -> None:
+    proxy.refuse(True)
+    proxy.cut()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_leaving_a_block_whose_lease_ended_while_the_server_was_away(
+    world: World, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    lock = locked_by(world.connect(proxy.url), kind)
+    ended = 0.0
+    with pytest.raises(LockLostError):
+        if world.threads:
+            with lock.hold(lease_time=0.5):
+                lose_the_server(proxy)
+                assert lock.lost.wait(5)
+                ended = time.monotonic()
+        else:
+            async with lock.hold(lease_time=0.5):
+                await asyncio.to_thread(lose_the_server, proxy)
+                try:
+                    await asyncio.sleep(5)
+                finally:
+                    ended = time.monotonic()
+    assert time.monotonic() - ended < AT_ONCE
+    await world.elsewhere(proxy.refuse, False)
+    # The loss was this hold's: the next one is held.
+    await world.do(lock.lock())
+    await world.do(lock.unlock())
+    await world.until(lambda: not admin.exists("a", "b"))
+
+
+async def test_each_level_of_a_lost_hold_says_so(world: World, proxy: Proxy) -> None:
+    lock = world.connect(proxy.url).get_lock("a")
+    for _ in range(3):
+        await world.do(lock.lock(0.3))
+    await world.elsewhere(lose_the_server, proxy)
+    lost = lock.lost
+    assert await world.do(lost.wait(5))
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(LockLostError):
+            await world.do(lock.unlock())
+    assert time.monotonic() - began < AT_ONCE
+    assert lost.is_set()
+
+
+async def test_a_lease_that_ends_while_its_release_is_sent_again(world: World, proxy: Proxy) -> None:
+    lock = world.connect(proxy.url, retry_attempts=2, timeout=0.3).get_lock("a")
+    await world.do(lock.lock(0.6))
+    lost = lock.lost
+    await world.elsewhere(lose_the_server, proxy)
+    with pytest.raises(LockLostError):
+        await world.do(lock.unlock())
+    assert lost.is_set()
+
+
+async def test_a_renewed_permit_that_is_lost(world: World, proxy: Proxy, admin: Redis) -> None:
+    semaphore = world.connect(proxy.url, lock_watchdog_timeout=0.5).get_permit_expirable_semaphore("a")
+    await world.do(semaphore.try_set_permits(1))
+    permit = await world.do(semaphore.acquire(renew=True))
+    await world.elsewhere(lose_the_server, proxy)
+    await world.elsewhere(time.sleep, 0.6)
+    began = time.monotonic()
+    with pytest.raises(PermitNotHeldError):
+        await world.do(semaphore.release(permit))
+    assert time.monotonic() - began < AT_ONCE
+    await world.elsewhere(proxy.refuse, False)
+    await world.until(lambda: not admin.zcard("{a}:timeout"))
+    assert await world.do(semaphore.available_permits()) == 1

@@ -1,0 +1,177 @@
+"""A grant that becomes known when its lease is over: it is no grant, is released, and the lock is asked for again."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import InvalidResponse
+
+from pyredisson.scripts import script
+from pyredisson.testing import Proxy, Server
+
+from .support import ACQUIRE, FLAGS, PATIENCE, Story, World, eventually
+
+pytestmark = pytest.mark.asyncio
+
+LEASE = 0.5
+KINDS = ["lock", "fair_lock", "fenced_lock", "spin_lock", "read", "write"]
+
+
+def locked_by(client: Any, kind: str) -> Any:
+    if kind in ("read", "write"):
+        return getattr(client.get_read_write_lock("a"), f"{kind}_lock")()
+    return getattr(client, f"get_{kind}")("a")
+
+
+def acquire_sha(kind: str) -> bytes:
+    name = {"fair_lock": "fair", "fenced_lock": "fenced", "spin_lock": "lock"}.get(kind, kind)
+    return script(f"{name}_acquire", flags=FLAGS).sha
+
+
+def start(world: World, call: Callable[[], Any]) -> Story:
+    """Makes a call on another thread, or in another task."""
+
+    async def story() -> Any:
+        return await world.do(call())
+
+    return world.start(story)
+
+
+async def end_of_lease(world: World, admin: Redis) -> None:
+    await world.until(lambda: not admin.exists("a"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_another_owner_holds_it_by_then(
+    world: World, server: Server, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    lock = locked_by(world.connect(proxy.url), kind)
+    other = locked_by(world.connect(server.url), "write" if kind == "read" else kind)
+    await world.do(lock.is_locked())
+    late = proxy.hold_reply(acquire_sha(kind))
+    story = start(world, lambda: lock.try_lock(lease_time=LEASE))
+    assert await world.elsewhere(late.held.wait, PATIENCE)
+    await end_of_lease(world, admin)
+    assert await world.do(other.try_lock())
+    await world.elsewhere(late.deliver)
+    assert await story.result() is False
+    assert await world.do(lock.get_hold_count()) == 0
+    assert await world.do(other.is_held())
+    await world.do(other.unlock())
+    assert await world.do(other.is_locked()) is False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_asked_for_again_within_the_wait(world: World, proxy: Proxy, admin: Redis, kind: str) -> None:
+    lock = locked_by(world.connect(proxy.url), kind)
+    await world.do(lock.is_locked())
+    late = proxy.hold_reply(acquire_sha(kind))
+
+    async def take() -> tuple[bool, bool]:
+        return await world.do(lock.try_lock(PATIENCE, lease_time=LEASE)), lock.lost.is_set()
+
+    story = world.start(take)
+    assert await world.elsewhere(late.held.wait, PATIENCE)
+    await end_of_lease(world, admin)
+    await world.elsewhere(late.deliver)
+    assert await story.result() == (True, False)
+
+
+async def test_a_nested_lease_that_is_over_counts_under_an_outer_one(world: World, proxy: Proxy, admin: Redis) -> None:
+    lock = world.connect(proxy.url).get_lock("a", owner=7)
+    await world.do(lock.lock())
+    late = proxy.hold_reply(ACQUIRE)
+    story = start(world, lambda: lock.try_lock(lease_time=0.1))
+    assert await world.elsewhere(late.held.wait, PATIENCE)
+    time.sleep(0.15)
+    await world.elsewhere(late.deliver)
+    assert await story.result() is True
+    assert await world.do(lock.get_hold_count()) == 2
+
+
+async def test_permits_that_have_ended_are_taken_anew(world: World, proxy: Proxy, admin: Redis) -> None:
+    semaphore = world.connect(proxy.url).get_permit_expirable_semaphore("a")
+    await world.do(semaphore.try_set_permits(1))
+    late = proxy.hold_reply(script("permit_acquire", flags=FLAGS).sha)
+    story = start(world, lambda: semaphore.try_acquire(PATIENCE, lease_time=LEASE))
+    assert await world.elsewhere(late.held.wait, PATIENCE)
+    first: list[Any] = list(admin.zrange("{a}:timeout", 0, -1))
+    await world.elsewhere(time.sleep, LEASE)
+    await world.elsewhere(late.deliver)
+    permit = await story.result()
+    assert permit != first[0].hex()
+    assert await world.do(semaphore.get_lease_time(permit)) > 0
+    assert await world.do(semaphore.available_permits()) == 0
+
+
+class Misquoting:
+    """A server's front that answers the first request containing `match` with something else than the server."""
+
+    def __init__(self, server: Server, match: bytes) -> None:
+        self._address = server.host, server.port
+        self._match = match
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+
+    def close(self) -> None:
+        for each in self._sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # its other side was first
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._address)
+            self._sockets += [client, server]
+            thread = threading.Thread(target=self._serve, args=(client, server), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while request := client.recv(1 << 16):
+                server.sendall(request)
+                reply = server.recv(1 << 16)
+                if self._match in request:
+                    self._match, reply = b"once only", b"+OK\r\n"
+                client.sendall(reply)
+        except OSError:
+            return
+
+
+@pytest.fixture
+def misquoting(server: Server) -> Iterator[Misquoting]:
+    front = Misquoting(server, ACQUIRE)
+    yield front
+    front.close()
+
+
+async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
+    world: World, misquoting: Misquoting, admin: Redis
+) -> None:
+    client = world.connect(misquoting.url)
+    lock = client.get_lock("a")
+    await world.do(lock.is_locked())
+    with pytest.raises(InvalidResponse, match=r"lock 'a' .*OK"):
+        await world.do(lock.try_lock())
+    await world.elsewhere(eventually, lambda: not admin.exists("a"), 5)
+    assert await world.do(lock.try_lock()) is True
+    await world.do(lock.unlock())
