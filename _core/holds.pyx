@@ -56,10 +56,12 @@ cdef class HoldFields(Timer):
         -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
         becomes `given_back`.
         """
-        if level.done or not self.count:
-            level.done = True
+        if level.done:
             return -1
         level.done = True
+        if not self.count:
+            level.told = True
+            return -1
         self.count -= 1
         if isinstance(self.leases, list):
             del (<list> self.leases)[self.count:]
@@ -70,12 +72,17 @@ cdef class HoldFields(Timer):
 
 @cython.final
 cdef class Level:
-    """One level of a hold that is to be given back once, by whoever comes first."""
+    """One level of a hold that is to be given back once, by whoever comes first.
+
+    `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
+    """
 
     cdef public bint done
+    cdef public bint told
 
     def __cinit__(self):
         self.done = False
+        self.told = False
 
 
 cdef class Call:

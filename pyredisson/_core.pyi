@@ -133,9 +133,13 @@ class HoldFields(Timer):
 
 @final
 class Level:
-    """One level of a hold that is to be given back once, by whoever comes first."""
+    """One level of a hold that is to be given back once, by whoever comes first.
+
+    `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
+    """
 
     done: bool
+    told: bool
 
     def __init__(self) -> None: ...
 

@@ -300,11 +300,15 @@ class LockLogic:
         return None
 
     def settle(self, owner: Owner, hold: Hold, level: Level) -> None:
-        """Gives back one level of a hold: here at once, on the server in the background. Does nothing if it is done."""
-        count = hold.drop(level, HELD, GIVEN_BACK)
-        if count >= 0:
-            self._dropped(hold, count)
-            self._state(owner, hold, count)
+        """Gives back one level of a hold: here at once, on the server in the background.
+
+        Idempotent, also where an earlier call of it, or the release itself, was interrupted halfway.
+        """
+        hold.drop(level, HELD, GIVEN_BACK)
+        self._dropped(hold)
+        if not level.told:
+            self._state(owner, hold, hold.count)
+            level.told = True
 
     def _state(self, owner: Owner, hold: Hold, count: int) -> None:
         """Tells the server in the background that the owner has `count` levels of this hold left.
@@ -317,9 +321,9 @@ class LockLogic:
         if present is None or present is hold or present.owner != hold.owner:
             self.shared.runtime.post(self.release_command(hold.owner, count))
 
-    def _dropped(self, hold: Hold, count: int) -> None:
-        """A level of the hold is given back; with the last one it leaves the table of holds."""
-        if count:
+    def _dropped(self, hold: Hold) -> None:
+        """A level of the hold is given back; with the last one it leaves the table of holds. Idempotent."""
+        if hold.count:
             return
         table = self.shared.holds.table
         replace(table, hold)
@@ -360,12 +364,12 @@ class LockLogic:
             if not count and not hold.change(HELD, GIVEN_BACK):
                 raise await self._not_releasable(owner, hold)
             reply = await self._send_release(owner, hold, count)
+            level.told = True
             left = hold.drop(level, HELD, GIVEN_BACK)
-            if left >= 0:
-                self._dropped(hold, left)
-                if left != count:
-                    # Another level was given back meanwhile, in the background.
-                    self._state(owner, hold, left)
+            self._dropped(hold)
+            if 0 <= left < count:
+                # Another level was given back meanwhile, in the background.
+                self._state(owner, hold, left)
         except BaseException:
             self.settle(owner, hold, level)
             raise
