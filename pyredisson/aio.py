@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from asyncio import current_task
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec
@@ -14,6 +15,7 @@ from pyredisson.logic.holds import Owner
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply, Signal
 from pyredisson.signals import AioSignal
+from pyredisson.thread_start import begin
 from pyredisson.threads import clock
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Line, Pipeline
@@ -61,6 +63,42 @@ async def done(operation: Callable[P, Coroutine[Any, Any, object]], *args: P.arg
     """Awaits an operation whose result means nothing to the caller."""
     # Called here: a task that is cancelled before it begins would leave a coroutine that nobody awaits.
     await operation(*args, **kwargs)
+
+
+def on_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]:
+    """Begins work that blocks, on a thread of its own. The future is done with it, with what it raised.
+
+    Not in the loop's executor: the program's own work may keep that busy for as long as it likes.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failure: Exception | None = None
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+            failure = error
+        try:
+            loop.call_soon_threadsafe(tell, failure)
+        except RuntimeError:
+            # The loop was closed meanwhile: nobody waits there any more.
+            return
+
+    try:
+        begin(threading.Thread(target=run, name=name, daemon=True))
+    except RuntimeError:
+        # There can't be another thread: holding up the loop is better than leaving it undone.
+        run()
+    return done
 
 
 class AioRuntime:
@@ -137,5 +175,10 @@ class AioRuntime:
     def jitter(self) -> float:
         return random.random()
 
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends the connection. Gives what is done when it is gone."""
+        return self._line.stop()
+
     async def close(self) -> None:
-        await self._line.close()
+        if ending := self.stop():
+            await asyncio.wait(ending)

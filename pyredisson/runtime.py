@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
+from pyredisson.fresh_error import fresh
 from pyredisson.scripts import ScriptSet
 
 Reply = Any
@@ -23,6 +24,12 @@ class Cut(Exception):
         self.error = error
         self.sent = sent
         """Whether the server may have executed it, or may do so later."""
+
+    def again(self) -> Cut:
+        """The same for another caller: each raises an `error` of its own."""
+        twin = Cut(fresh(self.error), sent=self.sent)
+        twin.__cause__ = self.__cause__
+        return twin
 
 
 class Signal(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from pyredisson.aio import AioRuntime, Callers
+from pyredisson.aio import AioRuntime, Callers, on_thread
 from pyredisson.asyncio.count_down_latch import CountDownLatch
 from pyredisson.asyncio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.asyncio.fenced_lock import FencedLock
@@ -21,7 +21,7 @@ from pyredisson.asyncio.semaphore import Semaphore
 from pyredisson.asyncio.spin_lock import SpinLock
 from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.config import Config
-from pyredisson.engine import Engine
+from pyredisson.engine import FAREWELL, Engine
 from pyredisson.faces import Name, given_name, key_of, owner_id_of
 from pyredisson.logic.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
@@ -148,13 +148,18 @@ class Client:
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
         self._engine.end()
+        # Nothing is awaited before all of it has been told to end: this task may be cancelled.
+        ending = [*self._listener.stop(), *self._runtime.stop()]
         try:
-            await self._listener.close()
-            await self._runtime.close()
+            if ending:
+                # What their callers leave behind is part of the farewell.
+                await asyncio.wait(ending, timeout=FAREWELL)
         finally:
             # Under way at once, and on its way even if this task is cancelled.
-            loop = asyncio.get_running_loop()
-            await asyncio.shield(loop.run_in_executor(None, self._engine.say_farewell))
+            farewell = on_thread(self._engine.say_farewell, "pyredisson-farewell")
+        await asyncio.wait([farewell], timeout=2 * FAREWELL)
+        if farewell.done():
+            farewell.result()
 
     async def __aenter__(self) -> Client:
         return self

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Call, command, pack, prefixed
+from pyredisson.fresh_error import fresh
 from pyredisson.logic import calls
 from pyredisson.logic.fair_line import Line, OwnChannel, Turn
 from pyredisson.logic.lock import LockLogic
@@ -165,7 +166,7 @@ class FairLockLogic(LockLogic):
                     turn.channel = channel = self._listen(turn, freed)
                     seen = -1
                 if channel.error is not None:
-                    raise channel.error
+                    raise fresh(channel.error)
                 now = shared.clock()
                 if deadline is not None and now >= deadline:
                     return False

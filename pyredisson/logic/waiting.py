@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pyredisson.fresh_error import fresh
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Signal
@@ -54,7 +55,7 @@ async def _until(
         channel = shared.hub.join(name, freed, kind, need)
         while True:
             if channel.error is not None:
-                raise channel.error
+                raise fresh(channel.error)
             rest = busy if channel.confirmed else min(busy, UNHEARD_WAIT)
             if deadline is not None:
                 left = deadline - shared.clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from redis.exceptions import ConnectionError
 
@@ -13,7 +14,7 @@ from pyredisson.logic.hub import LINGER, Hub
 from pyredisson.runtime import Reply
 from pyredisson.signals import AioSignal
 from pyredisson.wire.node import Node
-from pyredisson.wire.pipelined import Pipeline, connect
+from pyredisson.wire.pipelined import Pipeline, connect, ended
 from pyredisson.wire.subscription import PING, Subscription, pause
 
 
@@ -25,28 +26,45 @@ class AioListener:
         self._hub = hub
         self._pipeline: Pipeline | None = None
         self._subscription = Subscription(hub)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """In which the task runs, or is about to."""
+        self._starting: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
         loop = asyncio.get_running_loop()
-        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+        if not self._stopped and not self._listens(loop):
             self._pipeline = None
-            self._task = loop.create_task(self._run(), name="pyredisson-listener")
+            self._loop = loop
+            # Not here: with an eager task factory the task would run at once, and ask for the lock that is held.
+            self._starting = loop.call_soon(self._start, loop)
         if self._pipeline is not None:
             self._pipeline.write(self._subscription.ask(channels))
+
+    def _listens(self, loop: asyncio.AbstractEventLoop) -> bool:
+        if self._loop is not loop:
+            return False
+        return self._starting is not None or (self._task is not None and not self._task.done())
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._starting = None
+        self._task = loop.create_task(self._run(), name="pyredisson-listener")
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
         if self._pipeline is not None:
             self._pipeline.write(command(b"UNSUBSCRIBE", *channels))
 
-    async def close(self) -> None:
-        """Ends the task."""
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends the task. Gives what is done when it has ended."""
+        self._stopped = True
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
         task, self._task = self._task, None
-        if task is not None and not task.get_loop().is_closed():
-            task.cancel()
-            await asyncio.wait([task])
+        return [] if task is None else ended(task.get_loop(), task.cancel, task)
 
     async def _run(self) -> None:
         failures = 0

@@ -7,11 +7,12 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson.errors import ClosedError
+from pyredisson.fresh_error import fresh
 from pyredisson.logic.calls import ELSEWHERE
 from pyredisson.runtime import Cut, Reply
 from pyredisson.wire.blocking import credentials, reported
@@ -35,7 +36,9 @@ class Pipeline(asyncio.BufferedProtocol):
         self.hear: Callable[[Reply], None] | None = None
         """Takes what comes, in place of the commands' futures: for subscriptions."""
         self.lost = loop.create_future()
-        """Done when the connection is gone."""
+        """Done when the connection has failed or was closed; its result is the error."""
+        self.gone = loop.create_future()
+        """Done when the event loop has closed the socket."""
         self.node = node
         self._transport: asyncio.Transport | None = None
         self._open: deque[asyncio.Future[Reply]] = deque()
@@ -62,7 +65,11 @@ class Pipeline(asyncio.BufferedProtocol):
         waiting = self._open
         if not waiting and self._lone:
             waiting.append(future)
-            self._transport.write(payload)  # type: ignore[union-attr]
+            try:
+                self._transport.write(payload)  # type: ignore[union-attr]
+            except RuntimeError as error:
+                self._unsent.append(payload)
+                self._refused(error)
         else:
             waiting.append(future)
             if not self._unsent:
@@ -75,25 +82,33 @@ class Pipeline(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what has gathered."""
         if self._unsent and self._transport is not None:
-            payload = b"".join(self._unsent)
-            self._unsent.clear()
-            self._transport.write(payload)
+            unsent, self._unsent = self._unsent, []
+            try:
+                self._transport.write(b"".join(unsent))
+            except RuntimeError as error:
+                self._unsent = unsent
+                self._refused(error)
 
     def write(self, payload: bytes) -> None:
-        """Sends without waiting for anything; for subscriptions."""
-        if self._transport is not None:
-            self._transport.write(payload)
+        """Sends without waiting for anything, for subscriptions; nothing once the connection has failed."""
+        if self._transport is not None and self.usable:
+            try:
+                self._transport.write(payload)
+            except RuntimeError as error:
+                self._refused(error)
 
     def close(self) -> None:
-        """Ends the connection; what is open fails."""
-        self.usable = False
-        if self._transport is not None:
-            self._transport.abort()
+        """Ends the connection; what is open fails, and is suspect, at once."""
+        self._fail(ConnectionError(f"the connection to {self.node.address} was closed"))
+
+    @property
+    def made(self) -> bool:
+        """Whether the event loop has handed over a connection."""
+        return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("not a stream transport")
-        self._transport = transport
+        # No check of its class: uvloop's transports have the methods of asyncio.Transport without inheriting them.
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view
@@ -130,6 +145,12 @@ class Pipeline(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         what = f"{self.node.address} closed the connection" if error is None else str(error)
         self._fail(ConnectionError(what))
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _refused(self, error: RuntimeError) -> None:
+        """uvloop raises for a transport that is closing, before `connection_lost` is called: nothing was written."""
+        self._fail(ConnectionError(f"the connection to {self.node.address} is closed: {error}"))
 
     def _fail(self, error: RedisError) -> None:
         self.usable = False
@@ -144,7 +165,7 @@ class Pipeline(asyncio.BufferedProtocol):
         while self._open:
             future = self._open.pop()
             if not future.done():
-                future.set_exception(Cut(error, sent=unsent <= 0))
+                future.set_exception(Cut(fresh(error), sent=unsent <= 0))
             unsent -= 1
         if not self.lost.done():
             self.lost.set_result(error)
@@ -187,14 +208,29 @@ class Line:
             self.pipeline = None
         if self.pipeline is not None and self.pipeline.usable:
             return self.pipeline
-        if self._connecting is None or self._connecting.get_loop() is not loop:
-            self._connecting = loop.create_task(connect(self._node))
-            self._connecting.add_done_callback(self._made)
-        # One caller's cancellation is not the others'.
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        if connecting is None or connecting.get_loop() is not loop:
+            connecting = self._connecting = loop.create_task(connect(self._node))
+            connecting.add_done_callback(self._made)
+        # Not awaited itself: one caller's cancellation is not the others', and its own is not theirs.
+        await asyncio.wait([connecting])
+        return self._outcome(connecting)
+
+    def _outcome(self, connecting: asyncio.Task[Pipeline]) -> Pipeline:
+        """What one of those gets that waited for it. Raises an exception of its own in each."""
+        if self._closed:
+            raise ClosedError(f"client {self._node.client_id} is closed")
+        if connecting.cancelled():
+            # By a program that cancels every task it finds; this caller's wasn't.
+            raise Cut(ConnectionError(f"connecting to {self._node.address} was cancelled"), sent=False)
+        error = connecting.exception()
+        if error is None:
+            return connecting.result()
+        raise error.again() if isinstance(error, Cut) else fresh(error)
 
     def _made(self, task: asyncio.Task[Pipeline]) -> None:
-        self._connecting = None
+        if self._connecting is task:
+            self._connecting = None
         if not task.cancelled() and task.exception() is None:
             if self._closed:
                 # It was made at the very moment.
@@ -202,17 +238,30 @@ class Line:
             else:
                 self.pipeline = task.result()
 
-    async def close(self) -> None:
-        """Ends the connection and waits until it is gone."""
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends the connection, or the making of one. Gives what is done when they are gone."""
         self._closed = True
-        if self._connecting is not None and not self._connecting.get_loop().is_closed():
-            self._connecting.cancel()
-            # It has closed what it had opened by then.
-            await asyncio.wait([self._connecting])
+        ending: list[asyncio.Future[Any]] = []
+        if self._connecting is not None:
+            # It closes what it has opened.
+            ending += ended(self._connecting.get_loop(), self._connecting.cancel, self._connecting)
         pipeline, self.pipeline = self.pipeline, None
-        if pipeline is not None and not pipeline.loop.is_closed():
-            pipeline.close()
-            await pipeline.lost
+        if pipeline is not None:
+            ending += ended(pipeline.loop, pipeline.close, pipeline.gone)
+        return ending
+
+
+def ended(
+    loop: asyncio.AbstractEventLoop, end: Callable[[], object], done: asyncio.Future[Any]
+) -> list[asyncio.Future[Any]]:
+    """Calls `end` in `loop`, unless that is closed. Gives what to wait for, if it is the running loop."""
+    if loop.is_closed():
+        return []
+    if loop is not asyncio.get_running_loop():
+        loop.call_soon_threadsafe(end)
+        return []
+    end()
+    return [done]
 
 
 async def connect(node: Node) -> Pipeline:
@@ -225,7 +274,7 @@ async def connect(node: Node) -> Pipeline:
         async with asyncio.timeout(node.connect_timeout):
             greeting = Greeting(config, await _credentials(node), suspects)
             if config.path is not None:
-                await loop.create_unix_connection(lambda: pipeline, config.path)
+                transport, _ = await loop.create_unix_connection(lambda: pipeline, config.path)
             else:
                 transport, _ = await loop.create_connection(
                     lambda: pipeline,
@@ -237,6 +286,10 @@ async def connect(node: Node) -> Pipeline:
                 if config.socket_keepalive:
                     connection = transport.get_extra_info("socket")
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if not pipeline.made:
+                # Else nothing would be sent, and the error that the event loop has only logged would become a timeout.
+                transport.abort()
+                raise ConnectionError(f"the event loop made a connection to {node.address} without handing it over")
             async with asyncio.timeout(node.timeout):
                 replies = await _exchange(pipeline, greeting)
             welcome = greeting.read(replies)

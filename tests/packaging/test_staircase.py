@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
     {"_core", "lua", "version"},
-    {"errors", "scripts", "durations", "backoff", "addresses", "redisson_yaml", "config"},
+    {"errors", "fresh_error", "scripts", "durations", "backoff", "addresses", "redisson_yaml", "config"},
     {"runtime", "signals", "thread_start"},
     {"logic"},
     {"wire"},

@@ -1,0 +1,152 @@
+"""One error that reaches many callers: each of them raises an exception object of its own."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError
+
+from pyredisson.fresh_error import fresh
+from pyredisson.testing import Proxy, Server
+
+from .support import ACQUIRE, World
+
+MANY = 1000
+DEEPEST = 40
+"""Frames of a traceback, its causes not counted."""
+
+
+async def errors_of(world: World, call: Callable[[int], Coroutine[Any, Any, Any]], number: int) -> list[BaseException]:
+    """What so many owners at the same time get, all of them an error."""
+
+    async def one(i: int) -> BaseException:
+        try:
+            await call(i)
+        except Exception as error:  # noqa: BLE001 - it is what the test looks at
+            return error
+        raise AssertionError("it succeeded")
+
+    stories = [world.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
+    return [await story.result(30) for story in stories]
+
+
+def check(errors: list[BaseException], kind: type[Exception]) -> None:
+    assert {type(error) for error in errors} == {kind}
+    assert len({id(error) for error in errors}) == len(errors)
+    for error in errors:
+        link: BaseException | None = error
+        while link is not None:
+            assert len(list(traceback.walk_tb(link.__traceback__))) <= DEEPEST
+            link = link.__cause__ or link.__context__
+
+
+@pytest.mark.asyncio
+async def test_a_dead_server_met_by_many_tasks() -> None:
+    world = World("asyncio")
+    client = world.connect("redis://127.0.0.1:1", retry_attempts=0)
+    check(await errors_of(world, lambda i: client.get_lock(f"a{i}").try_lock(), MANY), ConnectionError)
+    await world.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_cut_under_many_tasks(proxy: Proxy, server: Server) -> None:
+    world = World("asyncio")
+    client = world.connect(proxy.url, retry_attempts=0)
+    await client.get_lock("a").is_locked()
+    late = proxy.hold_reply(ACQUIRE)
+
+    async def cut(i: int) -> None:
+        if not i:
+            await world.elsewhere(late.held.wait, 5)
+            proxy.close()
+        await client.get_lock(f"a{i}").lock()
+
+    check(await errors_of(world, cut, 100), ConnectionError)
+    await world.close()
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_password(server: Server) -> None:
+    world = World("asyncio")
+    client = world.connect(server.url, password="wrong")
+    errors = await errors_of(world, lambda i: client.get_lock(f"a{i}").try_lock(), 100)
+    check(errors, AuthenticationError)
+    await world.close()
+
+
+@pytest.mark.asyncio
+async def test_a_channel_that_is_refused(world: World, proxy: Proxy, admin: Redis) -> None:
+    admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], categories=["+@all"], reset_channels=True)
+    admin.hset("a", "another:1", 1)
+    client = world.connect(proxy.url, username="deaf", password="any")
+    asking = proxy.hold_request(b"SUBSCRIBE")
+    waiting = client._shared.hub.waiting
+
+    async def take(i: int) -> None:
+        if i == 9:
+            # The refusal comes when all others wait.
+            assert await world.elsewhere(asking.held.wait, 5)
+            await world.until(lambda: len(waiting) == 9)
+            asking.deliver()
+        await world.do(client.get_lock("a").lock())
+
+    errors = await errors_of(world, take, 10)
+    check(errors, NoPermissionError)
+    admin.acl_deluser("deaf")
+
+
+class Odd(Exception):
+    """Takes other arguments than it gives to `Exception`."""
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(f"code {code}")
+        self.where = where
+
+
+class Picky(Exception):
+    __slots__ = ("code",)
+
+    def __new__(cls, code: int, /, *, where: str) -> Picky:
+        return super().__new__(cls, f"{where}: {code}")
+
+    def __init__(self, code: int, *, where: str) -> None:
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"code {self.code}"
+
+
+ERRORS = [
+    Odd(3, where="there"),
+    ConnectionError("gone"),
+    OSError(2, "nothing there", "a file"),
+    UnicodeDecodeError("ascii", b"\xff", 0, 1, "not ASCII"),
+    ExceptionGroup("several", [ValueError("one"), KeyError("two")]),
+    KeyError("key"),
+    Exception(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_copy_says_what_the_original_says(error: Exception) -> None:
+    cause = ValueError("why")
+    error.__cause__ = cause
+    twin = fresh(error)
+    assert twin is not error
+    assert type(twin) is type(error)
+    assert (twin.args, str(twin), vars(twin)) == (error.args, str(error), vars(error))
+    assert twin.__cause__ is cause
+    with pytest.raises(type(error)):
+        raise twin
+    assert error.__traceback__ is None
+    twin.add_note("for one caller only")
+    assert not hasattr(error, "__notes__")
+
+
+def test_what_cannot_be_copied_is_raised_itself() -> None:
+    error = Picky(3, where="there")
+    assert fresh(error) is error
