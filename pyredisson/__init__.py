@@ -23,6 +23,7 @@ from pyredisson.fenced_lock import FencedLock
 from pyredisson.lock import Lock
 from pyredisson.multi_lock import MultiLock, RedLock
 from pyredisson.non_reentrant_lock import NonReentrantLock
+from pyredisson.owners import ExplicitOwner, new_owner
 from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.semaphore import Semaphore
@@ -35,6 +36,7 @@ __all__ = [
     "ConfigError",
     "ConstantBackoff",
     "CountDownLatch",
+    "ExplicitOwner",
     "ExponentialBackoff",
     "FairLock",
     "FencedLock",
@@ -60,4 +62,5 @@ __all__ = [
     "WriteLock",
     "asyncio",
     "connect",
+    "new_owner",
 ]

@@ -56,7 +56,8 @@ class Callers:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.owners.pop(task, None)
-        self.blocks.pop(task, None)
+        for block in self.blocks.pop(task, ()):
+            block.orphaned()
 
 
 async def done(operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs) -> None:

@@ -11,7 +11,7 @@ from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.config import Config
 from pyredisson.count_down_latch import CountDownLatch
 from pyredisson.engine import Engine
-from pyredisson.faces import Name, given_name, key_of, owner_id_of
+from pyredisson.faces import Name, explicit_owner, given_name, key_of
 from pyredisson.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.fenced_lock import FencedLock
 from pyredisson.lock import AnyLock, Lock
@@ -28,6 +28,7 @@ from pyredisson.logic.shared import Shared
 from pyredisson.logic.spin_lock import SpinLockLogic
 from pyredisson.multi_lock import MultiLock, RedLock
 from pyredisson.non_reentrant_lock import NonReentrantLock
+from pyredisson.owners import AnyOwner
 from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson.runtime import Runtime
@@ -67,19 +68,20 @@ class Client:
         """Whether `close()` was called."""
         return self._shared.closed
 
-    def get_lock(self, name: Name, *, owner: int | None = None) -> Lock:
+    def get_lock(self, name: Name, *, owner: AnyOwner | None = None) -> Lock:
         """The reentrant lock of that name. Doesn't talk to the server.
 
-        `owner` stands in for the calling thread: an int below 2**32, for handing a lock from one thread to
-        another. Raises `ValueError` or `TypeError` for a name or an owner that can't be.
+        `owner` stands in for the calling thread, for work that uses several threads: `pyredisson.new_owner()`, a
+        `str` (in one client, the same text is the same owner), or an int below 2**32. Raises `ValueError` or
+        `TypeError` for a name or an owner that can't be.
         """
         return self._lock(Lock, LockLogic, name, owner)
 
-    def get_fair_lock(self, name: Name, *, owner: int | None = None) -> FairLock:
+    def get_fair_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FairLock:
         """The fair lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
         return self._lock(FairLock, FairLockLogic, name, owner)
 
-    def get_read_write_lock(self, name: Name, *, owner: int | None = None) -> ReadWriteLock:
+    def get_read_write_lock(self, name: Name, *, owner: AnyOwner | None = None) -> ReadWriteLock:
         """The read-write lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
         return ReadWriteLock(
             self._lock(ReadLock, ReadLogic, name, owner), self._lock(WriteLock, WriteLogic, name, owner)
@@ -101,25 +103,25 @@ class Client:
         mapper = self._config.name_mapper
         return CountDownLatch(CountDownLatchLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
 
-    def get_fenced_lock(self, name: Name, *, owner: int | None = None) -> FencedLock:
+    def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
         """The lock of that name that gives fencing tokens. Doesn't talk to the server. `owner` as for `get_lock`."""
         return self._lock(FencedLock, FencedLockLogic, name, owner)
 
-    def get_non_reentrant_lock(self, name: Name, *, owner: int | None = None) -> NonReentrantLock:
+    def get_non_reentrant_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantLock:
         """The lock of that name that its holder can't take again. Doesn't talk to the server.
 
         `owner` as for `get_lock`.
         """
         return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
 
-    def get_non_reentrant_fair_lock(self, name: Name, *, owner: int | None = None) -> NonReentrantFairLock:
+    def get_non_reentrant_fair_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantFairLock:
         """The fair lock of that name that its holder can't take again. Doesn't talk to the server.
 
         `owner` as for `get_lock`.
         """
         return self._lock(NonReentrantFairLock, NonReentrantFairLockLogic, name, owner)
 
-    def get_spin_lock(self, name: Name, backoff: Backoff = USUAL, *, owner: int | None = None) -> SpinLock:
+    def get_spin_lock(self, name: Name, backoff: Backoff = USUAL, *, owner: AnyOwner | None = None) -> SpinLock:
         """The lock of that name that is waited for by asking again and again. Doesn't talk to the server.
 
         `backoff` says how long to pause between two tries: an `ExponentialBackoff` (the usual one when none is
@@ -165,11 +167,11 @@ class Client:
         return f"<pyredisson.Client {self.id} at {self._engine.node.address}>"
 
     def _lock(
-        self, face: type[AnyLock], logic: Callable[[Shared, bytes], LockLogic], name: Name, owner: int | None
+        self, face: type[AnyLock], logic: Callable[[Shared, bytes], LockLogic], name: Name, owner: AnyOwner | None
     ) -> AnyLock:
         mapper = self._config.name_mapper
         made = logic(self._shared, key_of(name, mapper))
-        return face(made, self._callers, owner_id_of(owner), given_name(name, mapper))
+        return face(made, self._callers, explicit_owner(self._shared, owner), given_name(name, mapper))
 
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
         self._callers.begin(engine.shared)

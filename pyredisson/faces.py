@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 
 from pyredisson.durations import Duration, lease_ms, seconds
+from pyredisson.logic.holds import Owner
 from pyredisson.logic.permit_acquire import ID_BYTES, MOST_AT_ONCE
-from pyredisson.logic.shared import FIRST_OWN_ID
+from pyredisson.logic.shared import Shared
+from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner
 
 MOST_PERMITS = 2**31 - 1
 """What fits Java's `int`."""
@@ -36,22 +40,14 @@ def given_name(name: Name, mapper: Callable[[str], str] | None) -> Name | None:
     return name if mapper is not None or isinstance(name, bytes) else None
 
 
-def owner_id_of(owner: int | None) -> int | None:
-    """An explicit owner's id; None: the calling thread or task."""
+def explicit_owner(shared: Shared, owner: AnyOwner | None) -> Owner | None:
+    """The owner that a user gave, in one client; None: the calling thread or task. `TypeError`, `ValueError`."""
     if owner is None:
         return None
-    if type(owner) is not int:
-        raise TypeError(f"owner must be an int, not {type(owner).__name__}")
-    if not 0 <= owner < FIRST_OWN_ID:
-        raise ValueError(f"owner must be in 0 .. 2**32 - 1, not {owner}")
-    return owner
-
-
-def known_owner(owner_id: int) -> int:
-    """An owner's id that is asked about; `TypeError`."""
-    if type(owner_id) is not int:
-        raise TypeError(f"an owner's id is an int, not {type(owner_id).__name__}")
-    return owner_id
+    owner_id = id_of_owner(owner)
+    if type(owner) is int and owner >= FIRST_AUTOMATIC_ID:
+        raise ValueError(f"an int for owner must be in 0 .. 2**32 - 1, not {owner}")
+    return shared.explicit_owner(owner_id)
 
 
 def lease_of(lease_time: Duration | None) -> int | None:
@@ -122,6 +118,14 @@ def lease_of_permits(lease_time: Duration | None, renewed: bool) -> int | None:
     if renewed and lease_time is not None:
         raise ValueError("renew=True is for permits without a lease_time")
     return lease_of(lease_time)
+
+
+def warn_user(message: str) -> None:
+    """A `RuntimeWarning` at the line of the user's that called the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pyredisson."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def attach(error: BaseException, failure: BaseException) -> None:

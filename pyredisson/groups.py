@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from pyredisson.logic.group import GroupLogic, Party
+from pyredisson.logic.group import Party
 from pyredisson.logic.holds import Owner
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
+from pyredisson.owners import AnyOwner
 
 
 class Logic(Protocol):
@@ -42,15 +43,13 @@ AnyMember = TypeVar("AnyMember", bound=Member)
 
 
 class Group:
-    """Several locks as one, as both faces have it: how it is made, and what it can't do."""
+    """Several locks as one, as both faces have it: whose it is, and what it can't do."""
 
-    __slots__ = ("_locks", "_logic")
+    __slots__ = ()
 
-    _logic: GroupLogic
-
-    def __init__(self, logic: Callable[[Sequence[LockLogic]], GroupLogic], locks: Sequence[Member]) -> None:
-        self._locks = locks
-        self._logic = logic([lock._logic for lock in locks])
+    _locks: Sequence[Member]
+    _party: Party | None
+    """For whom every call is; None: for the members' owners, in the calling thread or task."""
 
     @property
     def name(self) -> NoReturn:
@@ -65,7 +64,7 @@ class Group:
         """Not for a group."""
         self.is_locked()
 
-    def is_held_by(self, owner_id: int) -> NoReturn:
+    def is_held_by(self, owner_id: AnyOwner) -> NoReturn:
         """Not for a group."""
         raise NotImplementedError("an owner has another id in each member's client: ask the members")
 
@@ -86,7 +85,7 @@ class Group:
         self.force_unlock()
 
     def _owner(self) -> Party:
-        return Party([lock._owner() for lock in self._locks])
+        return self._party or Party([lock._owner() for lock in self._locks])
 
     def __repr__(self) -> str:
         world = type(self).__module__.rpartition(".")[0]

@@ -8,13 +8,15 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from pyredisson._core import Level, Run
+from pyredisson.blocks import Block, leave_elsewhere
 from pyredisson.durations import Duration
 from pyredisson.errors import LockTimeoutError
-from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
+from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold
 from pyredisson.logic.holds import LOST, Hold, Owner, shown
 from pyredisson.logic.lock import LockLogic
+from pyredisson.owners import AnyOwner, id_of_owner
 from pyredisson.signals import ThreadSignal
 from pyredisson.threads import Callers, clock, run
 
@@ -26,8 +28,13 @@ AnyLockable = TypeVar("AnyLockable", bound="Lockable")
 class Lockable:
     """What can be locked: a lock, or a group of locks."""
 
-    __slots__ = ()
+    __slots__ = ("_block", "_callers", "_given", "_logic")
 
+    _block: Block | None
+    """The innermost block that was entered by `with` on this very object and not left yet."""
+    _callers: Callers
+    _given: Owner | None
+    """An explicit owner, of a group its first member's; None: the calling thread."""
     _logic: Logic
 
     def lock(self, lease_time: Duration | None = None) -> None:
@@ -63,7 +70,12 @@ class Lockable:
         return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
 
     def __enter__(self) -> Self:
-        self.lock()
+        owner = self._owner()
+        block = Block(owner, self._given or self._callers.local.owner)
+        _ = Run(self._logic.acquire, owner, None, None).result
+        # No call of a function: a signal could strike after it, or another thread come between.
+        block.outer = self._block
+        self._block = block
         return self
 
     def __exit__(
@@ -72,6 +84,13 @@ class Lockable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # No call of a function before the release, as in `__enter__`.
+        block = self._block
+        if block is not None and block.caller is (self._given or self._callers.local.owner):
+            self._block = block.outer
+        elif block is not None:
+            leave_elsewhere(self, self, error)
+            return
         if error is None:
             self.unlock()
             return
@@ -94,6 +113,10 @@ class Lockable:
     def _owner(self) -> Any:
         raise NotImplementedError
 
+    def _owned_by(self, owner: Any) -> Lockable:
+        """A handle of the same lock for that owner, whichever thread uses it."""
+        raise NotImplementedError
+
 
 class Lock(Lockable):
     """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
@@ -102,15 +125,16 @@ class Lock(Lockable):
     `lost` tells, and fencing tokens protect what must never see a late writer.
     """
 
-    __slots__ = ("_callers", "_logic", "_name", "_owner_id")
+    __slots__ = ("_name",)
 
     _logic: LockLogic
 
-    def __init__(self, logic: LockLogic, callers: Callers, owner: int | None, name: Name | None) -> None:
+    def __init__(self, logic: LockLogic, callers: Callers, owner: Owner | None, name: Name | None) -> None:
         self._logic = logic
         self._callers = callers
-        self._owner_id = owner
+        self._given = owner
         self._name = name
+        self._block = None
 
     @property
     def name(self) -> Name:
@@ -160,9 +184,9 @@ class Lock(Lockable):
 
     is_held_by_current_thread = is_held
 
-    def is_held_by(self, owner_id: int) -> bool:
-        """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return run(self._logic.hold_count, known_owner(owner_id)) > 0
+    def is_held_by(self, owner_id: AnyOwner) -> bool:
+        """Whether that owner holds it, through this client: what `get_lock` takes as `owner`, or any owner's id."""
+        return run(self._logic.hold_count, id_of_owner(owner_id)) > 0
 
     def get_hold_count(self) -> int:
         """How many holds the calling thread has; 0: none."""
@@ -185,17 +209,19 @@ class Lock(Lockable):
         return f"<pyredisson.{type(self).__name__} {shown(self._logic.key)!r}>"
 
     def _owner(self) -> Owner:
-        if self._owner_id is not None:
-            return self._logic.shared.given_owner(self._owner_id)
-        return self._callers.local.owner or self._callers.adopt()
+        return self._given or self._callers.local.owner or self._callers.adopt()
+
+    def _owned_by(self, owner: Owner) -> Lock:
+        return type(self)(self._logic, self._callers, owner, self._name)
 
 
 class Holding(Generic[AnyLockable]):
     """What `hold` gives: one hold as a context manager."""
 
-    __slots__ = ("_lease", "_lock", "_wait")
+    __slots__ = ("_block", "_lease", "_lock", "_wait")
 
     def __init__(self, lock: AnyLockable, wait: float | None, lease: int | None) -> None:
+        self._block: Block | None = None
         self._lock = lock
         self._wait = wait
         self._lease = lease
@@ -203,9 +229,13 @@ class Holding(Generic[AnyLockable]):
     def __enter__(self) -> AnyLockable:
         lock = self._lock
         owner = lock._owner()
+        block = Block(owner, lock._given or lock._callers.local.owner)
         deadline = None if self._wait is None else clock() + self._wait
         if not Run(lock._logic.acquire, owner, self._lease, deadline).result:
             raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
+        # As in `Lockable`.
+        block.outer = self._block
+        self._block = block
         return lock
 
     def __exit__(
@@ -214,7 +244,20 @@ class Holding(Generic[AnyLockable]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._lock.__exit__(kind, error, trace)
+        # As in `Lockable`.
+        block, lock = self._block, self._lock
+        if block is not None and block.caller is (lock._given or lock._callers.local.owner):
+            self._block = block.outer
+        elif block is not None:
+            leave_elsewhere(self, lock, error)
+            return
+        if error is None:
+            lock.unlock()
+            return
+        try:
+            lock.unlock()
+        except Exception as failure:  # noqa: BLE001
+            attach(error, failure)
 
 
 class Lost:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 
 from pyredisson._core import Run
 from pyredisson.groups import Group, members_of
 from pyredisson.lock import Lock, Lockable, Lost
 from pyredisson.logic.group import GroupHold, GroupLogic, Party
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.multi_lock import MultiLockLogic
 from pyredisson.logic.red_lock import RedLockLogic
 from pyredisson.threads import run
@@ -16,9 +18,19 @@ from pyredisson.threads import run
 class LockGroup(Group, Lockable):
     """Several locks as one. What has no meaning for a group raises `NotImplementedError`."""
 
-    __slots__ = ()
+    __slots__ = ("_locks", "_party")
 
     _logic: GroupLogic
+
+    def __init__(self, logic: Callable[[Sequence[LockLogic]], GroupLogic], locks: Sequence[Lock]) -> None:
+        self._locks = locks
+        self._party = None
+        self._logic = logic([lock._logic for lock in locks])
+        # With one member whose owner is the thread, so is the group's.
+        lead = next((lock for lock in locks if lock._given is None), locks[0])
+        self._callers = lead._callers
+        self._given = lead._given
+        self._block = None
 
     def unlock(self) -> None:
         """Gives back one hold of each member, whatever happens to the others.
@@ -51,6 +63,11 @@ class LockGroup(Group, Lockable):
     def lost(self) -> Lost:
         """Tells whether the calling thread's present hold is lost; may be given to other threads."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic)
+
+    def _owned_by(self, owner: Party) -> LockGroup:
+        other = copy.copy(self)
+        other._party = owner
+        return other
 
 
 class MultiLock(LockGroup):

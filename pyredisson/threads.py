@@ -45,6 +45,8 @@ class Callers:
     """Which owner the calling thread is; an owner's id is never given twice, unlike a thread's."""
 
     local: _Local
+    left_elsewhere = False
+    """Whether the user was warned of a block that another thread left than the one that entered it."""
 
     def begin(self, shared: Shared) -> None:
         """Nobody is an owner yet."""

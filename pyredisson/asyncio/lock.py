@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Union
 
+from redis.exceptions import RedisError
+
+from pyredisson._core import Level
 from pyredisson.aio import Callers
 from pyredisson.durations import Duration
-from pyredisson.errors import LockLostError, LockTimeoutError
-from pyredisson.faces import Name, attach, deadline_of, known_owner, lease_of, timeout_of, wait_of
+from pyredisson.errors import LockLostError, LockTimeoutError, RedissonError
+from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
 from pyredisson.groups import Logic, Prover
-from pyredisson.logic.group import GroupHold
-from pyredisson.logic.holds import LOST, Hold, Owner, shown
+from pyredisson.logic.group import GroupHold, GroupLogic
+from pyredisson.logic.holds import LOST, Hold, Owner, logger, shown
 from pyredisson.logic.lock import LockLogic
+from pyredisson.owners import AnyOwner, id_of_owner
 from pyredisson.signals import AioSignal
 from pyredisson.threads import clock
 
@@ -22,14 +27,22 @@ LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 AnyLock = TypeVar("AnyLock", bound="Lock")
 AnyLockable = TypeVar("AnyLockable", bound="Lockable")
 
+Scopes = dict["Scope", None]
+Entered = Union["Lockable", "Holding[Any]"]
+"""What `async with` is given."""
+
 
 class Lockable:
     """What can be locked: a lock, or a group of locks."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_callers", "_given", "_logic", "_scopes")
 
     _callers: Callers
+    _given: Owner | None
+    """An explicit owner, of a group its first member's; None: the calling task."""
     _logic: Logic
+    _scopes: Scopes | None
+    """The blocks that were entered by `async with` on this very object and not left yet, oldest first."""
 
     def lock(self, lease_time: Duration | None = None) -> Coroutine[Any, Any, None]:
         """Waits as long as it takes.
@@ -78,7 +91,7 @@ class Lockable:
         return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
 
     async def __aenter__(self) -> Self:
-        await self._enter(self._logic.place, None, None, cancel_on_lost=True)
+        await Scope(self, self, self._logic.place).enter(None, None, cancel_on_lost=True)
         return self
 
     async def __aexit__(
@@ -87,7 +100,7 @@ class Lockable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._leave(self._logic.place, error)
+        await leave(self, self, error)
 
     def on_lost(self, callback: LostCallback) -> LostCallback:
         """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
@@ -111,20 +124,6 @@ class Lockable:
     def _owner(self) -> Any:
         raise NotImplementedError
 
-    async def _enter(self, block: object, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
-        scope = Scope(self, block)
-        await scope.enter(wait, lease, cancel_on_lost=cancel_on_lost)
-        self._callers.current_blocks().append(scope)
-
-    async def _leave(self, block: object, error: BaseException | None) -> None:
-        scopes = self._callers.current_blocks()
-        for i in reversed(range(len(scopes))):
-            if scopes[i].block == block:
-                await scopes.pop(i).leave(error)
-                return
-        # Entered by another task, in the name of an explicit owner.
-        await self.unlock()
-
 
 class Lock(Lockable):
     """A reentrant lock on the server, shared with every process and with Java Redisson; FIFO it is not.
@@ -134,15 +133,16 @@ class Lock(Lockable):
     lease: `lost` tells, and fencing tokens protect what must never see a late writer.
     """
 
-    __slots__ = ("_callers", "_logic", "_name", "_owner_id")
+    __slots__ = ("_name",)
 
     _logic: LockLogic
 
-    def __init__(self, logic: LockLogic, callers: Callers, owner: int | None, name: Name | None) -> None:
+    def __init__(self, logic: LockLogic, callers: Callers, owner: Owner | None, name: Name | None) -> None:
         self._logic = logic
         self._callers = callers
-        self._owner_id = owner
+        self._given = owner
         self._name = name
+        self._scopes = None
 
     @property
     def name(self) -> Name:
@@ -167,9 +167,9 @@ class Lock(Lockable):
 
     is_held_by_current_thread = is_held
 
-    async def is_held_by(self, owner_id: int) -> bool:
-        """Whether the owner of that id (see `get_lock`) holds it, through this client."""
-        return await self._logic.hold_count(known_owner(owner_id)) > 0
+    async def is_held_by(self, owner_id: AnyOwner) -> bool:
+        """Whether that owner holds it, through this client: what `get_lock` takes as `owner`, or any owner's id."""
+        return await self._logic.hold_count(id_of_owner(owner_id)) > 0
 
     def get_hold_count(self) -> Coroutine[Any, Any, int]:
         """How many holds the calling task has; 0: none."""
@@ -192,24 +192,23 @@ class Lock(Lockable):
         return f"<pyredisson.asyncio.{type(self).__name__} {shown(self._logic.key)!r}>"
 
     def _owner(self) -> Owner:
-        if self._owner_id is not None:
-            return self._logic.shared.given_owner(self._owner_id)
-        return self._callers.current()
+        return self._given or self._callers.current()
 
 
 class Holding(Generic[AnyLockable]):
     """What `hold` gives: a context manager for any task, and as often as it likes."""
 
-    __slots__ = ("_cancel_on_lost", "_lease", "_lock", "_wait")
+    __slots__ = ("__weakref__", "_cancel_on_lost", "_lease", "_lock", "_scopes", "_wait")
 
     def __init__(self, lock: AnyLockable, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
+        self._scopes: Scopes | None = None
         self._lock = lock
         self._wait = wait
         self._lease = lease
         self._cancel_on_lost = cancel_on_lost
 
     async def __aenter__(self) -> AnyLockable:
-        await self._lock._enter(self, self._wait, self._lease, cancel_on_lost=self._cancel_on_lost)
+        await Scope(self._lock, self).enter(self._wait, self._lease, cancel_on_lost=self._cancel_on_lost)
         return self._lock
 
     async def __aexit__(
@@ -218,59 +217,146 @@ class Holding(Generic[AnyLockable]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._lock._leave(self, error)
+        await leave(self._lock, self, error)
 
 
 class Scope:
-    """One `async with` block around one hold: it ends its body when the hold is lost."""
+    """One `async with` block around one hold: it ends its body when the hold is lost.
 
-    __slots__ = ("_cancelled", "_cancelling", "_hold", "_lock", "_owner", "_task", "block")
+    It is known to the task that entered it, by the task's `blocks`, and to the object that `async with` was given,
+    by its `_scopes`; it refers to that object weakly, so that its end can be noticed.
+    """
 
-    def __init__(self, lock: Lockable, block: object) -> None:
-        self.block = block
-        """Which block it is of those that the task is in."""
-        self._lock = lock
-        self._owner = lock._owner()
+    __slots__ = (
+        "_callers",
+        "_cancelled",
+        "_cancelling",
+        "_collected",
+        "_entered",
+        "_explicit",
+        "_hold",
+        "_logic",
+        "_loop",
+        "_task",
+        "owner",
+        "place",
+        "task",
+    )
+
+    def __init__(self, lock: Lockable, entered: Entered, place: object = None) -> None:
+        """`place` is that of the lock where any of its handles may run the exit in the same task."""
+        self.place = place
+        self.owner = lock._owner()
+        self._entered = weakref.ref(entered)
+        self._explicit = lock._given is not None
+        self._callers = lock._callers
+        self._logic = lock._logic
+        self._collected: weakref.finalize[Any, Any] | None = None
         self._cancelled = False
         self._cancelling = 0
         self._hold: Hold | None = None
+        self.task: asyncio.Task[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
+        """Who is to be cancelled when the hold is lost."""
+
+    def of(self, entered: Entered) -> bool:
+        """Whether it was entered through that object."""
+        return self._entered() is entered
 
     async def enter(self, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
         """Takes the lock. Raises `LockTimeoutError` when it isn't had in `wait` seconds."""
-        logic = self._lock._logic
+        logic = self._logic
+        self.task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
         deadline = None if wait is None else clock() + wait
-        if not await logic.acquire(self._owner, lease, deadline):
-            raise LockTimeoutError(f"{logic.named(self._owner)} was not had in {wait:g} s")
+        if not await logic.acquire(self.owner, lease, deadline):
+            raise LockTimeoutError(f"{logic.named(self.owner)} was not had in {wait:g} s")
         if cancel_on_lost:
-            self._task = asyncio.current_task()
+            self._task = self.task
             self._cancelling = 0 if self._task is None else self._task.cancelling()
-            self._hold = logic.hold_of(self._owner.id)
+            self._hold = logic.hold_of(self.owner.id)
             if self._hold is not None:
                 self._hold.listen(self._ended)
+        self._callers.current_blocks().append(self)
+        if (entered := self._entered()) is not None:
+            if entered._scopes is None:
+                entered._scopes = {}
+            entered._scopes[self] = None
 
     async def leave(self, error: BaseException | None) -> None:
         """Gives the lock back, after a body that ended with `error`."""
-        logic = self._lock._logic
+        logic = self._logic
         task, self._task = self._task, None
-        if self._hold is not None:
-            self._hold.unlisten(self._ended)
+        self._close()
         ours = False
-        if self._cancelled and task is not None:
+        if self._cancelled and task is not None and task is asyncio.current_task():
             # As asyncio.timeout: the cancellation is ours alone if nobody else asked for one.
             ours = task.uncancel() <= self._cancelling
         try:
-            await logic.release(self._owner, logic.hold_of(self._owner.id))
+            await logic.release(self.owner, logic.hold_of(self.owner.id))
         except asyncio.CancelledError:
             if ours and self._hold is not None:
                 # The body ended before it could be cancelled.
-                raise LockLostError(logic.loss_of(self._owner, self._hold)) from None
+                raise LockLostError(logic.loss_of(self.owner, self._hold)) from None
             raise
         except Exception as failure:
             if error is None or (ours and isinstance(error, asyncio.CancelledError)):
                 raise
             # The body's own exception is what the user must see.
             attach(error, failure)
+
+    def orphaned(self) -> None:
+        """The task that entered has ended: nobody can leave the block once the object is gone that was entered."""
+        # It may have the object in its result, which nobody could collect then.
+        self.task = self._task = None
+        if self._explicit:
+            # Any task may release the lock in the name of that owner.
+            return
+        if (entered := self._entered()) is None:
+            self._give_back()
+        else:
+            self._collected = weakref.finalize(entered, self._abandoned)
+            self._collected.atexit = False
+
+    def _close(self) -> None:
+        if self._hold is not None:
+            self._hold.unlisten(self._ended)
+        if self._collected is not None:
+            self._collected.detach()
+        blocks = self._callers.blocks.get(self.task)
+        if blocks is not None and self in blocks:
+            blocks.remove(self)
+        if (entered := self._entered()) is not None and entered._scopes is not None:
+            entered._scopes.pop(self, None)
+
+    def _abandoned(self) -> None:
+        # The garbage collector may call from any thread, on any line.
+        try:
+            self._loop.call_soon_threadsafe(self._give_back)
+        except RuntimeError:
+            # That loop is closed: the client's threads do it.
+            self._logic.shared.notify(self._settle)
+
+    def _give_back(self) -> None:
+        self._close()
+        if self._logic.hold_of(self.owner.id) is not None:
+            what = self._logic.named(self.owner)
+            logger.warning("%s is released: the task that entered it has ended, and nobody can leave the block", what)
+            self._logic.shared.runtime.spawn(self._release)
+
+    async def _release(self) -> None:
+        try:
+            await self._logic.release(self.owner, self._logic.hold_of(self.owner.id))
+        except (RedissonError, RedisError) as error:
+            logger.info("releasing a block that was abandoned: %s", error)
+
+    def _settle(self) -> None:
+        self._close()
+        logic, hold = self._logic, self._logic.hold_of(self.owner.id)
+        if isinstance(logic, GroupLogic):
+            logic.settle(self.owner, hold)
+        elif isinstance(logic, LockLogic) and hold is not None:
+            logic.settle(self.owner, hold, Level())
 
     def _ended(self, hold: Hold) -> None:
         task = self._task
@@ -281,8 +367,34 @@ class Scope:
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled:
-            self._cancelled = True
-            self._task.cancel()
+            # False of a task that has ended: another one will leave the block.
+            self._cancelled = self._task.cancel()
+
+
+async def leave(lock: Lockable, entered: Entered, error: BaseException | None) -> None:
+    """Leaves the block that this exit of `entered` belongs to, whichever task runs it.
+
+    That is the calling task's latest one; if it has none here, the oldest one of another task that holds the lock:
+    of an exclusive lock, only the youngest owner's hold isn't lost.
+    """
+    mine = lock._callers.blocks.get(asyncio.current_task(), ())
+    scope = next((scope for scope in reversed(mine) if scope.of(entered)), None)
+    if scope is None and entered is lock:
+        place = lock._logic.place
+        scope = next((scope for scope in reversed(mine) if scope.place == place), None)
+    if scope is None and entered._scopes:
+        others = list(entered._scopes)
+        holding = (other for other in others if lock._logic.hold_of(other.owner.id) is not None)
+        scope = next(holding, others[0])
+    if scope is not None:
+        await scope.leave(error)
+        return
+    try:
+        await lock.unlock()
+    except Exception as failure:
+        if error is None:
+            raise
+        attach(error, failure)
 
 
 class Lost:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from pyredisson.asyncio.lock import Lock, Lockable, Lost
 from pyredisson.groups import Group, members_of
 from pyredisson.logic.group import GroupLogic
+from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.multi_lock import MultiLockLogic
 from pyredisson.logic.red_lock import RedLockLogic
 
@@ -15,13 +16,19 @@ from pyredisson.logic.red_lock import RedLockLogic
 class LockGroup(Group, Lockable):
     """Several locks as one. What has no meaning for a group raises `NotImplementedError`."""
 
-    __slots__ = ("_callers",)
+    __slots__ = ("_locks", "_party")
 
     _logic: GroupLogic
 
-    def __init__(self, logic: type[GroupLogic], locks: Sequence[Lock]) -> None:
-        super().__init__(logic, locks)
-        self._callers = locks[0]._callers
+    def __init__(self, logic: Callable[[Sequence[LockLogic]], GroupLogic], locks: Sequence[Lock]) -> None:
+        self._locks = locks
+        self._party = None
+        self._logic = logic([lock._logic for lock in locks])
+        # With one member whose owner is the task, so is the group's.
+        lead = next((lock for lock in locks if lock._given is None), locks[0])
+        self._callers = lead._callers
+        self._given = lead._given
+        self._scopes = None
 
     def is_held(self) -> Coroutine[Any, Any, bool]:
         """Whether the calling task holds the group: the servers say so and no lease has ended by our clock."""

@@ -51,6 +51,22 @@ class Overlap:
         """How often what the owner had, or may have got, was given back in the background."""
 
 
+class Renames:
+    """Numbers the new names of all explicit owners of a client, so that none is used twice."""
+
+    __slots__ = ("_numbers", "begun")
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self.begun = False
+        """Whether any of them was renamed."""
+
+    def next(self, prefix: str) -> bytes:
+        """A name that no owner had before."""
+        self.begun = True
+        return f"{prefix}:{next(self._numbers)}".encode()
+
+
 class Owner:
     """A thread, a task or an explicit id, and the name under which the server knows it.
 
@@ -58,20 +74,32 @@ class Owner:
     arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
     """
 
-    __slots__ = ("_prefix", "doubts", "id", "name", "overlap")
+    __slots__ = ("__weakref__", "_prefix", "_renames", "doubts", "id", "name", "overlap")
 
-    def __init__(self, client_id: str, owner_id: int) -> None:
+    def __init__(self, client_id: str, owner_id: int, renames: Renames | None = None) -> None:
+        """`renames` is for explicit owners, which are forgotten and made again."""
         self.id = owner_id
-        self._prefix = f"{client_id}:{owner_id}"
+        self._renames = renames
+        self.begin(client_id)
+
+    def begin(self, client_id: str) -> None:
+        """As an owner of that client that has done nothing yet; also after `fork`, where the client is a new one."""
+        self._prefix = f"{client_id}:{self.id}"
         self.doubts = 0
         """How often it was renamed."""
         self.name = self._prefix.encode()
+        if self._renames is not None and self._renames.begun:
+            # An owner of the same id may have been renamed, and forgotten: its names must not be used again.
+            self.name = self._renames.next(self._prefix)
         self.overlap = Overlap()
 
     def rename(self) -> None:
         """From now on this owner takes locks under a new name; holds that it has keep theirs."""
         self.doubts += 1
-        self.name = f"{self._prefix}:{self.doubts}".encode()
+        if self._renames is not None:
+            self.name = self._renames.next(self._prefix)
+        else:
+            self.name = f"{self._prefix}:{self.doubts}".encode()
 
     def follow(self) -> None:
         """Has this call go on under the owner's present name."""
@@ -85,6 +113,7 @@ class Owner:
         """The same owner under names that no other call has, so that the server tells this call from others."""
         other = copy(self)
         other.doubts = 0
+        other._renames = None
         other._prefix = f"{self._prefix}.{next(_calls)}"
         other.name = other._prefix.encode()
         return other

@@ -7,19 +7,18 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
+from weakref import KeyedRef
 
 from pyredisson.config import Config
 from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
 from pyredisson.logic.fair_line import Line
-from pyredisson.logic.holds import ENDED, GIVEN_BACK, GONE, Hold, HoldKey, Holds, Owner
+from pyredisson.logic.holds import ENDED, GIVEN_BACK, GONE, Hold, HoldKey, Holds, Owner, Renames
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.once import Lanes
 from pyredisson.logic.watchdog import Loop, Watchdog
+from pyredisson.owners import FIRST_AUTOMATIC_ID
 from pyredisson.runtime import Runtime
-
-FIRST_OWN_ID = 2**32
-"""Owners' ids below this one are for the user to give (`owner=`)."""
 
 Callback = Callable[[], object]
 
@@ -56,6 +55,9 @@ class Shared:
         self._notify = notify
         self._say_last = say_last
         self._callbacks: dict[Hashable, tuple[Callback, ...]] = {}
+        self._renames = Renames()
+        self._explicit: dict[int, KeyedRef[int, Owner]] = {}
+        """Explicit owners that a handle, or a call that is under way, refers to."""
 
     def begin(self, runtime: Runtime, watchdog_runtime: Runtime, hub: Hub) -> None:
         """As a new client that owns nothing; also after `fork`, where what there was is the parent's."""
@@ -70,8 +72,11 @@ class Shared:
         self.hub = hub
         self.lines: dict[bytes, Line] = {}
         """Who waits for which fair lock."""
-        self._ids = itertools.count(FIRST_OWN_ID)
-        self._given: dict[int, Owner] = {}
+        self._ids = itertools.count(FIRST_AUTOMATIC_ID)
+        for reference in list(self._explicit.values()):
+            # Its handles go on in the child.
+            if (owner := reference()) is not None:
+                owner.begin(self.id)
         self.group_holds: dict[Hashable, dict[Any, None]] = {}
         """Of groups whose first member is ours, by the group's place and its party's id; the innermost is the last."""
         self.lost_groups: deque[Hashable] = deque()
@@ -83,9 +88,26 @@ class Shared:
         """An owner whose id was never given before."""
         return Owner(self.id, next(self._ids))
 
-    def given_owner(self, owner_id: int) -> Owner:
-        """The owner of an id that the user chose."""
-        return self._given.get(owner_id) or self._given.setdefault(owner_id, Owner(self.id, owner_id))
+    def explicit_owner(self, owner_id: int) -> Owner:
+        """The owner of an id that the user chose. It is forgotten when nothing refers to it any more."""
+        known = self._explicit
+        while True:
+            made = Owner(self.id, owner_id, self._renames)
+            reference = known.setdefault(owner_id, KeyedRef(made, self._forget, owner_id))
+            owner = reference()
+            if owner is not None:
+                return owner
+            self._forget(reference)
+
+    def _forget(self, dead: KeyedRef[int, Owner]) -> None:
+        known, owner_id = self._explicit, dead.key
+        # No call of a function: another thread may be making the same owner anew.
+        if owner_id in known and known[owner_id] is dead:
+            del known[owner_id]
+
+    def notify(self, callback: Callback) -> None:
+        """Has something done on a thread that nobody waits for; may be called from anywhere."""
+        self._notify(callback)
 
     def repair(self, payload: bytes) -> None:
         """Has the watchdog repeat an idempotent command until it has run; a closed client says it once."""

@@ -117,6 +117,52 @@ def test_interrupts_at_random_moments_leave_no_hold_behind(
     assert user.wait() == 0
 
 
+ENTER_AND_LEAVE = (
+    PRELUDE
+    + """
+client = pyredisson.connect(url, timeout=5)
+lock = client.get_lock("a")
+scopes = [lock, lock.hold(wait_time=5)]
+first = {code.co_name + ":" + str(code.co_firstlineno) for code in
+         (pyredisson.Lock.__exit__.__code__, type(scopes[1]).__exit__.__code__, pyredisson.Lock.unlock.__code__)}
+kept, interrupts = [], 0
+for turn in range(int(sys.argv[3])):
+    scope = scopes[turn % 2]
+    try:
+        try:
+            alarm(3.5e-4)
+            with scope:
+                pass
+        finally:
+            quiet()
+    except KeyboardInterrupt as error:
+        where = inside(error)
+        interrupts += where is not None
+        # A signal that comes at the very first instruction of a call comes before the call.
+        if lock._logic.hold_of(lock._owner().id) is not None and where not in first:
+            kept.append(f"interrupted in {where}")
+        while lock._logic.hold_of(lock._owner().id) is not None:
+            lock.unlock()
+        if where not in first and any(each._block is not None for each in scopes):
+            kept.append(f"a block after {where}")
+        for each in scopes:
+            each._block = None
+print(json.dumps({"interrupts": interrupts, "kept": kept}))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_interrupted_blocks_leave_no_hold_behind(
+    server: Server, admin: Redis, child: Callable[..., Child], seed: int
+) -> None:
+    told: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).hear(40) or "{}")
+    assert told, "the child failed"
+    assert told["interrupts"] > 50
+    assert told["kept"] == []
+
+
 ASK_AND_BE_ANSWERED = (
     PRELUDE
     + """

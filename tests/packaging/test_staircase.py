@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
     {"_core", "lua", "version"},
-    {"errors", "fresh_error", "scripts", "durations", "backoff", "addresses", "redisson_yaml", "config"},
+    {"errors", "fresh_error", "scripts", "durations", "backoff", "owners", "addresses", "redisson_yaml", "config"},
     {"runtime", "signals", "thread_start"},
     {"logic"},
     {"wire"},
     {"threads", "aio"},
-    {"faces", "engine", "groups"},
+    {"faces", "blocks", "engine", "groups"},
     {
         "client",
         "lock",
@@ -45,6 +45,7 @@ BESIDE = {
     ("config", "redisson_yaml"),
     ("scripts", "errors"),
     ("aio", "threads"),  # the watchdog of the asyncio world turns in a thread
+    ("blocks", "faces"),
     ("engine", "faces"),
     ("asyncio", "client"),
     ("client", "count_down_latch"),

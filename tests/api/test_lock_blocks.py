@@ -1,0 +1,411 @@
+"""A `with` block is left by the owner that entered it, whichever thread or task runs its exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson.testing import Server
+
+from .worlds import PATIENCE, Behind, World
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "lock": lambda client: client.get_lock("orders"),
+    "fair": lambda client: client.get_fair_lock("orders"),
+    "read": lambda client: client.get_read_write_lock("orders").read_lock(),
+    "write": lambda client: client.get_read_write_lock("orders").write_lock(),
+    "fenced": lambda client: client.get_fenced_lock("orders"),
+    "spin": lambda client: client.get_spin_lock("orders"),
+    "non-reentrant": lambda client: client.get_non_reentrant_lock("orders"),
+    "multi": lambda client: client.get_multi_lock(client.get_lock("orders"), client.get_lock("stock")),
+    "red": lambda client: client.get_red_lock(client.get_lock("orders")),
+    "partly explicit": lambda client: client.get_multi_lock(
+        client.get_lock("orders", owner=1), client.get_lock("stock")
+    ),
+}
+HELD = ("orders", "stock")
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+entered_by = pytest.mark.parametrize(
+    "enter", [lambda lock: lock, lambda lock: lock.hold(wait_time=5)], ids=["with", "hold"]
+)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[pyredisson.Client]:
+    with pyredisson.connect(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def pools() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
+    """Threads on which requests begin, and others on which they end."""
+    with ThreadPoolExecutor(16) as first, ThreadPoolExecutor(16) as second:
+        yield first, second
+
+
+@contextlib.contextmanager
+def dependency(scope: Any) -> Iterator[None]:
+    """As a web framework's, which runs entry and exit on whichever thread of its pool is idle."""
+    with scope:
+        yield
+
+
+class TestThreads:
+    @kinds
+    @entered_by
+    def test_left_on_another_thread(
+        self,
+        client: pyredisson.Client,
+        pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor],
+        behind: Behind,
+        kind: str,
+        enter: Callable[[Any], Any],
+    ) -> None:
+        first, second = pools
+        block = dependency(enter(KINDS[kind](client)))
+        first.submit(block.__enter__).result(PATIENCE)
+        assert behind.redis.exists("orders")
+        with pytest.warns(RuntimeWarning, match=r"owner=pyredisson.new_owner\(\)"):
+            second.submit(block.__exit__, None, None, None).result(PATIENCE)
+        assert not behind.redis.exists(*HELD)
+
+    def test_one_warning_for_each_client(
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor]
+    ) -> None:
+        first, second = pools
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                block = dependency(client.get_lock("orders"))
+                first.submit(block.__enter__).result(PATIENCE)
+                second.submit(block.__exit__, None, None, None).result(PATIENCE)
+        [warning] = caught
+        assert warning.filename == __file__
+
+    def test_requests_that_share_a_pool(
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], behind: Behind
+    ) -> None:
+        """Each block is left, and nothing raised; but threads of the pool are no owners to rely on."""
+        with pytest.warns(RuntimeWarning, match="another"):
+            serve(pools, lambda: client.get_lock("orders"), lambda: None)
+        assert not behind.redis.exists("orders")
+
+    def test_requests_with_owners_of_their_own(
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], behind: Behind
+    ) -> None:
+        account = {"balance": 0}
+
+        def update() -> None:
+            balance = account["balance"]
+            time.sleep(0.001)
+            account["balance"] = balance + 1
+
+        serve(pools, lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
+        assert account == {"balance": 60}
+        assert not behind.redis.exists("orders")
+
+    def test_two_blocks_of_one_request(
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], behind: Behind
+    ) -> None:
+        first, second = pools
+        owner = pyredisson.new_owner()
+        outer = dependency(client.get_lock("orders", owner=owner))
+        inner = dependency(client.get_lock("orders", owner=owner).hold(wait_time=1))
+        first.submit(outer.__enter__).result(PATIENCE)
+        second.submit(inner.__enter__).result(PATIENCE)
+        assert client.get_lock("orders", owner=owner).get_hold_count() == 2
+        first.submit(inner.__exit__, None, None, None).result(PATIENCE)
+        second.submit(outer.__exit__, None, None, None).result(PATIENCE)
+        assert not behind.redis.exists("orders")
+
+    def test_one_handle_of_many_threads(self, client: pyredisson.Client, behind: Behind) -> None:
+        """Each thread leaves its own block, in whatever order they end."""
+        lock = client.get_read_write_lock("orders").read_lock()
+        inside = threading.Barrier(9)
+        leave = [threading.Event() for _ in range(8)]
+
+        def read(mine: threading.Event) -> int:
+            with lock:
+                inside.wait(PATIENCE)
+                assert mine.wait(PATIENCE)
+                return lock.get_hold_count()
+
+        with ThreadPoolExecutor(8) as pool:
+            readers = [pool.submit(read, mine) for mine in leave]
+            inside.wait(PATIENCE)
+            for i in (3, 7, 0, 5, 1, 6, 4, 2):
+                leave[i].set()
+                assert readers[i].result(PATIENCE) == 1
+        assert not behind.redis.exists("orders")
+        # The latest one's exit was not the last: nothing is kept of the others.
+        assert lock._block is None
+
+    def test_nested_blocks_of_one_handle(self, client: pyredisson.Client) -> None:
+        lock = client.get_lock("orders")
+        hold = lock.hold()
+        with lock, hold, lock, hold:
+            assert lock.get_hold_count() == 4
+        assert not lock.is_locked()
+
+    @pytest.mark.filterwarnings("ignore:.*left on another")
+    def test_a_lost_block_is_not_taken_for_a_later_one(
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor]
+    ) -> None:
+        """The exit of a block that was lost must not release the lock of who holds it now."""
+        lock = client.get_lock("orders")
+        first, second = pools
+        lost, later = dependency(lock), dependency(lock)
+        first.submit(lost.__enter__).result(PATIENCE)
+        lock.force_unlock()
+        with lock:
+            with pytest.raises(pyredisson.LockLostError):
+                second.submit(lost.__exit__, None, None, None).result(PATIENCE)
+            assert lock.is_held()
+        assert not lock.is_locked()
+        second.submit(later.__enter__).result(PATIENCE)
+        first.submit(later.__exit__, None, None, None).result(PATIENCE)
+        assert not lock.is_locked()
+
+    def test_an_exit_without_an_entry(self, client: pyredisson.Client) -> None:
+        lock = client.get_lock("orders")
+        with contextlib.ExitStack() as stack:
+            lock.lock()
+            stack.push(lock)
+        assert not lock.is_locked()
+
+    @pytest.mark.filterwarnings("ignore:.*left on another")
+    def test_the_bodys_exception_wins(
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor]
+    ) -> None:
+        lock = client.get_lock("orders")
+        block = dependency(lock)
+        pools[0].submit(block.__enter__).result(PATIENCE)
+        lock.force_unlock()
+        error = KeyError("mine")
+        assert not pools[1].submit(block.__exit__, KeyError, error, None).result(PATIENCE)
+        assert any("LockLostError" in note for note in error.__notes__)
+
+
+def serve(
+    pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], lock: Callable[[], Any], work: Callable[[], None]
+) -> None:
+    """60 requests, 6 at a time; each enters, works and leaves on threads of the pools that others use as well."""
+    first, second = pools
+
+    def request() -> None:
+        block = dependency(lock())
+        first.submit(block.__enter__).result(PATIENCE)
+        try:
+            second.submit(work).result(PATIENCE)
+        finally:
+            second.submit(block.__exit__, None, None, None).result(PATIENCE)
+
+    with ThreadPoolExecutor(6) as server:
+        for served in [server.submit(request) for _ in range(60)]:
+            served.result(60)
+
+
+@pytest.mark.asyncio
+class TestTasks:
+    @kinds
+    @entered_by
+    async def test_left_in_another_task(
+        self, tasks: World, behind: Behind, kind: str, enter: Callable[[Any], Any]
+    ) -> None:
+        """As the fixtures of pytest-asyncio are."""
+        lock = KINDS[kind](tasks.connect())
+
+        async def fixture() -> AsyncIterator[None]:
+            async with enter(lock):
+                yield
+
+        generator = fixture()
+        await asyncio.create_task(step(generator))
+        assert behind.redis.exists("orders")
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.create_task(step(generator))
+        assert not behind.redis.exists(*HELD)
+        assert not lock._scopes
+
+    async def test_its_own_block_first(self, tasks: World) -> None:
+        lock = tasks.connect().get_read_write_lock("orders").read_lock()
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def other() -> int:
+            async with lock:
+                entered.set()
+                await leave.wait()
+                return await lock.get_hold_count()
+
+        task = asyncio.create_task(other())
+        await entered.wait()
+        async with lock:
+            pass
+        leave.set()
+        assert await task == 1
+        assert not await lock.is_locked()
+
+    async def test_an_unfinished_generator(self, tasks: World, behind: Behind) -> None:
+        """The event loop closes it in a task of its own."""
+        lock = tasks.connect().get_lock("orders")
+
+        async def numbers() -> AsyncIterator[int]:
+            async with lock:
+                yield 1
+
+        async for _ in numbers():
+            break
+        gc.collect()
+        await tasks.until(lambda: not behind.redis.exists("orders"))
+
+    @entered_by
+    async def test_a_task_that_never_leaves(
+        self, tasks: World, behind: Behind, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = tasks.connect()
+
+        async def forget() -> None:
+            stack = contextlib.AsyncExitStack()
+            await stack.enter_async_context(enter(client.get_lock("orders")))
+
+        await asyncio.create_task(forget(), name="forgetful")
+        await tasks.until(lambda: not behind.redis.exists("orders"))
+        assert "nobody can leave" in caplog.text
+
+    @entered_by
+    async def test_a_task_that_has_ended_and_may_be_left_by_another(
+        self, tasks: World, behind: Behind, enter: Callable[[Any], Any]
+    ) -> None:
+        client = tasks.connect()
+        stack = contextlib.AsyncExitStack()
+
+        async def open_it() -> None:
+            await stack.enter_async_context(enter(client.get_lock("orders")))
+
+        await asyncio.create_task(open_it())
+        gc.collect()
+        await asyncio.sleep(0.05)
+        assert behind.redis.exists("orders")
+        await stack.aclose()
+        assert not behind.redis.exists("orders")
+
+    @entered_by
+    async def test_abandoned_after_its_task(
+        self, tasks: World, behind: Behind, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = tasks.connect()
+
+        async def open_it() -> contextlib.AsyncExitStack:
+            stack = contextlib.AsyncExitStack()
+            await stack.enter_async_context(enter(client.get_lock("orders")))
+            return stack
+
+        stack = await asyncio.create_task(open_it())
+        assert behind.redis.exists("orders")
+        del stack
+        await tasks.until(lambda: not behind.redis.exists("orders"))
+        assert "nobody can leave" in caplog.text
+
+    async def test_another_handle_of_the_same_task(self, tasks: World, behind: Behind) -> None:
+        """Handles of one name are the same lock."""
+        client = tasks.connect()
+        await client.get_lock("orders").__aenter__()
+        gc.collect()
+        assert await client.get_lock("orders").is_held()
+        await client.get_lock("orders").__aexit__(None, None, None)
+        assert not behind.redis.exists("orders")
+
+    async def test_explicit_owners_are_not_tied_to_a_task(self, tasks: World, behind: Behind) -> None:
+        client = tasks.connect()
+
+        async def enter() -> None:
+            await client.get_lock("orders", owner=7).__aenter__()
+
+        await asyncio.create_task(enter())
+        gc.collect()
+        await asyncio.sleep(0.05)
+        assert behind.redis.exists("orders")
+        await client.get_lock("orders", owner=7).unlock()
+        assert not behind.redis.exists("orders")
+
+    async def test_a_foreign_cancellation_stays_one(self, tasks: World) -> None:
+        """Of a block that was lost after its task had ended."""
+        lock = tasks.connect().get_lock("orders")
+        hold = lock.hold()
+
+        async def enter() -> None:
+            await hold.__aenter__()
+
+        await asyncio.create_task(enter())
+        await lock.force_unlock()
+
+        async def leave() -> None:
+            error = asyncio.CancelledError()
+            try:
+                raise error
+            except asyncio.CancelledError:
+                await hold.__aexit__(asyncio.CancelledError, error, None)
+                raise
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(leave())
+
+    async def test_a_lost_block_is_not_taken_for_a_later_one(self, tasks: World) -> None:
+        lock = tasks.connect().get_lock("orders")
+
+        async def open_it() -> None:
+            await lock.__aenter__()
+
+        await asyncio.create_task(open_it())
+        await lock.force_unlock()
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def later() -> None:
+            async with lock:
+                entered.set()
+                await leave.wait()
+                assert await lock.is_held()
+
+        task = asyncio.create_task(later())
+        await entered.wait()
+        with pytest.raises(pyredisson.LockLostError):
+            await lock.__aexit__(None, None, None)
+        leave.set()
+        await task
+
+
+async def step(generator: AsyncIterator[None]) -> None:
+    await anext(generator)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_abandoned_after_its_event_loop(server: Server, behind: Behind) -> None:
+    """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
+    client = pyredisson.asyncio.connect(server.url)
+
+    async def open_it() -> contextlib.AsyncExitStack:
+        stack = contextlib.AsyncExitStack()
+        await stack.enter_async_context(client.get_lock("orders"))
+        return stack
+
+    stack = asyncio.run(open_it())
+    assert behind.redis.exists("orders")
+    del stack
+    deadline = time.monotonic() + PATIENCE
+    while behind.redis.exists("orders"):
+        assert time.monotonic() < deadline, "it is still held"
+        time.sleep(0.01)
+    asyncio.run(client.close())
+    gc.collect()
