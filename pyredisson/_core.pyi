@@ -1,4 +1,4 @@
-"""Pure computation for the hot paths: slots, names, commands and the timer wheel."""
+"""The hot paths: slots, names, commands, the timer wheel and the round trip."""
 
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, final
@@ -194,11 +194,42 @@ class Run(Generic[_T]):
     def result(self) -> _T:
         """What the coroutine returns, or raises. RuntimeError if it suspends."""
 
-def exchange(descriptor: int, payload: bytes, buffer: bytearray, waits: int = 1) -> int:
-    """Sends all of `payload`, then receives what is there of the answer, at least a byte; returns how many.
+class Unsent(Exception):
+    """The socket failed before all of a command was sent, so nobody executes it. Its argument is the OSError."""
 
-    0: the other side has closed the connection. The kernel's own timeouts for that socket hold for each step; it
-    gives up when that for receiving is over `waits` times in a row. After each it looks for signals: one that came
-    between the two steps has interrupted neither. Raises OSError, and whatever a signal's handler raises; after both
-    it is unknown how much was sent.
+    args: tuple[OSError]
+
+class Idle:
+    """Knows when a socket was used, and whether the other side has closed it since."""
+
+    def __init__(self, descriptor: int) -> None: ...
+    def closed(self) -> bool:
+        """Whether the other side has closed it; False without looking if it was open less than 5 ms ago."""
+
+    def end(self) -> None:
+        """Nobody uses it any more: its number may soon be that of another one."""
+
+@final
+class Exchange(Idle):
+    """Round trips over one blocking socket, whose kernel timeouts for sending and receiving are short.
+
+    After each of those, and after a signal, it looks for signals: one that came between sending and receiving has
+    interrupted neither. The clock is read only then. BlockingIOError: the time is over. Raises OSError, and whatever a
+    signal's handler raises; after both it is unknown how much was sent. `Unsent`: certainly not all.
     """
+
+    def __init__(self, descriptor: int, buffer: bytearray, timeout: float) -> None:
+        """`timeout` is that of `call`, in seconds."""
+
+    def call(self, payload: bytes) -> int:
+        """Sends all of `payload`, one command, then receives what is there of the answer; how many bytes.
+
+        0: the other side has closed the connection after it was sent. `Unsent` also if it had closed it before, or
+        said something that nobody asked for; a socket used less than 5 ms ago isn't asked for that.
+        """
+
+    def send(self, payload: bytes, seconds: float) -> None:
+        """Sends several commands in that time. `Unsent`: nothing of them was sent."""
+
+    def receive(self, seconds: float) -> int:
+        """Receives what comes in that time, at least a byte; how many bytes. 0: the other side has closed it."""

@@ -125,6 +125,10 @@ class AioRuntime:
         pipeline = await self._connected()
         return await pipeline.submit(payload)
 
+    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+        pipeline = await self._connected()
+        return await pipeline.submit(payload), pipeline.server
+
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         pipeline = await self._connected()
         replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)

@@ -19,15 +19,19 @@ class Cut(Exception):
     Only between the wire and `logic.calls`, which turns it into another try or into `error`.
     """
 
-    def __init__(self, error: RedisError, *, sent: bool) -> None:
+    def __init__(self, error: RedisError, *, sent: bool, idle: bool = False, server: bytes | None = None) -> None:
         super().__init__(error)
         self.error = error
         self.sent = sent
         """Whether the server may have executed it, or may do so later."""
+        self.idle = idle
+        """The server had closed the connection before: another connection may serve at once."""
+        self.server = server
+        """The identity of the server to which it was sent; None where it isn't known."""
 
     def again(self) -> Cut:
         """The same for another caller: each raises an `error` of its own."""
-        twin = Cut(fresh(self.error), sent=self.sent)
+        twin = Cut(fresh(self.error), sent=self.sent, idle=self.idle, server=self.server)
         twin.__cause__ = self.__cause__
         return twin
 
@@ -55,6 +59,9 @@ class Runtime(Protocol):
         With `fresh`, over a connection made after every earlier `Cut`, and after the server dropped the
         connections that were cut: what they carried can't run any more once this command has run.
         """
+
+    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+        """As `send`; also gives the identity of the server that replied, None where it isn't known."""
 
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         """Several commands in one write; an error reply stands in the list, `Cut` is raised."""

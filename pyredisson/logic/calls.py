@@ -44,7 +44,7 @@ async def repeat(
     attempts: int,
     deadline: float | None = None,
     idempotent: bool = True,
-    none_after_cut: Reply = None,
+    if_done: Callable[[Reply], Reply] | None = None,
     on_doubt: Callable[[], None] | None = None,
 ) -> tuple[Reply, float]:
     """Sends a command again whose first try failed with `problem`; raises what Redis reported when it gives up.
@@ -55,11 +55,13 @@ async def repeat(
     answer in time is tried further only for a caller who named a deadline. One look at the
     outcome of a command that may have run is always taken, even when the caller's time is over: to say
     "not taken" of a lock that was taken would be a lie. A command that isn't `idempotent` is never sent
-    again once it may have run. `none_after_cut` is what a nil reply means when an earlier copy may have
-    run; `on_doubt` is called as soon as one may.
+    again once it may have run. `on_doubt` is called as soon as an earlier copy may have run; `if_done` tells what a
+    reply means then, if that copy went to the server that replies: another server knows nothing of it.
     """
     in_doubt = False
+    servers: set[bytes | None] = set()
     passing = 0
+    idle = False
     while True:
         delay = 0.0
         fresh = False
@@ -67,6 +69,8 @@ async def repeat(
             payload = as_eval(payload, flags=runtime.scripts.flags)
         else:
             first_doubt = isinstance(problem, Cut) and problem.sent and not in_doubt
+            if isinstance(problem, Cut) and problem.sent:
+                servers.add(problem.server)
             if first_doubt:
                 in_doubt = True
                 if on_doubt is not None:
@@ -76,7 +80,9 @@ async def repeat(
             elif not isinstance(problem, Cut) and not passes(problem):
                 raise problem
             fresh = isinstance(problem, Cut) or _code(problem) in ELSEWHERE
-            if not first_doubt:
+            if isinstance(problem, Cut) and problem.idle and not idle:
+                idle = True
+            elif not first_doubt:
                 # A server that is silent once more won't be asked for ever by someone who named no deadline.
                 silent = isinstance(problem, Cut) and isinstance(problem.error, TimeoutError)
                 if passing >= attempts or (silent and deadline is None):
@@ -89,11 +95,13 @@ async def repeat(
             await runtime.sleep(delay)
         sent_at = runtime.clock()
         try:
-            reply = await runtime.send(payload, fresh=fresh)
+            reply, server = await runtime.ask(payload, fresh=fresh)
         except (Cut, RedisError) as again:
             problem = again
             continue
-        return (none_after_cut if in_doubt and reply is None else reply), sent_at
+        if if_done is not None and servers and (server is None or not servers.isdisjoint((server, None))):
+            reply = if_done(reply)
+        return reply, sent_at
 
 
 def passes(error: RedisError) -> bool:

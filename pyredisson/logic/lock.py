@@ -393,8 +393,8 @@ class LockLogic:
                     payload,
                     problem,
                     attempts=shared.attempts,
-                    # An earlier copy has done it; that is what the caller asked for.
-                    none_after_cut=0 if count else 1,
+                    # An earlier copy may have given back the last hold; behind any other one is left.
+                    if_done=None if count else _given_back,
                     on_doubt=owner.rename,
                 )
             except RedisError as error:
@@ -482,3 +482,8 @@ class LockLogic:
 def _may_have_run(error: BaseException) -> bool:
     """Whether the command that ended with this error may have run; what Redis refuses has not."""
     return isinstance(error, InvalidResponse) or not isinstance(error, RedisError)
+
+
+def _given_back(reply: Reply) -> Reply:
+    """The reply to a release when an earlier copy may have done it."""
+    return 1 if reply is None else reply

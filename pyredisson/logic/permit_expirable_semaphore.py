@@ -155,11 +155,10 @@ class PermitExpirableSemaphoreLogic:
         if not ids:
             shared.check_open()
             return []
-        doubted = False
 
-        def doubt() -> None:
-            nonlocal doubted
-            doubted = True
+        def given_back(reply: Reply) -> Reply:
+            # All unknown after a doubt: an earlier copy has given them back.
+            return [] if reply and reply[0] == len(ids) else reply
 
         holds = self._holds_of(ids)
         try:
@@ -173,9 +172,8 @@ class PermitExpirableSemaphoreLogic:
             try:
                 reply = await runtime.send(payload)
             except (Cut, RedisError) as problem:
-                reply, _ = await calls.repeat(runtime, payload, problem, attempts=shared.attempts, on_doubt=doubt)
-            # All unknown after a doubt: an earlier copy has given them back.
-            gone = [] if not reply or (doubted and reply[0] == len(ids)) else reply[1:]
+                reply, _ = await calls.repeat(runtime, payload, problem, attempts=shared.attempts, if_done=given_back)
+            gone: list[bytes] = reply[1:]
             for hold in holds:
                 self._told(hold, gone)
             if not gone:

@@ -15,11 +15,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from errno import EBADF, ECONNRESET
 from math import ceil
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._core import exchange
+from pyredisson._core import Exchange, Unsent
 from pyredisson.errors import ClosedError
 from pyredisson.logic.calls import ELSEWHERE
 from pyredisson.runtime import Cut, Reply
@@ -39,7 +40,7 @@ class Connection:
     __slots__ = (
         "__weakref__",
         "_buffer",
-        "_descriptor",
+        "_exchange",
         "_fed",
         "_gets",
         "_node",
@@ -48,22 +49,23 @@ class Connection:
         "_send",
         "_socket",
         "_timeout",
-        "_waits",
         "closed",
         "peer",
         "secure",
+        "server",
     )
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._timeout = node.timeout
-        self._waits = ceil(node.timeout / LOOK)
         self._buffer = bytearray(BUFFER)
-        self._descriptor = -1
+        self._exchange = Exchange(-1, self._buffer, node.timeout)
         self._socket: socket.socket | None = None
         self.secure = node.config.ssl_context is not None
         self._one_at_a_time = threading.Lock()
         self.peer: Peer | None = None
+        self.server: bytes | None = None
+        """The identity of the server's process; None where it isn't known."""
         self.closed = True
         """Not open, or not to be used by anybody else."""
 
@@ -71,21 +73,26 @@ class Connection:
         """Connects and shakes hands; drops the node's suspects. Raises `Cut` or what the server objects to."""
         node = self._node
         suspects = list(node.suspects)
+        # One for all that it takes: several addresses, TLS, and a handshake that comes byte by byte.
+        deadline = time.monotonic() + node.connect_timeout
         try:
-            self._connect()
+            self._connect(deadline)
             greeting = Greeting(node.config, credentials(node), suspects)
-            welcome = greeting.read(self._exchange(greeting.payload, len(greeting)))
+            deadline = min(deadline, time.monotonic() + node.timeout)
+            welcome = greeting.read(self._ask(greeting.payload, len(greeting), deadline))
         except BaseException as error:
             self.close()
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise reported(error, node, "connecting to") from error
             # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
+            if isinstance(error, Unsent):
+                raise Cut(reported(error.args[0], node, "connecting to"), sent=False) from error
             if isinstance(error, OSError):
                 raise Cut(reported(error, node, "connecting to"), sent=False) from error
             if type(error) is ConnectionError:
                 raise Cut(error, sent=False) from error
             raise
-        self.peer = welcome.peer
+        self.peer, self.server = welcome.peer, welcome.server
         node.welcomed(welcome, suspects)
         self.closed = False
 
@@ -94,18 +101,16 @@ class Connection:
         # Until its reply is here, whatever happens: nobody else may use this connection.
         self.closed = True
         try:
-            if self.secure:
-                self._send_rest(payload, 0)
-                size = self._receive(self._buffer)
-            else:
-                size = exchange(self._descriptor, payload, self._buffer, self._waits)
+            size = self._call_securely(payload) if self.secure else self._exchange.call(payload)
             self._fed(self._buffer, 0, size)
             reply = self._gets()
             if reply is False:
                 if not size:
                     raise ConnectionError(f"{self._node.address} closed the connection")
-                reply = self._rest()
+                reply = self._rest(time.monotonic() + self._timeout)
             self.closed = False
+        except Unsent as unsent:
+            raise self._not_sent(unsent) from unsent
         except (OSError, RedisError) as error:
             raise self._cut(error) from error
         except BaseException:
@@ -120,11 +125,15 @@ class Connection:
         """Several commands in one write; error replies stand in the list."""
         self.closed = True
         try:
-            replies = self._exchange(b"".join(payloads), len(payloads))
+            if self._exchange.closed():
+                raise hung_up()
+            replies = self._ask(b"".join(payloads), len(payloads), time.monotonic() + self._timeout)
             self.closed = False
             for reply in replies:
                 self._judge(reply)
             return replies
+        except Unsent as unsent:
+            raise self._not_sent(unsent) from unsent
         except (OSError, RedisError) as error:
             raise self._cut(error) from error
         except BaseException:
@@ -171,9 +180,11 @@ class Connection:
 
     def shut(self) -> None:
         """Wakes a thread that waits in `receive`; it finds the connection closed."""
-        if self._socket is not None:
+        # Read once: another thread may close it meanwhile.
+        connection = self._socket
+        if connection is not None:
             try:
-                self._socket.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 # Not connected any more: who reads has noticed.
                 return
@@ -181,7 +192,7 @@ class Connection:
     def close(self) -> None:
         """Closes the socket, without a word to the server."""
         self.closed = True
-        self._descriptor = -1
+        self._exchange.end()
         connection, self._socket = self._socket, None
         if connection is not None:
             # TLS would say good-bye in `close`; a child after fork must not do so for its parent.
@@ -189,21 +200,19 @@ class Connection:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _connect(self) -> None:
-        node = self._node
-        config = node.config
+    def _connect(self, deadline: float) -> None:
+        config = self._node.config
         if config.path is not None:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket = connection
-            connection.settimeout(node.connect_timeout)
+            connection = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(left(deadline))
             connection.connect(config.path)
         else:
-            connection = socket.create_connection((config.host, config.port), node.connect_timeout)
-            self._socket = connection
+            connection = self._dial(config.host, config.port, deadline)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if config.socket_keepalive:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if config.ssl_context is not None:
+            connection.settimeout(left(deadline))
             connection = config.ssl_context.wrap_socket(
                 connection, server_hostname=config.server_hostname or config.host
             )
@@ -212,9 +221,25 @@ class Connection:
         parser = reader()
         self._fed = parser.feed
         self._gets = parser.gets
-        self._descriptor = connection.fileno()
+        self._exchange = Exchange(connection.fileno(), self._buffer, self._timeout)
         self._send = connection.send
         self._receive = connection.recv_into
+
+    def _dial(self, host: str, port: int, deadline: float) -> socket.socket:
+        """Connects to the first of the host's addresses that answers; a silent one takes a fair part of the time."""
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for rest in range(len(addresses), 0, -1):
+            family, kind, protocol, _, address = addresses[-rest]
+            connection = self._socket = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(left(deadline) / rest)
+                connection.connect(address)
+                return connection
+            except OSError:
+                if rest == 1:
+                    raise
+                connection.close()
+        raise OSError(f"{host} has no address")
 
     def _limit(self, connection: socket.socket) -> None:
         if self.secure:
@@ -222,40 +247,69 @@ class Connection:
             return
         # The kernel keeps the deadline: a socket with Python's own would poll before every call.
         connection.settimeout(None)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(self._timeout))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(self._timeout / self._waits))
+        look = timeval(self._timeout / ceil(self._timeout / LOOK))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, look)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
 
-    def _exchange(self, payload: bytes, count: int) -> list[Reply]:
-        self._send_rest(payload, 0)
+    def _ask(self, payload: bytes, count: int, deadline: float) -> list[Reply]:
+        """Several commands in one write, and their replies."""
+        if self.secure:
+            self._send_securely(payload, deadline)
+        else:
+            self._exchange.send(payload, left(deadline))
         replies = []
         for _ in range(count):
             reply = self._gets()
-            replies.append(self._rest() if reply is False else reply)
+            replies.append(self._rest(deadline) if reply is False else reply)
         return replies
 
-    def _send_rest(self, payload: bytes, sent: int) -> None:
-        with memoryview(payload) as view:
-            while sent < len(payload):
-                sent += self._send(view[sent:])
-
-    def _rest(self) -> Reply:
-        """The reply, of which some may have come: the deadline is one for all of it."""
-        deadline = time.monotonic() + self._timeout
+    def _rest(self, deadline: float) -> Reply:
+        """The reply, of which some may have come."""
         while True:
-            try:
-                size = self._receive(self._buffer)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                continue
+            size = self._receive_securely(deadline) if self.secure else self._exchange.receive(left(deadline))
             if not size:
                 raise ConnectionError(f"{self._node.address} closed the connection")
             self._fed(self._buffer, 0, size)
             reply = self._gets()
             if reply is not False:
                 return reply
-            if time.monotonic() > deadline:
-                raise BlockingIOError
+
+    def _call_securely(self, payload: bytes) -> int:
+        if self._exchange.closed():
+            raise hung_up()
+        deadline = time.monotonic() + self._timeout
+        try:
+            self._send_securely(payload, deadline)
+        except OSError as error:
+            # What TLS has not sent to its end, nobody can read.
+            raise Unsent(error) from error
+        return self._receive_securely(deadline)
+
+    def _send_securely(self, payload: bytes, deadline: float) -> None:
+        sent = 0
+        with memoryview(payload) as view:
+            while sent < len(payload):
+                self._bound(deadline)
+                sent += self._send(view[sent:])
+
+    def _receive_securely(self, deadline: float) -> int:
+        self._bound(deadline)
+        return self._receive(self._buffer)
+
+    def _bound(self, deadline: float) -> None:
+        """Bounds the next operation of a TLS socket."""
+        connection = self._socket
+        if connection is None:
+            raise OSError(EBADF, os.strerror(EBADF))
+        connection.settimeout(left(deadline))
+
+    def _not_sent(self, problem: Unsent) -> Cut:
+        """Nobody has executed it, and nobody will."""
+        self.close()
+        (error,) = problem.args
+        # A server that takes nothing more in is no better over another connection.
+        idle = not isinstance(error, (BlockingIOError, builtins.TimeoutError))
+        return Cut(reported(error, self._node, "sending to"), sent=False, idle=idle)
 
     def _cut(self, error: OSError | RedisError) -> Cut:
         if self._node.config.path is None or not isinstance(error, ConnectionError | builtins.ConnectionError):
@@ -263,8 +317,8 @@ class Connection:
         # Else the server itself has ended it: no network in between could still deliver what was sent.
         self.close()
         if isinstance(error, OSError):
-            return Cut(reported(error, self._node, "waiting for"), sent=True)
-        return Cut(error, sent=True)
+            return Cut(reported(error, self._node, "waiting for"), sent=True, server=self.server)
+        return Cut(error, sent=True, server=self.server)
 
 
 class Pool:
@@ -296,6 +350,9 @@ class Pool:
             connection = self._another()
         try:
             return connection.call(payload)
+        except Cut as cut:
+            if fresh or not cut.idle:
+                raise
         finally:
             if connection.closed:
                 self._end(connection)
@@ -303,19 +360,32 @@ class Pool:
                 self._idle.append(connection)
             if self._attention:
                 self._returned()
+        # The server has closed it while it lay idle.
+        return await self.send(payload, fresh=True)
+
+    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+        """As `send`, with the identity of the server that answered."""
+        connection = self._one(fresh=fresh)
+        try:
+            return connection.call(payload), connection.server
+        except Cut as cut:
+            if fresh or not cut.idle:
+                raise
+        finally:
+            self._back(connection)
+        return await self.ask(payload, fresh=True)
 
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""
         connection = self._one(fresh=fresh)
         try:
             return connection.call_all(payloads)
+        except Cut as cut:
+            if fresh or not cut.idle:
+                raise
         finally:
-            if connection.closed:
-                self._end(connection)
-            else:
-                self._idle.append(connection)
-            if self._attention:
-                self._returned()
+            self._back(connection)
+        return await self.send_all(payloads, fresh=True)
 
     def clear(self) -> None:
         """Closes what is idle."""
@@ -341,6 +411,14 @@ class Pool:
             return self._idle.pop()
         except IndexError:
             return self._another()
+
+    def _back(self, connection: Connection) -> None:
+        if connection.closed:
+            self._end(connection)
+        else:
+            self._idle.append(connection)
+        if self._attention:
+            self._returned()
 
     def _end(self, connection: Connection) -> None:
         self._all.discard(connection)
@@ -393,6 +471,19 @@ class Pool:
             self._waiting.popleft().set()
         except IndexError:
             return
+
+
+def left(deadline: float) -> float:
+    """Seconds until then, always more than none. TimeoutError: it has passed."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise builtins.TimeoutError("timed out")
+    return seconds
+
+
+def hung_up() -> Unsent:
+    """The server has closed the connection, and nothing was sent since."""
+    return Unsent(OSError(ECONNRESET, os.strerror(ECONNRESET)))
 
 
 def timeval(seconds: float) -> bytes:

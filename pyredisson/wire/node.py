@@ -46,8 +46,11 @@ class Node:
         if self.scripts.flags != welcome.flags:
             self.scripts.use(flags=welcome.flags)
         for peer in cleared:
-            if peer in self.suspects:
+            try:
                 self.suspects.remove(peer)
+            except ValueError:
+                # Another connection, made at the same time, had it dropped too.
+                continue
 
     @property
     def address(self) -> str:

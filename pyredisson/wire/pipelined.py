@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from pyredisson._core import Idle
 from pyredisson.errors import ClosedError
 from pyredisson.fresh_error import fresh
 from pyredisson.logic.calls import ELSEWHERE
@@ -31,6 +32,8 @@ class Pipeline(asyncio.BufferedProtocol):
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.peer: Peer | None = None
+        self.server: bytes | None = None
+        """The identity of the server's process; None where it isn't known."""
         self.usable = True
         """Whether new commands may go this way."""
         self.hear: Callable[[Reply], None] | None = None
@@ -41,6 +44,7 @@ class Pipeline(asyncio.BufferedProtocol):
         """Done when the event loop has closed the socket."""
         self.node = node
         self._transport: asyncio.Transport | None = None
+        self._socket = Idle(-1)
         self._open: deque[asyncio.Future[Reply]] = deque()
         self._unsent: list[bytes] = []
         self._lone = True
@@ -63,7 +67,7 @@ class Pipeline(asyncio.BufferedProtocol):
         """Sends a command with the others of this tick; at once if it seems to be the only one."""
         future: asyncio.Future[Reply] = self._create_future()
         waiting = self._open
-        if not waiting and self._lone:
+        if not waiting and self._lone and not self._socket.closed():
             waiting.append(future)
             try:
                 self._transport.write(payload)  # type: ignore[union-attr]
@@ -82,12 +86,30 @@ class Pipeline(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what has gathered."""
         if self._unsent and self._transport is not None:
+            if not self.usable or self._socket.closed():
+                self._turn_back()
+                return
             unsent, self._unsent = self._unsent, []
             try:
                 self._transport.write(b"".join(unsent))
             except RuntimeError as error:
                 self._unsent = unsent
                 self._refused(error)
+
+    def _turn_back(self) -> None:
+        """The server closed the connection while the loop was busy: what has gathered is not sent.
+
+        The replies to what was sent before may still be there to be read, and the end after them.
+        """
+        self.usable = False
+        error = ConnectionError(f"{self.node.address} closed the connection")
+        for _ in self._unsent:
+            future = self._open.pop()
+            if not future.done():
+                future.set_exception(Cut(fresh(error), sent=False, idle=True))
+        self._unsent.clear()
+        if self._open:
+            self.node.suspect(self.peer)
 
     def write(self, payload: bytes) -> None:
         """Sends without waiting for anything, for subscriptions; nothing once the connection has failed."""
@@ -109,6 +131,9 @@ class Pipeline(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No check of its class: uvloop's transports have the methods of asyncio.Transport without inheriting them.
         self._transport = cast(asyncio.Transport, transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            self._socket = Idle(connection.fileno())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view
@@ -142,6 +167,10 @@ class Pipeline(asyncio.BufferedProtocol):
         if not self.usable and not self._open and self._transport is not None:
             self._transport.close()
 
+    def eof_received(self) -> None:
+        # The transport drops what is written from now on.
+        self.usable = False
+
     def connection_lost(self, error: Exception | None) -> None:
         what = f"{self.node.address} closed the connection" if error is None else str(error)
         self._fail(ConnectionError(what))
@@ -154,6 +183,7 @@ class Pipeline(asyncio.BufferedProtocol):
 
     def _fail(self, error: RedisError) -> None:
         self.usable = False
+        self._socket.end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -165,7 +195,7 @@ class Pipeline(asyncio.BufferedProtocol):
         while self._open:
             future = self._open.pop()
             if not future.done():
-                future.set_exception(Cut(fresh(error), sent=unsent <= 0))
+                future.set_exception(Cut(fresh(error), sent=unsent <= 0, server=self.server))
             unsent -= 1
         if not self.lost.done():
             self.lost.set_result(error)
@@ -305,7 +335,7 @@ async def connect(node: Node) -> Pipeline:
         if type(error) is ConnectionError:
             raise Cut(error, sent=False) from error
         raise
-    pipeline.peer = welcome.peer
+    pipeline.peer, pipeline.server = welcome.peer, welcome.server
     node.welcomed(welcome, suspects)
     return pipeline
 

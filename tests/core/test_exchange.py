@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -13,7 +14,10 @@ from types import FrameType
 
 import pytest
 
-from pyredisson._core import exchange
+from pyredisson._core import Exchange, Idle, Unsent
+
+IDLE = 0.02
+"""Seconds after which a socket counts as idle, with the tick of the coarse clock."""
 
 
 @pytest.fixture
@@ -41,6 +45,11 @@ def on_alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
+def exchange(ours: socket.socket, payload: bytes, buffer: bytearray, timeout: float = 60) -> int:
+    """One round trip."""
+    return Exchange(ours.fileno(), buffer, timeout).call(payload)
+
+
 def limit(ours: socket.socket, option: int, seconds: float) -> None:
     ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, int(seconds * 1e6)))
 
@@ -58,7 +67,7 @@ def test_an_answer(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.sendall(b"+OK\r\n")
     buffer = bytearray(16)
-    assert exchange(ours.fileno(), b"PING", buffer) == 5
+    assert exchange(ours, b"PING", buffer) == 5
     assert buffer == b"+OK\r\n" + bytes(11)
     assert theirs.recv(16) == b"PING"
 
@@ -67,8 +76,8 @@ def test_no_more_than_there_is_room_for(pair: tuple[socket.socket, socket.socket
     ours, theirs = pair
     theirs.sendall(b"abcdef")
     buffer = bytearray(4)
-    assert exchange(ours.fileno(), b"x", buffer) == 4
-    assert exchange(ours.fileno(), b"y", buffer) == 2
+    assert exchange(ours, b"x", buffer) == 4
+    assert exchange(ours, b"y", buffer) == 2
     assert buffer == b"efcd"
 
 
@@ -85,7 +94,7 @@ def test_more_than_goes_at_once(pair: tuple[socket.socket, socket.socket]) -> No
 
     other = threading.Thread(target=answer)
     other.start()
-    assert exchange(ours.fileno(), payload, bytearray(1)) == 1
+    assert exchange(ours, payload, bytearray(1)) == 1
     other.join()
     assert heard == payload
 
@@ -93,34 +102,48 @@ def test_more_than_goes_at_once(pair: tuple[socket.socket, socket.socket]) -> No
 def test_the_other_side_has_closed(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.shutdown(socket.SHUT_WR)
-    assert exchange(ours.fileno(), b"x", bytearray(16)) == 0
+    assert exchange(ours, b"x", bytearray(16)) == 0
     theirs.close()
-    with pytest.raises(BrokenPipeError):
-        exchange(ours.fileno(), b"x", bytearray(16))
+    with pytest.raises(Unsent) as raised:
+        exchange(ours, b"x", bytearray(16))
+    assert isinstance(raised.value.args[0], BrokenPipeError)
 
 
 def test_no_socket() -> None:
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        exchange(-1, b"x", bytearray(16))
+    with pytest.raises(Unsent) as raised:
+        Exchange(-1, bytearray(16), 1).call(b"x")
+    assert raised.value.args[0].errno == errno.EBADF
+
+
+def test_a_socket_that_is_used_no_more(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Its number may be that of another one by now."""
+    ours, theirs = pair
+    trips = Exchange(ours.fileno(), bytearray(16), 1)
+    trips.end()
+    with pytest.raises(Unsent):
+        trips.call(b"x")
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
 
 
 @pytest.mark.parametrize("payload", ["x", bytearray(b"x"), None])
 def test_what_is_no_payload(pair: tuple[socket.socket, socket.socket], payload: object) -> None:
     with pytest.raises(TypeError):
-        exchange(pair[0].fileno(), payload, bytearray(16))  # type: ignore[arg-type]
+        exchange(pair[0], payload, bytearray(16))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("buffer", [b"x", None])
 def test_what_is_no_buffer(pair: tuple[socket.socket, socket.socket], buffer: object) -> None:
     with pytest.raises(TypeError):
-        exchange(pair[0].fileno(), b"x", buffer)  # type: ignore[arg-type]
+        exchange(pair[0], b"x", buffer)  # type: ignore[arg-type]
 
 
 def test_no_answer_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, _ = pair
     limit(ours, socket.SO_RCVTIMEO, 0.05)
     with pytest.raises(BlockingIOError):
-        exchange(ours.fileno(), b"x", bytearray(16))
+        exchange(ours, b"x", bytearray(16), 0.05)
 
 
 def test_an_answer_after_some_waits(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -129,7 +152,7 @@ def test_an_answer_after_some_waits(pair: tuple[socket.socket, socket.socket]) -
     limit(ours, socket.SO_RCVTIMEO, 0.02)
     late = threading.Timer(0.1, theirs.sendall, (b"+",))
     late.start()
-    assert exchange(ours.fileno(), b"x", bytearray(16), 500) == 1
+    assert exchange(ours, b"x", bytearray(16)) == 1
     assert theirs.recv(16) == b"x"
     late.join()
 
@@ -139,8 +162,8 @@ def test_no_answer_in_as_many_waits(pair: tuple[socket.socket, socket.socket]) -
     limit(ours, socket.SO_RCVTIMEO, 0.02)
     begun = time.monotonic()
     with pytest.raises(BlockingIOError):
-        exchange(ours.fileno(), b"x", bytearray(16), 5)
-    assert time.monotonic() - begun > 0.09
+        exchange(ours, b"x", bytearray(16), 0.1)
+    assert time.monotonic() - begun > 0.08
     assert theirs.recv(16) == b"x"
 
 
@@ -161,7 +184,7 @@ def test_a_signal_that_came_before_the_wait(pair: tuple[socket.socket, socket.so
     signal.pthread_sigmask(signal.SIG_BLOCK, others)
     try:
         with pytest.raises(KeyboardInterrupt):
-            exchange(ours.fileno(), b"x", bytearray(16), 500)
+            exchange(ours, b"x", bytearray(16))
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, others)
         signal.signal(signal.SIGUSR1, before)
@@ -172,8 +195,83 @@ def test_nobody_takes_it_in_time(pair: tuple[socket.socket, socket.socket]) -> N
     ours, _ = pair
     fill(ours)
     limit(ours, socket.SO_SNDTIMEO, 0.05)
+    with pytest.raises(Unsent) as raised:
+        exchange(ours, b"x", bytearray(16), 0.05)
+    assert isinstance(raised.value.args[0], BlockingIOError)
+
+
+def test_nobody_takes_all_of_it_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Part of a command is no command; of several, the first may be whole."""
+    ours, _ = pair
+    limit(ours, socket.SO_SNDTIMEO, 0.05)
+    payload = bytes(5_000_000)
+    with pytest.raises(Unsent):
+        exchange(ours, payload, bytearray(16), 0.05)
+
+
+def test_nobody_takes_all_of_several_commands_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = pair
+    limit(ours, socket.SO_SNDTIMEO, 0.05)
+    trips = Exchange(ours.fileno(), bytearray(16), 1)
     with pytest.raises(BlockingIOError):
-        exchange(ours.fileno(), b"x", bytearray(16))
+        trips.send(bytes(5_000_000), 0.05)
+    with pytest.raises(Unsent):
+        trips.send(b"x", 0.05)
+
+
+@pytest.mark.parametrize("said", [b"", b"+"])
+def test_what_happened_while_it_was_idle(pair: tuple[socket.socket, socket.socket], said: bytes) -> None:
+    """Nothing is sent where the other side has gone, or has said something that nobody asked for."""
+    ours, theirs = pair
+    trips = Exchange(ours.fileno(), bytearray(16), 1)
+    theirs.sendall(said or b"+")
+    assert trips.call(b"x") == 1
+    assert theirs.recv(16) == b"x"
+    if said:
+        theirs.sendall(said)
+    else:
+        theirs.shutdown(socket.SHUT_WR)
+    time.sleep(IDLE)
+    with pytest.raises(Unsent):
+        trips.call(b"x")
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(16)
+
+
+def test_a_socket_knows_when_the_other_side_has_closed_it(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    idle = Idle(ours.fileno())
+    assert not idle.closed()
+    time.sleep(IDLE)
+    assert not idle.closed()
+    # What can still be read doesn't hide it.
+    theirs.sendall(b"+")
+    theirs.close()
+    time.sleep(IDLE)
+    assert idle.closed()
+    assert idle.closed()
+
+
+@pytest.mark.parametrize("receiving", [True, False])
+def test_signals_do_not_stretch_the_time(
+    pair: tuple[socket.socket, socket.socket],
+    on_alarm: Callable[[Callable[[], object]], None],
+    receiving: bool,
+) -> None:
+    """Each starts the kernel's own timeout anew."""
+    ours, _ = pair
+    limit(ours, socket.SO_RCVTIMEO, 0.1)
+    limit(ours, socket.SO_SNDTIMEO, 0.1)
+    trips = Exchange(ours.fileno(), bytearray(16), 0.3)
+    on_alarm(lambda: None)
+    begun = time.monotonic()
+    with pytest.raises(BlockingIOError):
+        if receiving:
+            trips.receive(0.3)
+        else:
+            trips.call(b"x")
+    assert 0.28 < time.monotonic() - begun < 1
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -189,7 +287,7 @@ def test_a_signal_whose_handler_raises(
 
     on_alarm(strike)
     with pytest.raises(KeyboardInterrupt):
-        exchange(ours.fileno(), b"x", bytearray(16))
+        exchange(ours, b"x", bytearray(16))
 
 
 def test_a_signal_whose_handler_returns(
@@ -205,7 +303,7 @@ def test_a_signal_whose_handler_returns(
             theirs.sendall(b"+")
 
     on_alarm(strike)
-    assert exchange(ours.fileno(), b"x", bytearray(16)) == 1
+    assert exchange(ours, b"x", bytearray(16)) == 1
     assert len(strikes) >= 3
     theirs.setblocking(False)
     assert theirs.recv(16) == b"x"

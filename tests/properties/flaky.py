@@ -75,13 +75,16 @@ class Flaky:
         if fate is Fate.INTERRUPTED_BEFORE:
             raise Interrupted
         if fate in {Fate.NOT_SENT, Fate.REQUEST_LOST}:
-            raise Cut(ConnectionError("cut"), sent=fate is Fate.REQUEST_LOST)
+            raise Cut(ConnectionError("cut"), sent=fate is Fate.REQUEST_LOST, server=self._connection.server)
         reply = self.execute(payload)
         if fate is Fate.REPLY_LOST:
-            raise Cut(ConnectionError("cut"), sent=True)
+            raise Cut(ConnectionError("cut"), sent=True, server=self._connection.server)
         if fate is Fate.INTERRUPTED_AFTER:
             raise Interrupted
         return reply
+
+    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+        return await self.send(payload, fresh=fresh), self._connection.server
 
     def post(self, payload: bytes) -> None:
         self.copies.append(payload)

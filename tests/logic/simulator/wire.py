@@ -220,6 +220,9 @@ class SimRuntime:
             raise reply
         return reply
 
+    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+        return await self.send(payload, fresh=fresh), None
+
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         return await self._wire.exchange(payloads, fresh=fresh)
 

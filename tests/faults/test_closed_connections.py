@@ -1,0 +1,276 @@
+"""A connection that the server closed while nobody used it: what was never sent over it is not said to be done."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+import pyredisson
+from pyredisson._core import command
+from pyredisson.config import Config
+from pyredisson.runtime import Cut
+from pyredisson.testing import Proxy, Server
+from pyredisson.wire.node import Node
+from pyredisson.wire.pipelined import connect
+
+from .support import RELEASE, World, eventually, scripts_run
+
+pytestmark = pytest.mark.asyncio
+UNUSED = 0.02
+"""Seconds after which a connection counts as idle; the loop of an asyncio test is blocked meanwhile."""
+AT_ONCE = 0.4
+"""Seconds; a pause between two tries is at least 0.5."""
+
+Make = Callable[[Any], Any]
+KINDS: dict[str, Make] = {
+    "lock": lambda client: client.get_lock("a"),
+    "fair": lambda client: client.get_fair_lock("a"),
+    "fenced": lambda client: client.get_fenced_lock("a"),
+    "spin": lambda client: client.get_spin_lock("a"),
+    "non_reentrant": lambda client: client.get_non_reentrant_lock("a"),
+    "read": lambda client: client.get_read_write_lock("a").read_lock(),
+    "write": lambda client: client.get_read_write_lock("a").write_lock(),
+    "multi": lambda client: client.get_multi_lock(client.get_lock("a"), client.get_lock("b")),
+    "red": lambda client: client.get_red_lock(*map(client.get_lock, "abc")),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def make(request: pytest.FixtureRequest) -> Make:
+    """Each kind of lock, of a client."""
+    return KINDS[request.param]
+
+
+def hang_up(admin: Redis) -> None:
+    """The server closes all connections but this one; who waits for nothing doesn't notice."""
+    admin.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(UNUSED)
+
+
+def take_away(admin: Redis) -> None:
+    """All locks belong to another client now."""
+    admin.flushdb()
+    for name in "abc":
+        admin.hset(name, "another:1", 1)
+    hang_up(admin)
+
+
+async def test_a_lost_hold_is_not_released(world: World, server: Server, admin: Redis, make: Make) -> None:
+    lock = make(world.connect(server.url))
+    await world.do(lock.lock())
+    take_away(admin)
+    with pytest.raises(pyredisson.LockLostError):
+        await world.do(lock.unlock())
+    assert admin.hgetall("a") == {b"another:1": b"1"}
+
+
+async def test_a_lost_hold_is_not_released_over_tls(world: World, tls_server: Server) -> None:
+    """What is still unread there, a session ticket for instance, hides nothing."""
+    lock = world.connect(f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}").get_lock("a")
+    with tls_server.redis() as admin:
+        await world.do(lock.lock())
+        take_away(admin)
+        with pytest.raises(pyredisson.LockLostError):
+            await world.do(lock.unlock())
+        admin.flushdb()
+
+
+async def test_a_block_that_lost_its_lock_says_so(world: World, server: Server, admin: Redis) -> None:
+    lock = world.connect(server.url).get_lock("a")
+    with pytest.raises(pyredisson.LockLostError):
+        if world.threads:
+            with lock:
+                take_away(admin)
+        else:
+            async with lock:
+                take_away(admin)
+
+
+async def test_an_inner_hold_that_was_lost_is_not_released(world: World, server: Server, admin: Redis) -> None:
+    lock = world.connect(server.url).get_lock("a")
+    await world.do(lock.lock())
+    await world.do(lock.lock())
+    take_away(admin)
+    for _ in range(2):
+        with pytest.raises(pyredisson.LockLostError):
+            await world.do(lock.unlock())
+
+
+@pytest.mark.parametrize("kind", ["lock", "read", "fair"])
+async def test_a_server_that_restarted_empty(world: World, own_server: Server, kind: str) -> None:
+    lock = KINDS[kind](world.connect(own_server.url))
+    await world.do(lock.lock())
+    own_server.restart()
+    with pyredisson.connect(own_server.url) as other, other.get_lock("a"), pytest.raises(pyredisson.LockLostError):
+        await world.do(lock.unlock())
+
+
+async def test_a_server_that_closes_what_is_idle(world: World, own_server: Server) -> None:
+    client = world.connect(own_server.url)
+    lock = client.get_lock("a")
+    with own_server.redis() as admin:
+        admin.config_set("timeout", 1)
+        await world.do(lock.lock())
+        # The server looks now and then; on this thread, which the asyncio world's loop needs.
+        eventually(lambda: len(admin.client_list()) == 1)
+        time.sleep(UNUSED)
+        begun = time.monotonic()
+        await world.do(lock.unlock())
+        await world.do(lock.lock())
+        assert time.monotonic() - begun < AT_ONCE
+        eventually(lambda: len(admin.client_list()) == 1)
+        take_away(admin)
+        with pytest.raises(pyredisson.LockLostError):
+            await world.do(lock.unlock())
+
+
+async def test_a_closed_connection_costs_no_pause(world: World, server: Server, admin: Redis) -> None:
+    client = world.connect(server.url, retry_attempts=0)
+    lock = client.get_lock("a")
+    semaphore = client.get_semaphore("s")
+    await world.do(semaphore.try_set_permits(2))
+    for call in (lock.lock, lock.is_locked, lock.lock, lock.unlock, semaphore.acquire, semaphore.release, lock.unlock):
+        hang_up(admin)
+        begun = time.monotonic()
+        await world.do(call())
+        assert time.monotonic() - begun < AT_ONCE
+    assert not admin.exists("a")
+    assert admin.get("s") == b"2"
+
+
+async def test_a_renewal_over_a_closed_connection_is_no_trouble(
+    world: World, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The watchdog's connection is idle between two rounds."""
+    lock = world.connect(server.url, lock_watchdog_timeout=1.2).get_lock("a")
+    begun = scripts_run(admin)
+    await world.do(lock.lock())
+    for renewals in range(2, 5):
+        await world.until(functools.partial(lambda so_far: scripts_run(admin) - begun >= so_far, renewals))
+        await world.elsewhere(hang_up, admin)
+    assert not lock.lost.is_set()
+    assert not caplog.messages
+
+
+async def test_several_idle_connections_cost_one_try(server: Server, admin: Redis) -> None:
+    """They are likely to have ended together."""
+    with pyredisson.connect(server.url, retry_attempts=0) as client:
+        lock = client.get_lock("a")
+        pool: Any = client._engine.shared.runtime
+        connections = [pool._another() for _ in range(3)]
+        pool._idle.extend(connections)
+        hang_up(admin)
+        lock.lock()
+        assert len(pool._all) == 1
+
+
+async def test_a_permit_that_is_unknown_was_not_released(world: World, server: Server, admin: Redis) -> None:
+    semaphore = world.connect(server.url).get_permit_expirable_semaphore("p")
+    await world.do(semaphore.set_permits(2))
+    for _ in range(2):
+        hang_up(admin)
+        assert await world.do(semaphore.try_release("0" * 32)) is False
+    permit = await world.do(semaphore.acquire(0.001))
+    hang_up(admin)
+    with pytest.raises(pyredisson.PermitNotHeldError):
+        await world.do(semaphore.release(permit))
+
+
+@pytest.mark.parametrize("kind", ["lock", "write"])
+async def test_another_server_knows_nothing_of_an_earlier_copy(world: World, own_server: Server, kind: str) -> None:
+    """The release may have run, but the server that answers never had it."""
+    with Proxy(own_server.host, own_server.port) as proxy:
+        client = world.connect(proxy.url)
+        # An owner for this test and for what it starts.
+        lock = client.get_lock("a", owner=1)
+        if kind == "write":
+            lock = client.get_read_write_lock("a", owner=1).write_lock()
+        await world.do(lock.lock())
+        held = proxy.hold_request(b"EVALSHA")
+        releasing = world.start(lambda: unlock(world, lock))
+        await world.elsewhere(held.held.wait, 5)
+        await world.elsewhere(own_server.restart)
+        with pytest.raises(pyredisson.LockLostError):
+            await releasing.result()
+
+
+async def test_a_permit_on_another_server(world: World, own_server: Server) -> None:
+    with Proxy(own_server.host, own_server.port) as proxy:
+        semaphore = world.connect(proxy.url).get_permit_expirable_semaphore("p")
+        await world.do(semaphore.set_permits(1))
+        permit = await world.do(semaphore.acquire())
+        held = proxy.hold_request(b"EVALSHA")
+
+        async def release() -> Any:
+            return await world.do(semaphore.try_release(permit))
+
+        releasing = world.start(release)
+        await world.elsewhere(held.held.wait, 5)
+        await world.elsewhere(own_server.restart)
+        assert await releasing.result() is False
+
+
+async def test_who_may_not_ask_for_the_servers_identity_is_told_what_is_possible(world: World) -> None:
+    """INFO is refused: the earlier copy may have done it."""
+    with Server(users=("app on >secret ~* &* +@all -info",)) as server, Proxy(server.host, server.port) as proxy:
+        lock = world.connect(proxy.url, username="app", password="secret").get_lock("a", owner=1)
+        await world.do(lock.lock())
+        held = proxy.hold_request(b"EVALSHA")
+        releasing = world.start(lambda: unlock(world, lock))
+        await world.elsewhere(held.held.wait, 5)
+        await world.elsewhere(server.restart)
+        await releasing.result()
+
+
+async def test_an_inner_release_in_doubt_that_finds_nothing_is_a_loss(world: World, proxy: Proxy, admin: Redis) -> None:
+    """An earlier copy of it would have left the outer hold."""
+    lock = world.connect(proxy.url).get_lock("a")
+    await world.do(lock.lock())
+    await world.do(lock.lock())
+    admin.delete("a")
+    fault = proxy.cut_reply(RELEASE)
+    with pytest.raises(pyredisson.LockLostError):
+        await world.do(lock.unlock())
+    assert fault.happened.is_set()
+
+
+async def unlock(world: World, lock: Any) -> None:
+    await world.do(lock.unlock())
+
+
+class TestPipeline:
+    """What a busy event loop finds out before it writes."""
+
+    async def test_what_was_written_before_is_in_doubt_and_nothing_else(self, own_server: Server) -> None:
+        pipeline = await connect(Node(Config.of(own_server.url)))
+        assert pipeline.server is not None
+        own_server.pause()
+        before = pipeline.submit(command(b"PING"))
+        await asyncio.sleep(0)
+        own_server.kill()
+        time.sleep(UNUSED)
+        after = [pipeline.submit(command(b"PING")) for _ in range(2)]
+        outcomes: list[Any] = await asyncio.gather(before, *after, return_exceptions=True)
+        assert [(cut.sent, cut.idle) for cut in outcomes] == [(True, False), (False, True), (False, True)]
+        assert outcomes[0].server == pipeline.server
+
+    async def test_what_was_answered_is_still_read(self, server: Server, admin: Redis) -> None:
+        pipeline = await connect(Node(Config.of(server.url)))
+        before = pipeline.submit(command(b"SET", b"a", 1))
+        eventually(lambda: admin.get("a") == b"1")
+        hang_up(admin)
+        after = pipeline.submit(command(b"SET", b"a", 2))
+        pipeline.flush()
+        assert await before == b"OK"
+        with pytest.raises(Cut) as raised:
+            await after
+        assert not raised.value.sent
+        assert isinstance(raised.value.error, ConnectionError)
+        assert admin.get("a") == b"1"
