@@ -113,8 +113,9 @@ def enter(dict table not None, HoldFields hold not None, Call call not None):
 
 def replace(dict table not None, HoldFields hold not None):
     """Takes a hold out of the table, if it is there; a lost one below it stays, until its owner gives it back."""
+    cdef HoldFields under = hold.under
     if table.get(hold.key) is hold:
-        if hold.under is None:
+        if under is None or not under.count:
             del table[hold.key]
         else:
-            table[hold.key] = hold.under
+            table[hold.key] = under

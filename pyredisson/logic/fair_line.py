@@ -12,7 +12,7 @@ from pyredisson.runtime import Signal
 class Turn(Owner):
     """An owner during one acquire. It keeps its name, by which it has its place in the queue, whatever is in doubt."""
 
-    __slots__ = ("asked", "channel", "freed", "left", "look", "owner", "seen")
+    __slots__ = ("asked", "channel", "freed", "joined", "left", "look", "owner", "seen")
 
     def __init__(self, owner: Owner) -> None:
         self.id = owner.id
@@ -24,6 +24,8 @@ class Turn(Owner):
         self.seen = 0
         """How often that channel had called when the acquire was sent."""
         self.freed: Signal | None = None
+        self.joined = b""
+        """The channel at which it waits."""
         self.look = False
         """Whether to look again, though nothing was published."""
         self.asked = False

@@ -161,7 +161,7 @@ class FairLockLogic(LockLogic):
                 shared.check_open()
                 if turn.name != name:
                     # It had to take another one, and stands at the end of the line.
-                    shared.hub.leave(b"%b:%b" % (self._channel, name), freed)
+                    shared.hub.leave(turn.joined, freed)
                     name = turn.name
                     turn.channel = channel = self._listen(turn, freed)
                     seen = -1
@@ -240,7 +240,8 @@ class FairLockLogic(LockLogic):
         if freed is not None:
             # Another call for the same owner may be waiting for the same message.
             freed.set()
-            shared.hub.leave(self._own_channel(turn), freed)
+            # Not its present name, which may have changed since.
+            shared.hub.leave(turn.joined, freed)
         with shared.hub.mutex:
             line = shared.lines.get(self.key)
             if line is None or turn not in line.turns:
@@ -254,7 +255,8 @@ class FairLockLogic(LockLogic):
                     line.leader.freed.set()
 
     def _listen(self, turn: Turn, freed: Signal) -> OwnChannel:
-        channel = self.shared.hub.join(self._own_channel(turn), freed, OwnChannel)
+        turn.joined = self._own_channel(turn)
+        channel = self.shared.hub.join(turn.joined, freed, OwnChannel)
         assert isinstance(channel, OwnChannel)
         return channel
 

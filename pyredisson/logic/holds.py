@@ -270,10 +270,15 @@ def _guarded(listener: Listener, hold: Hold) -> None:
         logger.exception("telling of the end of a hold failed")
 
 
-def buried(hold: Hold) -> Hold:
-    """What to keep below a fresh hold: the lost ones of the same owner, as one."""
-    if hold.under is not None:
-        hold.count += hold.under.count
+def buried(hold: Hold | None) -> Hold | None:
+    """What to keep below a fresh hold, of what is in its place: the lost ones of the same owner, as one."""
+    if hold is None:
+        return None
+    under: Hold | None = hold.under
+    if hold.state is not LOST or not hold.count:
+        return under
+    if under is not None:
+        hold.count += under.count
         hold.under = None
     return hold
 

@@ -163,9 +163,10 @@ class LockLogic:
             self.check(owner)
         hold = shared.holds.table.get(key)
         now = shared.clock()
-        under = None
         if hold is not None and (hold.state is not HELD or hold.ends <= now) and not shared.holds.proven(hold):
-            under = self._ended(owner, hold)
+            if hold.state is not LOST:
+                # Its release is under way, and must not meet what is acquired now.
+                owner.rename()
             hold = None
         if hold is None:
             count, name = 1, owner.name + self.field_suffix
@@ -184,7 +185,7 @@ class LockLogic:
                     (call.token,) = reply
                 ends = now + ms / 1000
                 late = ends <= shared.clock() and (hold is None or hold.ends <= shared.clock())
-                if not late and self._keep(call, key, name, hold, under, settled, now, ends):
+                if not late and self._keep(call, key, name, hold, settled, now, ends):
                     if shared.closed:
                         shared.check_open()
                     return None
@@ -219,7 +220,6 @@ class LockLogic:
         key: HoldKey,
         name: bytes,
         hold: Hold | None,
-        under: Hold | None,
         settled: int,
         sent_at: float,
         ends: float,
@@ -236,8 +236,7 @@ class LockLogic:
             if hold.state is not LOST:
                 return False
             # Lost while the command was on its way, and it stays lost: what the server granted is a new hold.
-            under = hold
-        new = Hold(key, self, name, call.lease, ends, under and buried(under), HELD)
+        new = Hold(key, self, name, call.lease, ends, buried(shared.holds.table.get(key)), HELD)
         new.token = call.token
         enter(shared.holds.table, new, call)
         if call.owner.overlap.settled != settled:
@@ -290,14 +289,6 @@ class LockLogic:
             await runtime.wait(freed, left)
             freed.clear()
         return True
-
-    def _ended(self, owner: Owner, hold: Hold) -> Hold | None:
-        """A hold that was lost, and has still to be given back."""
-        if hold.state is LOST:
-            return hold
-        # Its release is under way, and must not meet what is taken now.
-        owner.rename()
-        return None
 
     def settle(self, owner: Owner, hold: Hold, level: Level) -> None:
         """Gives back one level of a hold: here at once, on the server in the background.
