@@ -4,13 +4,18 @@
 -- KEYS[1]    the semaphore: its free permits
 -- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms (922337203685477: never)
 -- KEYS[3]    exists if whoever makes this call has given it up, and doesn't want these permits any more
+-- KEYS[4]    the claim of a waiter that wants several: others leave it some
+-- KEYS[5]    the claims' period: it begins with the first claim and ends with the turn of the others
 -- ARGV[1]    its channel
 -- ARGV[2]    lease, ms (-1: endless)
--- ARGV[i+2]  an id for each permit wanted: new ones, by which a second run knows that the first one took them
--- returns    nil: taken; else how long the next permit in use lasts, ms (-1: endless), and how many are free;
---            -2 and 0: an earlier copy took them, and some have ended since
+-- ARGV[3]    by which name to claim what can't be taken now; empty: not at all
+-- ARGV[i+3]  an id for each permit wanted: new ones, by which a second run knows that the first one took them
+-- returns    nil: taken; else after how many ms to ask again (-1: endless; the next permit in use lasts so long, or
+--            a claim does), and how many are free; -2 and 0: an earlier copy took them, and some have ended since
 --
--- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 , redisson_sc:{p} 30000 0123456789abcdef
+-- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} , redisson_sc:{p} 30000 '' 0123456789abcdef
+local claim, turn, me = KEYS[4], KEYS[5], ARGV[3]
+-- include: permit_claims
 local forever = 922337203685477
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -23,15 +28,15 @@ ends = string.format('%.0f', ends)
 if redis.call('EXISTS', KEYS[3]) == 1 then
     return {-1, 0}
 end
-local wanted = #ARGV - 2
+local wanted = #ARGV - 3
 local there = 0
-for i = 3, #ARGV do
+for i = 4, #ARGV do
     if redis.call('ZSCORE', KEYS[2], ARGV[i]) then
         there = there + 1
     end
 end
 if there == wanted then
-    for i = 3, #ARGV do
+    for i = 4, #ARGV do
         redis.call('ZADD', KEYS[2], 'XX', ends, ARGV[i])
     end
     return false
@@ -51,14 +56,20 @@ end
 if ended[1] then
     free = redis.call('INCRBY', KEYS[1], #ended)
 end
-if free and tonumber(free) >= wanted then
+free = tonumber(free) or 0
+local claimed = free >= wanted and held_back(free, wanted) or 0
+if free >= wanted and claimed == 0 then
     redis.call('DECRBY', KEYS[1], wanted)
-    for i = 3, #ARGV do
+    for i = 4, #ARGV do
         redis.call('ZADD', KEYS[2], ends, ARGV[i])
     end
     local life = redis.call('PTTL', KEYS[1])
     if life > 0 then
         redis.call('PEXPIRE', KEYS[2], life)
+    end
+    if me ~= '' and redis.call('DEL', claim) == 1 and free > wanted then
+        -- Others were told of these, and held back. pcall: see permit_release.
+        redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free - wanted))
     end
     return false
 end
@@ -71,4 +82,14 @@ local left = -1
 if next[1] and tonumber(next[2]) < forever then
     left = math.max(math.ceil(tonumber(next[2]) - now), 0)
 end
-return {left, tonumber(free) or 0}
+local again, mine = claimed, false
+if me ~= '' then
+    again, mine = make_claim(wanted)
+end
+if mine or claimed > 0 then
+    free = 0
+end
+if again > 0 and (left < 0 or again < left) then
+    left = again
+end
+return {left, free}

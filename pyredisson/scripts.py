@@ -40,8 +40,10 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "permit_release": None,
     "permit_renew": None,
     "permit_set": (3, 3),
-    "semaphore_acquire": (2, 2),
+    "semaphore_acquire": (3, 2),
     "semaphore_add": (2, 4),
+    "semaphore_claim": (4, 4),
+    "semaphore_give_up": (2, 2),
     "semaphore_set": (2, 4),
     "semaphore_undo": (2, 2),
 }

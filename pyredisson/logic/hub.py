@@ -26,7 +26,7 @@ class Subscriber(Protocol):
 class Channel:
     """The waiters of one channel, in the order in which they came."""
 
-    __slots__ = ("confirmed", "error", "idle_since", "waiters")
+    __slots__ = ("confirmed", "error", "idle_since", "leader", "waiters")
 
     def __init__(self) -> None:
         self.waiters: dict[Signal, int] = {}
@@ -34,6 +34,8 @@ class Channel:
         self.confirmed = False
         self.error: RedisError | None = None
         self.idle_since = 0.0
+        self.leader: Signal | None = None
+        """The waiter that is woken before all others, if there is enough for it."""
 
     def heard(self, payload: bytes) -> None:
         """A release of a lock (`0`: one may come; `1`: all may), as Redisson spells it; anything else is ignored."""
@@ -48,6 +50,12 @@ class Channel:
 
     def wake(self, supply: int) -> None:
         """Those who come first and can have, of so much, what they need; who is awake already needs nothing."""
+        leader = self.leader
+        if leader is not None and not leader.is_set() and self.waiters[leader] <= supply:
+            leader.set()
+            supply -= self.waiters[leader]
+            if not supply:
+                return
         for signal, need in self.waiters.items():
             if need <= supply and not signal.is_set():
                 signal.set()
@@ -58,6 +66,9 @@ class Channel:
     def wake_all(self) -> None:
         for signal in self.waiters:
             signal.set()
+
+    def next_leader(self) -> None:
+        """The leader left: wakes the waiter that may lead next."""
 
 
 class Hub:
@@ -115,12 +126,25 @@ class Hub:
             if channel is None:
                 return
             need = channel.waiters.pop(signal, 0)
+            if channel.leader is signal:
+                channel.leader = None
+                channel.next_leader()
             if need:
                 self.waiting.discard(signal)
                 if signal.is_set():
                     channel.left(need)
             if not channel.waiters:
                 channel.idle_since = self._clock()
+
+    def lead(self, name: bytes, signal: Signal) -> bool:
+        """Makes a waiter the leader of its channel, unless another one is; is it the leader."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is None or signal not in channel.waiters:
+                return False
+            if channel.leader is None:
+                channel.leader = signal
+            return channel.leader is signal
 
     def message(self, name: bytes, payload: bytes) -> None:
         """What a message means is the channel's to say."""

@@ -9,6 +9,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from pyredisson.logic import calls
+from pyredisson.logic.permit_claim import Claimant
 from pyredisson.logic.semaphore import LOOK_AGAIN, PermitChannel
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut
@@ -44,8 +45,8 @@ class Permits(Protocol):
     shared: Shared
     channel: bytes
 
-    def acquire_command(self, ids: Sequence[bytes], lease: int) -> bytes:
-        """Takes the permits of these ids, or none; idempotent."""
+    def acquire_command(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
+        """Takes the permits of these ids, or none, and claims them by that name if there is one; idempotent."""
 
     def settle(self, ids: Sequence[bytes]) -> None:
         """Gives back in the background what there is of them."""
@@ -54,12 +55,14 @@ class Permits(Protocol):
 class Attempt:
     """One acquire: all its tries are for the same ids, so that it takes its permits once."""
 
-    __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "ids", "sent_at")
+    __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "claimant", "ids", "sent_at")
 
     def __init__(self, logic: Permits, permits: int, lease: int, deadline: float | None) -> None:
         self.ids = _new_ids(permits)
         self.sent_at = 0.0
         """When the copy was sent that took them: their leases don't begin before that."""
+        self.claimant: Claimant | None = None
+        """Since it waits."""
         self._logic = logic
         self._lease = lease
         self._deadline = deadline
@@ -73,7 +76,8 @@ class Attempt:
         shared = logic.shared
         if shared.closed:
             shared.check_open()
-        payload = logic.acquire_command(self.ids, self._lease)
+        claimant = self.claimant
+        payload = logic.acquire_command(self.ids, self._lease, claimant.claims() if claimant is not None else b"")
         self._unsettled = True
         sent_at = shared.clock()
         try:
@@ -106,7 +110,8 @@ class Attempt:
             # An earlier copy's, whose reply was lost. What is left of them is given back, and others are taken.
             self._take_others()
             return await self.take()
-        return LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
+        busy = LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
+        return busy if claimant is None else claimant.rest(busy)
 
     async def take_again(self) -> float | None:
         """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
@@ -116,7 +121,9 @@ class Attempt:
         return busy
 
     def give_up(self) -> None:
-        """Gives back what may have been taken, or may be taken late."""
+        """Gives back what may have been taken, or may be taken late, and what is claimed."""
+        if self.claimant is not None:
+            self.claimant.give_up()
         if self._unsettled:
             self._doubt()
             self._logic.settle(self.ids)

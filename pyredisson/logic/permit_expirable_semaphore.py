@@ -12,6 +12,7 @@ from pyredisson.errors import PermitNotHeldError
 from pyredisson.logic import calls, once, waiting
 from pyredisson.logic.holds import GIVEN_BACK, GONE, HELD, LOST, Hold, HoldKey, shown
 from pyredisson.logic.permit_acquire import Attempt, ExpirablePermitChannel
+from pyredisson.logic.permit_claim import Claimant, claim_key, turn_key
 from pyredisson.logic.semaphore import CHANNEL
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply
@@ -42,7 +43,7 @@ class PermitExpirableSemaphoreLogic:
     renews is a `Hold` whose owner is the permit.
     """
 
-    __slots__ = ("_in_use", "_memory", "_place", "channel", "key", "shared")
+    __slots__ = ("_claim", "_in_use", "_memory", "_place", "_turn", "channel", "key", "shared")
 
     renewal = staticmethod(renew)
     kept = False
@@ -53,6 +54,8 @@ class PermitExpirableSemaphoreLogic:
         self._in_use = suffixed(key, IN_USE)
         self.channel = prefixed(CHANNEL, key)
         self._memory = once.memory(key)
+        self._claim = claim_key(key)
+        self._turn = turn_key(key)
         # Not the key alone, by which a lock of that name would be found.
         self._place = (IN_USE, key)
 
@@ -72,14 +75,16 @@ class PermitExpirableSemaphoreLogic:
             busy = await attempt.take()
             had = busy is None
             if busy is not None and (deadline is None or shared.clock() < deadline):
+                claimant = attempt.claimant = Claimant(shared, self.key, self.channel, permits)
                 had = await waiting.until(
                     shared,
                     self.channel,
                     attempt.take_again,
-                    busy,
+                    claimant.rest(busy),
                     deadline,
                     kind=ExpirablePermitChannel,
                     need=permits,
+                    signal=claimant.signal,
                 )
             if had:
                 if renewed:
@@ -93,20 +98,24 @@ class PermitExpirableSemaphoreLogic:
         attempt.give_up()
         return []
 
-    def acquire_command(self, ids: Sequence[bytes], lease: int) -> bytes:
+    def acquire_command(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
         """Takes permits with these ids, or none; idempotent. Its reply is None if they were taken.
 
-        Else for how long the next of those in use lasts, in ms (-1: endless), and how many are free.
+        Else after how many ms to ask again (-1: when there is a message), and how many are free. What can't be
+        taken is claimed for the waiter `claimant`, if that is named.
         """
         return command(
             b"EVALSHA",
             self.shared.runtime.scripts.permit_acquire,
-            3,
+            5,
             self.key,
             self._in_use,
             self._withdrawn(ids[0]),
+            self._claim,
+            self._turn,
             self.channel,
             lease,
+            claimant,
             *ids,
         )
 

@@ -6,6 +6,7 @@ from pyredisson._core import command, pack, prefixed
 from pyredisson.logic import calls, once, waiting
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.once import Lane
+from pyredisson.logic.permit_claim import Claimant, claim_key, turn_key
 from pyredisson.logic.shared import Shared
 
 CHANNEL = b"redisson_sc"
@@ -13,6 +14,8 @@ LOOK_AGAIN = 5.0
 """Seconds between two looks of one who waits: a message may be lost, and no lease tells when to look."""
 MOST_DIGITS = 19
 """Of a number in a message; longer ones are nobody's permits."""
+FREE_BITS = 32
+"""Of a refused acquire's reply: how many are free. The rest: for how many ms they are somebody else's."""
 
 
 class PermitChannel(Channel):
@@ -25,16 +28,24 @@ class PermitChannel(Channel):
         if payload.isdigit() and len(payload) <= MOST_DIGITS:
             self.wake(int(payload))
 
+    def next_leader(self) -> None:
+        """Only who wants several may lead."""
+        for signal, need in self.waiters.items():
+            if need > 1:
+                signal.set()
+                return
+
 
 class SemaphoreLogic:
     """What a semaphore does; numbers and durations come in checked."""
 
-    __slots__ = ("_channel", "_memory", "key", "shared")
+    __slots__ = ("_channel", "_claim", "_memory", "key", "shared")
 
     def __init__(self, shared: Shared, key: bytes) -> None:
         self.shared = shared
         self.key = key
         self._channel = prefixed(CHANNEL, key)
+        self._claim = claim_key(key)
         self._memory = once.memory(key)
 
     async def acquire(self, permits: int, deadline: float | None) -> bool:
@@ -43,32 +54,48 @@ class SemaphoreLogic:
         if not permits:
             shared.check_open()
             return True
-        if await self._take(permits, deadline) > 0:
+        taken = await self._take(permits, deadline)
+        if taken > 0:
             return True
         if deadline is not None and shared.clock() >= deadline:
             return False
+        return await self._wait(permits, deadline, _look_again(taken))
+
+    async def _wait(self, permits: int, deadline: float | None, busy: float) -> bool:
+        shared = self.shared
+        claimant = Claimant(shared, self.key, self._channel, permits)
         had = False
 
         async def attempt() -> float | None:
             nonlocal had
-            taken = await self._take(permits, deadline)
+            taken = await self._take(permits, deadline, claimant.claims())
             had = taken > 0
             if had:
                 return None
-            if taken:
+            if free := -taken % (1 << FREE_BITS):
                 # The message that woke this one may serve others, who need less.
-                shared.hub.message(self._channel, b"%d" % -taken)
-            return LOOK_AGAIN
+                shared.hub.message(self._channel, b"%d" % free)
+            return claimant.rest(_look_again(taken))
 
         try:
             return await waiting.until(
-                shared, self._channel, attempt, LOOK_AGAIN, deadline, kind=PermitChannel, need=permits
+                shared,
+                self._channel,
+                attempt,
+                claimant.rest(busy),
+                deadline,
+                kind=PermitChannel,
+                need=permits,
+                signal=claimant.signal,
             )
         except BaseException:
             if had:
                 # Interrupted on the way out with permits in its hands.
                 self.settle(permits)
             raise
+        finally:
+            if not had:
+                claimant.give_up()
 
     async def drain(self) -> int:
         """Takes all permits that are free, and says how many."""
@@ -138,21 +165,35 @@ class SemaphoreLogic:
         payload = once.delete_command(shared.runtime.scripts, lane, self._memory, self._channel, b"", self.key)
         return bool(await shared.lanes.call(lane, payload))
 
-    async def _take(self, permits: int, deadline: float | None) -> int:
-        """One acquire (of 0: all there are). Above zero: so many were had; else none, and minus so many are free."""
+    async def _take(self, permits: int, deadline: float | None, claimant: bytes = b"") -> int:
+        """One acquire (of 0: all there are). Above zero: so many were had; else none, and see `FREE_BITS`."""
         shared = self.shared
         if shared.closed:
             shared.check_open()
         lane = shared.lanes.take()
-        payload = pack(
-            shared.runtime.scripts.semaphore_acquire, self.key, self._memory + lane.suffix, lane.number, permits
-        )
+        payload = self._acquire_command(lane, permits, claimant)
         taken: int = await shared.lanes.call(lane, payload, deadline=deadline, undo=self._undo_command)
         if shared.closed:
             if taken > 0:
                 self.settle(taken)
             shared.check_open()
         return taken
+
+    def _acquire_command(self, lane: Lane, permits: int, claimant: bytes) -> bytes:
+        scripts, memory = self.shared.runtime.scripts, self._memory + lane.suffix
+        if not claimant:
+            return pack(scripts.semaphore_acquire, self.key, self._claim, memory, lane.number, permits)
+        return pack(
+            scripts.semaphore_claim,
+            self.key,
+            self._claim,
+            turn_key(self.key),
+            memory,
+            lane.number,
+            permits,
+            claimant,
+            self._channel,
+        )
 
     def _undo_command(self, lane: Lane) -> bytes:
         return pack(
@@ -173,3 +214,9 @@ class SemaphoreLogic:
             self._channel,
             int(only_existing),
         )
+
+
+def _look_again(taken: int) -> float:
+    """After how many seconds to ask again at the latest, by the reply of a refused acquire."""
+    claimed = -taken >> FREE_BITS
+    return min((claimed + 1) / 1000, LOOK_AGAIN) if claimed else LOOK_AGAIN

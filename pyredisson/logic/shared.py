@@ -67,6 +67,8 @@ class Shared:
         self.lanes = Lanes(self.id, runtime, self.attempts)
         self.doubtful_permits: set[bytes] = set()
         """Permits whose acquire may run once more, late: who gives them back has to see to that."""
+        self.claimants = itertools.count(1)
+        """Numbers for waiters that claim permits."""
         self.holds = Holds(runtime.clock, self._lost)
         self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease, self._start)
         self.hub = hub

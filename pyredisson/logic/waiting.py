@@ -25,13 +25,15 @@ async def until(
     *,
     kind: type[Channel] = Channel,
     need: int = 1,
+    signal: Signal | None = None,
 ) -> bool:
     """Waits for a successful attempt until `deadline` (None: as long as it takes). False: not had in time.
 
     The caller has tried once, and was told to wait `busy` seconds at most. Giving up never awaits; what an
-    attempt got that was interrupted is for the attempt, or the caller, to give back.
+    attempt got that was interrupted is for the attempt, or the caller, to give back. `signal` is the waiter at the
+    hub, for a caller that must know it.
     """
-    freed = shared.runtime.signal()
+    freed = shared.runtime.signal() if signal is None else signal
     try:
         return await _until(shared, channel, attempt, busy, deadline, freed, kind, need)
     except BaseException:

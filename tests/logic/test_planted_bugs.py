@@ -213,6 +213,9 @@ PLANTED = {
     ),
     "a release adds twice": replace(KINDS["semaphore"], patches=changed("semaphore_add", ONCE, b"if false then")),
     "permits of the interrupted": replace(KINDS["semaphore"], objects=(NoSemaphoreUndo,)),
+    "permits are claimed without end": replace(
+        KINDS["semaphore"], patches=changed("semaphore_claim", b"IN_A_ROW, TURN = 5000", b"IN_A_ROW, TURN = 500000")
+    ),
     "permits that ended are lost": replace(
         KINDS["permits"],
         patches=changed("permit_acquire", b"redis.call('INCRBY', KEYS[1], #ended)", b"tonumber(free) + 0"),

@@ -15,6 +15,7 @@ from pyredisson.testing import Server
 from .scripted import Scripted, heard
 
 FREE, USED = "pool", "{pool}:timeout"
+CLAIM, TURN = "pyredisson_semaphore_claim:{pool}", "pyredisson_semaphore_turn:{pool}"
 MARK, LANE = "pyredisson_permit_withdrawn:{pool}:", "pyredisson_once:{pool}:me:0"
 FOREVER = 922337203685477
 A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 240))
@@ -23,8 +24,9 @@ A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 
 class PermitScripts(Scripted):
     channel = "redisson_sc:{pool}"
 
-    def acquire(self, lease: int, *ids: bytes, redis: Any = None) -> Any:
-        return self.run("permit_acquire", [FREE, USED, MARK + ids[0].hex()], self.channel, lease, *ids, redis=redis)
+    def acquire(self, lease: int, *ids: bytes, claimant: str = "", redis: Any = None) -> Any:
+        keys = [FREE, USED, MARK + ids[0].hex(), CLAIM, TURN]
+        return self.run("permit_acquire", keys, self.channel, lease, claimant, *ids, redis=redis)
 
     def release(self, *ids: bytes, redis: Any = None) -> Any:
         return self.run("permit_release", [FREE, USED], self.channel, 1, *ids, redis=redis)

@@ -14,6 +14,7 @@ from pyredisson.testing import Server
 
 from .scripted import Scripted, heard
 
+CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
 LANE, OTHER = "pyredisson_once:{stock}:me:0", "pyredisson_once:{stock}:me:1"
 
 
@@ -21,7 +22,7 @@ class SemaphoreScripts(Scripted):
     channel = "redisson_sc:{stock}"
 
     def acquire(self, number: int, permits: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("semaphore_acquire", ["stock", lane], number, permits, redis=redis)
+        return self.run("semaphore_acquire", ["stock", CLAIM, lane], number, permits, redis=redis)
 
     def add(self, number: int, permits: int, existing: int = 0, lane: str = LANE, redis: Any = None) -> Any:
         return self.run("semaphore_add", ["stock", lane], number, permits, self.channel, existing, redis=redis)

@@ -57,10 +57,10 @@ class Judge:
                 self.blame(f"{client.name}: a waiter is left behind")
 
     def nothing_but(self, known: Collection[bytes]) -> None:
-        """No key is left but these, and those by which calls are executed once; they have an end."""
+        """No key is left but these, and those of single calls and of claims, which have an end."""
         for key in list(self.keyspace.values):
-            once = key.startswith(b"pyredisson_once:") and key in self.keyspace.ends
-            if key not in known and not once and self.keyspace.value(key) is not None:
+            ends = key.startswith((b"pyredisson_once:", b"pyredisson_semaphore_")) and key in self.keyspace.ends
+            if key not in known and not ends and self.keyspace.value(key) is not None:
                 self.blame(f"{key!r} is left behind")
 
     def add(self, user: User) -> None:

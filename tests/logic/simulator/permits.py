@@ -15,6 +15,7 @@ from pyredisson.logic.semaphore import LOOK_AGAIN
 from .client import Client
 from .judge import Judge, Neglect
 from .keys import SortedSet
+from .semaphores import Claims
 from .user import User
 from .wire import Network
 from .world import Cancelled
@@ -157,6 +158,7 @@ class PermitJudge(Judge):
         self._takers: list[PermitUser] = []
         self._ever: set[bytes] = set()
         self._neglect = Neglect(self, LOOK_AGAIN)
+        self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:
         self.size = self.world.random.randint(1, LARGEST)
@@ -196,6 +198,7 @@ class PermitJudge(Judge):
             if count < 0 or count + len(in_use) != self.size:
                 self.blame(f"{key!r} has {count} of {self.size} permits free, and {len(in_use)} are in use")
             free[key] = (count, sum(ends <= now for ends in in_use.values()))
+            self._claims.look(key)
         everything = {permit for key in free for permit in self._in_use(key)}
         for user in self._takers:
             if not user.client.alive:
@@ -215,8 +218,9 @@ class PermitJudge(Judge):
         for user in self._takers:
             if user.wants is not None and user.client.alive:
                 at_once, by_time = free[user.wants[0]]
-                if at_once + by_time >= user.wants[1]:
-                    served[user] = at_once < user.wants[1]
+                key, wanted = user.wants
+                if self._claims.may_take(user, key, at_once + by_time, wanted):
+                    served[user] = at_once < wanted or self._claims.ended_by_time(key)
         self._neglect.look(served)
 
     def closing(self) -> None:

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
+from pyredisson.logic.permit_claim import claim_key
 from pyredisson.logic.semaphore import LOOK_AGAIN, SemaphoreLogic
 
 from .client import Client
 from .judge import Judge, Neglect
+from .keys import Keys
 from .user import User
 from .wire import Network
 from .world import Cancelled
 
 LARGEST = 4
+CLAIMS_IN_A_ROW, OTHERS_TURN = 5.0, 5.0
+"""Seconds for which claims hold others back at most, and for which nobody claims after that."""
 
 
 class SemaphoreUser(User):
@@ -111,6 +115,7 @@ class SemaphoreJudge(Judge):
         self.size = 1
         self._takers: list[SemaphoreUser] = []
         self._neglect = Neglect(self, LOOK_AGAIN)
+        self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:
         self.size = self.world.random.randint(1, LARGEST)
@@ -137,8 +142,14 @@ class SemaphoreJudge(Judge):
             taken = self._taken(key)
             if permits < 0 or permits + taken > self.size:
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {taken} are taken")
-        waiting = [user for user in self._takers if user.wants is not None and user.client.alive]
-        self._neglect.look({user: False for user in waiting if user.wants and free[user.wants[0]] >= user.wants[1]})
+            self._claims.look(key)
+        served: dict[User, bool] = {}
+        for user in self._takers:
+            if user.wants is not None and user.client.alive:
+                key, wanted = user.wants
+                if self._claims.may_take(user, key, free[key], wanted):
+                    served[user] = self._claims.ended_by_time(key)
+        self._neglect.look(served)
 
     def closing(self) -> None:
         super().closing()
@@ -164,3 +175,40 @@ class SemaphoreJudge(Judge):
         for key, permits in self._free().items():
             if permits + self._taken(key) != self.size:
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {self._taken(key)} are taken")
+
+
+class Claims:
+    """The claims of those who want several permits: they hold back others, but not for long."""
+
+    def __init__(self, judge: Judge, keyspace: Keys) -> None:
+        self._judge = judge
+        self._keyspace = keyspace
+        self._rows: dict[bytes, tuple[float, float]] = {}
+        """When the present row of claims began, and when a claim was seen last."""
+
+    def look(self, key: bytes) -> None:
+        """After every event."""
+        now = self._judge.world.now
+        if self._keyspace.value(claim_key(key)) is None:
+            return
+        began, seen = self._rows.get(key, (now, now))
+        if now - seen > OTHERS_TURN / 2:
+            began = now
+        self._rows[key] = began, now
+        if now - began > CLAIMS_IN_A_ROW + self._judge.soon:
+            self._judge.blame(f"{key!r}: others were held back for {now - began:.3f} s")
+
+    def may_take(self, user: User, key: bytes, free: int, wanted: int) -> bool:
+        """Whether there is enough for a waiter, whoever has a claim."""
+        claim = self._keyspace.of(bytes, claim_key(key))
+        if claim is None:
+            return free >= wanted
+        needed, _, claimant = claim.partition(b" ")
+        if claimant.startswith(user.client.shared.id.encode() + b":"):
+            # Perhaps its own claim, perhaps one of another waiter of its client.
+            return False
+        return free - wanted >= int(needed)
+
+    def ended_by_time(self, key: bytes) -> bool:
+        """Whether the latest claim ended without a message."""
+        return self._keyspace.freed.get(claim_key(key), (0.0, False))[1]

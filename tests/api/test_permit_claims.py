@@ -1,0 +1,224 @@
+"""Who wants several permits isn't passed over without end, nor holds up others for long: both kinds of semaphore."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from .worlds import PATIENCE, Behind, World
+
+pytestmark = pytest.mark.asyncio
+
+NAME, CHANNEL = "stock", "redisson_sc:{stock}"
+CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
+OTHERS_TURN = 5_000
+
+
+class Permits:
+    """A semaphore of either kind."""
+
+    def __init__(self, client: Any, kind: str) -> None:
+        self._plain = kind == "plain"
+        self._all = client.get_semaphore(NAME) if self._plain else client.get_permit_expirable_semaphore(NAME)
+
+    async def make(self, permits: int) -> None:
+        assert await self._all.try_set_permits(permits)
+
+    async def take(self, permits: int, wait: float = 0) -> Any:
+        """What to give back; nothing: not had in time."""
+        if self._plain:
+            return permits if await self._all.try_acquire(permits, wait) else 0
+        return await self._all.try_acquire_many(permits, wait)
+
+    async def back(self, taken: Any) -> None:
+        await self._all.release(taken)
+
+
+Open = Callable[[], Permits]
+
+
+@pytest.fixture(params=["plain", "expirable"])
+def permits(request: pytest.FixtureRequest, world: World) -> Open:
+    """The same semaphore, each time through another client."""
+    return lambda: Permits(world.connect(), request.param)
+
+
+async def busy_singles(world: World, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
+    """Callers take single permits again and again, so that no four are ever free at once, while `work` goes on."""
+    stop = False
+    rounds = [0] * 12
+
+    async def single(number: int) -> None:
+        semaphore = semaphores[number % len(semaphores)]
+        while not stop:
+            taken = await semaphore.take(1, PATIENCE)
+            assert taken
+            rounds[number] += 1
+            await world.sleep(0.01 + 0.003 * number)
+            await semaphore.back(taken)
+            # Whoever gives back must not be the first to ask again each time.
+            await world.sleep(0.002)
+
+    others = [world.spawn(partial(single, number)) for number in range(len(rounds))]
+    try:
+        await world.until(lambda: min(rounds) > 0)
+        await work()
+        before = list(rounds)
+        await world.until(lambda: all(now > then for now, then in zip(rounds, before, strict=True)))
+    finally:
+        stop = True
+    for other in others:
+        await other.result()
+
+
+@pytest.mark.parametrize("clients", ["the same client", "other clients"])
+async def test_who_wants_several_comes_in_beside_single_permits(
+    world: World, permits: Open, behind: Behind, clients: str
+) -> None:
+    large = permits()
+    await large.make(4)
+
+    async def take_four() -> None:
+        taken = await large.take(4, PATIENCE)
+        assert taken
+        assert not behind.redis.exists(CLAIM)
+        await large.back(taken)
+
+    await busy_singles(world, [large] if clients == "the same client" else [permits(), permits()], take_four)
+
+
+async def test_two_who_want_several_come_in_one_after_the_other(world: World, permits: Open, behind: Behind) -> None:
+    first, second = permits(), permits()
+    await first.make(4)
+
+    async def take(semaphore: Permits) -> None:
+        taken = await semaphore.take(3, PATIENCE)
+        assert taken
+        await semaphore.back(taken)
+
+    async def both() -> None:
+        others = [world.spawn(partial(take, each)) for each in (first, second, first)]
+        for other in others:
+            await other.result()
+
+    await busy_singles(world, [permits()], both)
+
+
+async def claim(world: World, behind: Behind, semaphore: Permits, wait: float = PATIENCE) -> Any:
+    """A waiter of that many permits that there will never be."""
+    other = world.spawn(lambda: semaphore.take(9, wait))
+    await world.until(lambda: bool(behind.redis.exists(CLAIM)))
+    return other
+
+
+async def test_a_claim_begins_after_a_second(world: World, permits: Open, behind: Behind) -> None:
+    semaphore = permits()
+    await semaphore.make(3)
+    began = time.monotonic()
+    waiter = await claim(world, behind, semaphore, 1.5)
+    assert time.monotonic() - began >= 1
+    assert 0 < behind.redis.pttl(CLAIM) <= 2_000
+    assert OTHERS_TURN < behind.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
+    # Without time to wait, too: else whoever asks again and again would have them all.
+    assert not await permits().take(1)
+    assert not await semaphore.take(1)
+    assert not await waiter.result()
+    await world.until(lambda: not behind.redis.exists(CLAIM))
+    assert await permits().take(3)
+
+
+async def test_what_is_left_over_may_be_taken(world: World, permits: Open, behind: Behind) -> None:
+    semaphore = permits()
+    await semaphore.make(3)
+    behind.redis.set(CLAIM, "2 somebody", px=60_000)
+    other = permits()
+    assert await other.take(1)
+    assert not await other.take(1)
+    behind.redis.delete(CLAIM)
+    assert await other.take(2)
+
+
+async def test_others_have_a_turn_after_a_row_of_claims(world: World, permits: Open, behind: Behind) -> None:
+    semaphore = permits()
+    await semaphore.make(3)
+    waiter = await claim(world, behind, semaphore, 3)
+    assert behind.redis.pexpire(TURN, OTHERS_TURN + 400)
+    behind.redis.pexpire(CLAIM, 400)
+    other = permits()
+    began = time.monotonic()
+    taken = await other.take(1, 2)
+    assert taken
+    assert 0.2 < time.monotonic() - began < 1.5
+    # And so it stays for some seconds.
+    await other.back(taken)
+    await world.sleep(1.1)
+    assert await other.take(3)
+    assert not behind.redis.exists(CLAIM)
+    assert not await waiter.result()
+
+
+async def test_who_gives_up_lets_others_in_at_once(world: World, permits: Open, behind: Behind) -> None:
+    semaphore = permits()
+    await semaphore.make(3)
+    waiter = await claim(world, behind, semaphore, 1.3)
+    other = world.spawn(partial(permits().take, 1, PATIENCE))
+    await world.sleep(0.1)
+    assert not other.done()
+    assert not await waiter.result()
+    began = time.monotonic()
+    assert await other.result()
+    assert time.monotonic() - began < 1
+
+
+async def test_what_a_claimant_leaves_wakes_others(world: World, permits: Open, behind: Behind) -> None:
+    semaphore, holder = permits(), permits()
+    await semaphore.make(4)
+    held = await holder.take(2)
+    claimant = world.spawn(lambda: semaphore.take(3, PATIENCE))
+    await world.until(lambda: bool(behind.redis.exists(CLAIM)))
+    behind.redis.pexpire(CLAIM, 60_000)
+    single = world.spawn(partial(permits().take, 1, PATIENCE))
+    await world.sleep(0.1)
+    assert not single.done()
+    began = time.monotonic()
+    await holder.back(held)
+    assert await claimant.result()
+    assert await single.result()
+    assert time.monotonic() - began < 1
+
+
+async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(
+    world: World, permits: Open, behind: Behind
+) -> None:
+    semaphore = permits()
+    await semaphore.make(3)
+    behind.redis.set(CLAIM, "3 dead", px=400)
+    began = time.monotonic()
+    assert await semaphore.take(1, PATIENCE)
+    assert 0.2 < time.monotonic() - began < 2
+
+
+async def test_a_cancelled_claimant_lets_others_in_at_once(tasks: World, behind: Behind) -> None:
+    for kind in ("plain", "expirable"):
+        semaphore = Permits(tasks.connect(), kind)
+        await semaphore.make(3)
+        waiter = await claim(tasks, behind, semaphore)
+        other = tasks.spawn(partial(Permits(tasks.connect(), kind).take, 1, PATIENCE))
+        await tasks.sleep(0.1)
+        assert not other.done()
+        began = time.monotonic()
+        waiter._task.cancel()
+        assert await other.result()
+        assert time.monotonic() - began < 1
+        behind.redis.flushall()
+
+
+async def test_drain_takes_what_is_claimed(world: World, behind: Behind) -> None:
+    semaphore = world.connect().get_semaphore(NAME)
+    await semaphore.try_set_permits(3)
+    behind.redis.set(CLAIM, "3 somebody", px=60_000)
+    assert await semaphore.drain_permits() == 3
