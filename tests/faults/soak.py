@@ -1,0 +1,178 @@
+"""A soak: real processes take locks of every kind while the network, they and the server fail; then a judge looks.
+
+By hand, in its long form: `python -m tests.faults.soak --seconds 600 [--world both] [--seed 7]`; `test_soak.py` is the
+short form. A seed gives the same troubles and the same choices of all owners again, at times that are never the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis import Redis
+
+import pyredisson
+from pyredisson.testing import Proxy, Server
+
+from .soak_judge import Journals, Reset, judge
+from .soak_troubles import Troubles
+from .soak_worker import LEASE, PERMITS, clock
+from .support import Child
+
+WORKER = Path(__file__).with_name("soak_worker.py")
+PROGRAM = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
+PATIENCE = 20.0
+"""Seconds within which every process has ended once nothing is wrong any more."""
+LOCK_KEYS = ("lock", "other", "fair", "fenced", "single", "rw")
+WORLDS = ("threads", "asyncio", "both")
+
+
+@dataclass
+class Report:
+    """What came of a soak."""
+
+    found: list[str]
+    journals: Journals
+    kills: int
+    resets: int
+
+    def __str__(self) -> str:
+        holds = self.journals.holds.values()
+        kinds = {kind: sum(hold.kind == kind for hold in holds) for kind in sorted({hold.kind for hold in holds})}
+        counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+        lost = sum(hold.lost for hold in holds)
+        head = f"{len(holds)} holds ({counts}), {lost} of them lost, {self.journals.counted} updates of the account"
+        deaths = f"{self.kills} processes killed, {self.resets} servers replaced"
+        return "\n".join([head, deaths, *self.found])
+
+
+class Soak:
+    """`processes` of `owners` in each of their worlds; `seed` chooses what they do and what fails."""
+
+    def __init__(self, world: str, seed: int, directory: Path, *, processes: int = 3, owners: int = 3) -> None:
+        self._world = world
+        self._seed = seed
+        self._directory = directory
+        self._processes = processes
+        self._owners = owners
+        self._started = 0
+        self._children: list[Child] = []
+        self._ended: list[Child] = []
+        self._resets: list[Reset] = []
+
+    def run(self, server: Server, seconds: float, *, deadly: bool = False, calm: bool = False) -> Report:
+        """The server is this soak's own, and empty. `deadly`: with kills; `calm`: without any trouble."""
+        try:
+            with Proxy(server.host, server.port) as proxy, server.redis() as redis:
+                return self._run(server, proxy, redis, seconds, deadly, calm)
+        finally:
+            for child in (*self._children, *self._ended):
+                child.close()
+
+    def _run(self, server: Server, proxy: Proxy, redis: Redis, seconds: float, deadly: bool, calm: bool) -> Report:
+        choice = random.Random(f"{self._seed}/{self._world}")
+        prepare(server)
+        for _ in range(self._processes):
+            self._children.append(self._start(proxy))
+        until = clock() + seconds
+        for child in self._children:
+            child.say(str(until))
+        troubles = Troubles(proxy, self._children, choice)
+        if deadly:
+            troubles.all += [
+                lambda: self._kill(choice, troubles, proxy, until),
+                lambda: self._reset(choice, server),
+            ]
+        if not calm:
+            troubles.run(until - 0.5)
+        found = self._end()
+        journals = Journals.read(self._directory)
+        found += judge(journals, self._resets)
+        found += self._left(redis, journals, deadly)
+        return Report(found, journals, len(self._ended), len(self._resets))
+
+    def _start(self, proxy: Proxy) -> Child:
+        self._started += 1
+        arguments = (proxy.url, self._world, self._directory, self._started, self._seed, self._owners)
+        child = Child(PROGRAM, *arguments)
+        if child.hear() != "ready":
+            raise RuntimeError("a process of the soak has not started")
+        return child
+
+    def _kill(self, choice: random.Random, troubles: Troubles, proxy: Proxy, until: float) -> None:
+        index = choice.randrange(len(self._children))
+        child = self._children[index]
+        if choice.random() < 0.3 and not troubles.is_stopped(child):
+            child.signal(signal.SIGKILL)
+            self._ended.append(child)
+            self._children[index] = self._start(proxy)
+            self._children[index].say(str(until))
+
+    def _reset(self, choice: random.Random, server: Server) -> None:
+        if choice.random() < 0.3:
+            begin = clock()
+            server.kill()
+            time.sleep(choice.uniform(0, 1))
+            server.start()
+            self._resets.append((begin, clock()))
+            prepare(server)
+
+    def _end(self) -> list[str]:
+        found = []
+        for child in self._children:
+            last = child.hear(PATIENCE)
+            if last != "done" or child.wait(PATIENCE) != 0:
+                found.append(f"a process ended with {last!r}")
+        return found
+
+    def _left(self, redis: Redis, journals: Journals, deadly: bool) -> list[str]:
+        """What must not be left when all have ended."""
+        time.sleep(2 * LEASE)
+        found = [f"left behind: {name}" for name in LOCK_KEYS if redis.exists(name)]
+        permits = int(redis.get("semaphore") or 0)
+        if permits != PERMITS and not deadly:
+            found.append(f"the semaphore has {permits} permits of {PERMITS}")
+        account = self._directory / "account"
+        value = int(account.read_text().split()[1]) if account.exists() else 0
+        # One that was killed may have counted without having written so.
+        if not journals.counted <= value <= journals.counted + len(self._ended):
+            found.append(f"the account says {value} after {journals.counted} updates")
+        return found
+
+
+def prepare(server: Server) -> None:
+    """Permits, on a server that has none."""
+    with pyredisson.connect(server.url) as client:
+        client.get_semaphore("semaphore").try_set_permits(PERMITS)
+        client.get_permit_expirable_semaphore("permits").try_set_permits(PERMITS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each world")
+    parser.add_argument("--world", choices=WORLDS, help="one of them; without it all, one after the other")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--owners", type=int, default=4, help="in each process and world")
+    parser.add_argument("--gentle", action="store_true", help="kill no process and no server")
+    options = parser.parse_args()
+    failed = False
+    for world in [options.world] if options.world else WORLDS:
+        print(f"{world}: seed {options.seed}, {options.seconds:g} s", flush=True)
+        directory = Path(tempfile.mkdtemp(prefix="pyredisson-soak-"))
+        soak = Soak(world, options.seed, directory, processes=options.processes, owners=options.owners)
+        with Server() as server:
+            report = soak.run(server, options.seconds, deadly=not options.gentle)
+        print(f"{report}\nThe journals are in {directory}.", flush=True)
+        failed = failed or bool(report.found)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Nobody believes to hold what another one holds, whatever fails: the soak's short form, and its judge on trial."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pyredisson.testing import Server
+
+from .soak import WORLDS, Soak
+from .soak_judge import Journals, Reset, judge
+from .soak_worker import NAIVE
+
+SECONDS = 4.0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_two_beliefs_overlap(own_server: Server, tmp_path: Path, world: str) -> None:
+    seed = random.randrange(1_000_000)  # by pytest-randomly's own, so that it comes again with that
+    report = Soak(world, seed, tmp_path).run(own_server, SECONDS)
+    assert not report.found, f"python -m tests.faults.soak --gentle --world {world} --seed {seed}\n{report}"
+    assert len(report.journals.holds) > 10, report
+
+
+def test_a_lock_without_a_belief_in_leases_is_caught(own_server: Server, tmp_path: Path) -> None:
+    report = Soak(NAIVE, 1, tmp_path).run(own_server, SECONDS / 2, calm=True)
+    assert any(line.startswith("overlap of naive") for line in report.found), report
+
+
+ALONE = ["hold a lock x exclusive 1 1", "still a 2"]
+LATER = ["hold b lock x exclusive 2 2", "still b 3"]
+WITHIN = ["hold b lock x exclusive 1 1.5", "still b 1.6"]
+READER = ["hold a read x shared 1 1", "still a 2"]
+READER_WITHIN = ["hold b read x shared 1.5 1.5", "still b 3"]
+OTHER = ["hold b lock y exclusive 1 1", "still b 2"]
+PERMITS = [
+    line
+    for identity in ("a", "b", "c")
+    for line in (f"hold {identity} permit x 2 1 1", f"still {identity} {9 if identity == 'a' else 2}")
+]
+RELEASED_AFTER = ["hold a lock x exclusive 1 1", "released a 7"]
+AFTER_A_RESET = ["hold b lock x exclusive 6 6.1", "still b 8"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "resets", "expected"),
+    [
+        (ALONE + LATER, [], []),
+        (ALONE + OTHER, [], []),
+        (ALONE + WITHIN, [], ["overlap of lock 'x' a"]),
+        (WITHIN + ALONE, [], ["overlap of lock 'x' a"]),
+        (READER + READER_WITHIN, [], []),
+        (READER + WITHIN, [], ["overlap of read 'x' a"]),
+        (PERMITS[:4], [], []),
+        (PERMITS, [], ["overlap of permit 'x' a"]),
+        ([*ALONE, "token a 7", *LATER, "token b 8"], [], []),
+        ([*ALONE, "token a 7", *LATER, "token b 7"], [], ["a later hold has no greater token"]),
+        (["error lock 'Traceback'"], [], ["unexpected: lock 'Traceback'"]),
+        (RELEASED_AFTER + AFTER_A_RESET, [], ["overlap of lock 'x' a"]),
+        (RELEASED_AFTER + AFTER_A_RESET, [(4, 5)], ["said to be released by a server that never had it"]),
+        ([*ALONE[:1], "still a 7", "lost a 7", *AFTER_A_RESET], [(4, 5)], []),
+    ],
+)
+def test_the_judge(lines: list[str], resets: list[Reset], expected: list[str]) -> None:
+    journals = Journals()
+    journals.add(lines)
+    found = judge(journals, resets)
+    assert [line.startswith(start) for line, start in zip(found, expected, strict=True)] == [True] * len(expected)
