@@ -1,11 +1,13 @@
 # Everything from a fresh clone: make demo, make test, make lint, make bench, make wheel.
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
 #   TESTS   what pytest is to run                        JOBS  how many tests at a time; they mostly wait
+#   UVLOOP_TESTS  what of it is run on uvloop's event loop once more, after all of TESTS
 
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?= tests
 JOBS ?= 4
+UVLOOP_TESTS ?= tests/api
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ CHECKED := $(wildcard pyredisson tests benchmarks demo setup.py)
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,2\}//p' Makefile | head -3
+	@sed -n 's/^# \{0,2\}//p' Makefile | head -4
 
 venv: $(STAMP)
 
@@ -50,6 +52,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	@sh .ci/server
 	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) $(TESTS)
+ifeq ($(TESTS),tests)
+	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) --uvloop $(UVLOOP_TESTS)
+endif
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson.config import Config
+from pyredisson.gevent_check import check_not_patched
 from pyredisson.logic import holds
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import Hub, Subscriber
@@ -42,6 +43,7 @@ class Engine:
         config: Config,
         connect: Callable[[Engine, Hub], tuple[Runtime, Subscriber]],
     ) -> None:
+        check_not_patched()
         self.config = config
         self.shared = Shared(config, _start, self._notify, self._say_last)
         self._connect = connect

@@ -6,11 +6,13 @@ failure, and no other, is repeated, up to twice; it stays in the run's summary, 
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,13 @@ WATCHER = pytest.StashKey["subprocess.Popen[str]"]()
 STOOD_STILL = "The machine stood still"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--uvloop", action="store_true", help="run what tests the asyncio world, and only that, on uvloop")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("uvloop"):
+        config.pluginmanager.register(OnUvloop())
     program = Path(__file__).with_name("standstill.py")
     watcher = config.stash[WATCHER] = subprocess.Popen(
         [sys.executable, "-I", str(program)],
@@ -34,6 +42,26 @@ def pytest_configure(config: pytest.Config) -> None:
         start_new_session=True,  # Ctrl-C is not for it
     )
     longest_standstill(watcher, time.monotonic())  # at work since
+
+
+class OnUvloop:
+    """With `--uvloop`: the tests that await, outside of the thread world, and no others."""
+
+    def pytest_asyncio_loop_factories(self) -> dict[str, Callable[[], AbstractEventLoop]]:
+        import uvloop  # which PyPy doesn't have
+
+        return {"uvloop": uvloop.new_event_loop}
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        others = [item for item in items if not awaits(item)]
+        items[:] = [item for item in items if awaits(item)]
+        config.hook.pytest_deselected(items=others)
+
+
+def awaits(item: pytest.Item) -> bool:
+    fixtures: list[str] = getattr(item, "fixturenames", [])
+    awaited = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+    return awaited and "threads" not in fixtures and "[threads" not in item.name
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -69,11 +69,7 @@ class Pipeline(asyncio.BufferedProtocol):
         waiting = self._open
         if not waiting and self._lone and not self._socket.closed():
             waiting.append(future)
-            try:
-                self._transport.write(payload)  # type: ignore[union-attr]
-            except RuntimeError as error:
-                self._unsent.append(payload)
-                self._refused(error)
+            self._transport.write(payload)  # type: ignore[union-attr]
         else:
             waiting.append(future)
             if not self._unsent:
@@ -89,12 +85,9 @@ class Pipeline(asyncio.BufferedProtocol):
             if not self.usable or self._socket.closed():
                 self._turn_back()
                 return
-            unsent, self._unsent = self._unsent, []
-            try:
-                self._transport.write(b"".join(unsent))
-            except RuntimeError as error:
-                self._unsent = unsent
-                self._refused(error)
+            payload = b"".join(self._unsent)
+            self._unsent.clear()
+            self._transport.write(payload)
 
     def _turn_back(self) -> None:
         """The server closed the connection while the loop was busy: what has gathered is not sent.
@@ -113,11 +106,9 @@ class Pipeline(asyncio.BufferedProtocol):
 
     def write(self, payload: bytes) -> None:
         """Sends without waiting for anything, for subscriptions; nothing once the connection has failed."""
+        # uvloop's transport raises where asyncio's drops the data.
         if self._transport is not None and self.usable:
-            try:
-                self._transport.write(payload)
-            except RuntimeError as error:
-                self._refused(error)
+            self._transport.write(payload)
 
     def close(self) -> None:
         """Ends the connection; what is open fails, and is suspect, at once."""
@@ -176,10 +167,6 @@ class Pipeline(asyncio.BufferedProtocol):
         self._fail(ConnectionError(what))
         if not self.gone.done():
             self.gone.set_result(None)
-
-    def _refused(self, error: RuntimeError) -> None:
-        """uvloop raises for a transport that is closing, before `connection_lost` is called: nothing was written."""
-        self._fail(ConnectionError(f"the connection to {self.node.address} is closed: {error}"))
 
     def _fail(self, error: RedisError) -> None:
         self.usable = False

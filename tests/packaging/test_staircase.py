@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
     {"_core", "lua", "version"},
-    {"errors", "fresh_error", "scripts", "durations", "backoff", "owners", "addresses", "redisson_yaml", "config"},
+    {"errors", "fresh_error", "gevent_check", "scripts", "durations", "backoff", "owners"}
+    | {"addresses", "redisson_yaml", "config"},
     {"runtime", "signals", "thread_start"},
     {"logic"},
     {"wire"},
@@ -40,6 +41,7 @@ BESIDE = {
     ("redisson_yaml", "errors"),
     ("redisson_yaml", "addresses"),
     ("config", "errors"),
+    ("gevent_check", "errors"),
     ("config", "durations"),
     ("config", "addresses"),
     ("config", "redisson_yaml"),

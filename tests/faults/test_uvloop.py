@@ -1,0 +1,197 @@
+"""uvloop: its transports are not asyncio's, and raise where those say nothing. Each test runs on both loops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+import pyredisson.asyncio
+from pyredisson import Config
+from pyredisson._core import command
+from pyredisson.runtime import Cut
+from pyredisson.testing import Proxy, Server
+from pyredisson.wire.node import Node
+from pyredisson.wire.pipelined import Pipeline, connect
+
+from .support import PATIENCE, eventually, listeners
+
+Story = Callable[[], Coroutine[Any, Any, None]]
+Run = Callable[[Story], None]
+PING = command(b"PING")
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest, server: Server, tls_server: Server) -> Iterator[Run]:
+    """Runs a story in a loop of that kind, which must leave no descriptor open; the servers are there before."""
+
+    def go(story: Story) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(bounded(story))
+
+    # libuv opens some with the first loop, and keeps them.
+    request.param().close()
+    before = descriptors()
+    yield go
+    eventually(lambda: descriptors() <= before)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def bounded(story: Story) -> None:
+    async with asyncio.timeout(3 * PATIENCE):
+        await story()
+
+
+@pytest.mark.parametrize("way", ["tcp", "keepalive", "unix", "tls"])
+def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, way: str) -> None:
+    fields: dict[str, Any] = {"keepalive": {"socket_keepalive": True}}.get(way, {})
+    urls = {"unix": server.unix_url, "tls": f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}"}
+
+    async def story() -> None:
+        inside = 0
+        async with pyredisson.asyncio.connect(urls.get(way, server.url), connect_timeout=PATIENCE, **fields) as client:
+
+            async def use() -> None:
+                nonlocal inside
+                async with client.get_lock("a"):
+                    inside += 1
+                    assert inside == 1
+                    await asyncio.sleep(0.001)
+                    inside -= 1
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(10):
+                    group.create_task(use())
+            # More than one buffer of replies, many commands in one write.
+            held = await asyncio.gather(*[client.get_lock("b").is_locked() for _ in range(5000)])
+            assert held == [False] * 5000
+
+    run(story)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, turns: int) -> None:
+    """uvloop's transport raises when it is closed, where asyncio's drops what is sent."""
+
+    async def story() -> None:
+        pipeline = await connect(Node(Config.of(server.url)))
+        subscribed = await connect(Node(Config.of(server.url)))
+        for each in (pipeline, subscribed):
+            assert each._transport is not None
+            each._transport.abort()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if pipeline.usable:
+            for future in [pipeline.submit(PING) for _ in range(3)]:
+                with pytest.raises(Cut):
+                    await future
+        # Who listens doesn't look first.
+        subscribed.write(PING)
+        for each in (pipeline, subscribed):
+            await each.gone
+            each.write(PING)
+            each.close()
+
+    run(story)
+
+
+def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Redis) -> None:
+    async def story() -> None:
+        client = pyredisson.asyncio.connect(server.url)
+        lock = client.get_lock("a")
+        await lock.lock()
+        waiting = asyncio.create_task(client.get_lock("a", owner=1).lock())
+        await asyncio.to_thread(eventually, lambda: listeners(admin, "a") == 1)
+        for _ in range(2):
+            admin.client_kill_filter(_type="normal", skipme=True)
+            admin.client_kill_filter(_type="pubsub")
+            # The loop learns of it in its next turn, and the calls begin before that.
+            calls = [asyncio.create_task(client.get_lock(f"b{i}").try_lock(PATIENCE)) for i in range(10)]
+            assert await asyncio.gather(*calls) == [True] * 10
+            for i in range(10):
+                await client.get_lock(f"b{i}").force_unlock()
+        await lock.unlock()
+        await waiting
+        await client.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Server, answers: bool) -> None:
+    async def story(url: str) -> None:
+        for step in range(8):
+            client = pyredisson.asyncio.connect(url)
+            task = asyncio.create_task(client.get_lock("a").is_locked())
+            for _ in range(step):
+                await asyncio.sleep(0)
+            if step == 7:
+                await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = server.url if answers else f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        run(lambda: story(url))
+
+
+def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
+    run: Run, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Pipeline, transport: asyncio.BaseTransport) -> None:
+        raise TypeError("not the transport that was expected")
+
+    async def story() -> None:
+        seen: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+        client = pyredisson.asyncio.connect(server.url, retry_attempts=0, connect_timeout=2 * PATIENCE)
+        begin = time.monotonic()
+        with pytest.raises(ConnectionError, match="without handing it over"):
+            await client.get_lock("a").try_lock()
+        assert time.monotonic() - begin < PATIENCE
+        assert "not the transport" in str(seen[0]["exception"])
+        await client.close()
+
+    monkeypatch.setattr(Pipeline, "connection_made", refuse)
+    run(story)
+
+
+def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server) -> None:
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        pipeline = await connect(Node(Config.of(server.url)))
+
+        def hear(_: object) -> None:
+            raise ValueError("a fault in the listener")
+
+        future = pipeline.submit(PING)
+        pipeline.hear = hear
+        with pytest.raises(Cut, match="a fault in the listener"):
+            await future
+        await pipeline.gone
+
+    run(story)
+
+
+def test_a_reply_deadline(run: Run, proxy: Proxy) -> None:
+    async def story() -> None:
+        client = pyredisson.asyncio.connect(proxy.url, timeout=0.4)
+        lock = client.get_lock("a")
+        proxy.drop_reply(b"evalsha")
+        await lock.lock()
+        assert await lock.get_hold_count() == 1
+        await client.close()
+
+    run(story)
