@@ -8,19 +8,24 @@ from pyredisson.logic.holds import Owner
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 
+DELETED = b"pyredisson_fenced_newest"
+"""The prefix of a key that lives for a day: the newest token of a counter that was deleted."""
+
 
 class FencedLockLogic(LockLogic):
     """A lock beside whose hash stands a counter without a TTL."""
 
-    __slots__ = ("_newest",)
+    __slots__ = ("_deleted", "_newest")
 
     def __init__(self, shared: Shared, key: bytes) -> None:
         super().__init__(shared, key)
         self._newest = prefixed(b"redisson_lock_token", key)
+        self._deleted = prefixed(DELETED, key)
 
     def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         """As `LockLogic.acquire_command`. A late copy makes a gap between tokens, which harms nobody."""
-        return pack(self.shared.runtime.scripts.fenced_acquire, self.key, self._newest, owner, count, lease)
+        script = self.shared.runtime.scripts.fenced_acquire
+        return pack(script, self.key, self._newest, self._deleted, owner, count, lease)
 
     async def lock_token(self, owner: Owner, lease: int | None) -> int:
         """Waits as long as it takes; the token of this acquire."""
@@ -46,5 +51,5 @@ class FencedLockLogic(LockLogic):
 
     async def delete(self) -> bool:
         """Removes the lock, whoever holds it, and the counter; was there anything."""
-        payload = pack(self.shared.runtime.scripts.fenced_delete, self.key, self._newest, self._channel)
+        payload = pack(self.shared.runtime.scripts.fenced_delete, self.key, self._newest, self._deleted, self._channel)
         return await self._remove(payload, "delete()")

@@ -19,6 +19,7 @@ from .worlds import PATIENCE, Behind, World
 pytestmark = pytest.mark.asyncio
 
 COUNTER = "redisson_lock_token:{orders}"
+DELETED = "pyredisson_fenced_newest:{orders}"
 
 
 async def test_a_token_with_every_acquire(world: World, behind: Behind) -> None:
@@ -212,7 +213,7 @@ class TestTheyOnlyGrow:
         assert await lock.delete() is False
         token = await lock.lock_and_get_token()
         assert await lock.delete() is True
-        assert behind.redis.keys() == []
+        assert behind.redis.keys() == [DELETED.encode()]
         assert lock.lost.is_set()
         assert await lock.get_token() == 0
         with pytest.raises(LockLostError, match=r"delete\(\)"):
@@ -220,7 +221,21 @@ class TestTheyOnlyGrow:
         assert await lock.lock_and_get_token() > token
         await lock.unlock()
         assert await lock.delete() is True
-        assert behind.redis.keys() == []
+        assert await lock.delete() is False
+        assert behind.redis.keys() == [DELETED.encode()]
+
+    async def test_after_delete_and_a_clock_that_was_set_back(self, world: World, behind: Behind) -> None:
+        # As it is where the newest token was given before the clock was set back by an hour.
+        seconds, _ = behind.redis.time()
+        newest = (seconds + 3600) * 1_000_000
+        behind.redis.set(COUNTER, newest)
+        lock = world.connect().get_fenced_lock("orders")
+        token = await lock.lock_and_get_token()
+        assert token == newest + 1
+        assert await lock.delete()
+        assert await lock.get_token() == 0
+        assert await lock.lock_and_get_token() > token
+        await lock.unlock()
 
     async def test_delete_wakes_a_waiter(self, world: World, behind: Behind) -> None:
         client = world.connect()

@@ -14,16 +14,20 @@ from pyredisson.testing import Server
 from .scripted import ME, YOU, ScriptedLock, heard
 
 TOKEN = "redisson_lock_token:{orders}"
+DELETED = "pyredisson_fenced_newest:{orders}"
+DAY = 86_400_000
+HOUR = 3_600_000_000
+"""Microseconds, as tokens are."""
 
 
 class FencedScripts(ScriptedLock):
     channel = "redisson_lock__channel:{orders}"
 
     def acquire(self, owner: str, holds: int, lease: int, redis: Any = None) -> Any:
-        return self.run("fenced_acquire", ["orders", TOKEN], owner, holds, lease, redis=redis)
+        return self.run("fenced_acquire", ["orders", TOKEN, DELETED], owner, holds, lease, redis=redis)
 
     def delete(self, redis: Any = None) -> Any:
-        return self.run("fenced_delete", ["orders", TOKEN], self.channel, redis=redis)
+        return self.run("fenced_delete", ["orders", TOKEN, DELETED], self.channel, redis=redis)
 
     def release(self, name: str, *args: str | int) -> Any:
         return self.run(name, ["orders"], *args)
@@ -34,6 +38,12 @@ class FencedScripts(ScriptedLock):
         assert self.redis.pttl(TOKEN) == -1
         assert text == b"%d" % int(text)
         return int(text)
+
+    def kept(self) -> int:
+        """The newest token of the counter that was deleted, and nothing else is left."""
+        assert self.redis.keys() == [DELETED.encode()]
+        assert DAY - 5_000 < self.redis.pttl(DELETED) <= DAY
+        return int(self.redis.get(DELETED))
 
     def microseconds(self) -> int:
         seconds, rest = self.redis.time()
@@ -151,10 +161,38 @@ class TestDelete:
     def test_whoever_holds_it(self, at: FencedScripts, ear: PubSub) -> None:
         [token] = at.acquire(YOU, 1, 30_000)
         assert at.delete() == 1
-        assert at.redis.keys() == []
+        assert at.kept() == token
         assert at.delete() == 0
+        assert at.kept() == token
         assert heard(ear) == [b"0"]
         assert at.acquire(ME, 1, 30_000) > [token]
+
+    def test_a_clock_that_was_set_back_since(self, at: FencedScripts) -> None:
+        token = at.microseconds() + HOUR
+        at.redis.set(TOKEN, token)
+        assert at.delete() == 1
+        assert at.kept() == token
+        # Meanwhile Java begins anew.
+        for counted in (None, 7):
+            at.redis.delete(TOKEN, "orders")
+            if counted:
+                at.redis.set(TOKEN, counted)
+            assert at.acquire(ME, 1, 30_000) == [token + 1]
+            assert at.newest() == token + 1
+            assert at.acquire(ME, 2, 30_000) == [token + 2]
+        # And what was deleted later is smaller.
+        at.redis.set(TOKEN, token - 1)
+        assert at.delete() == 1
+        assert at.kept() == token
+
+    @pytest.mark.parametrize("wrong", ["7", "text", "", str(2**53), str(2**63 - 1), "list"])
+    def test_a_counter_that_is_none_of_ours(self, at: FencedScripts, wrong: str) -> None:
+        if wrong == "list":
+            at.redis.rpush(TOKEN, "1")
+        else:
+            at.redis.set(TOKEN, wrong)
+        assert at.delete() == 1
+        assert at.redis.keys() == []
 
     def test_a_free_lock_has_only_a_counter(self, at: FencedScripts, ear: PubSub) -> None:
         at.redis.set(TOKEN, 7)
@@ -166,13 +204,13 @@ class TestDelete:
         at.acquire(YOU, 1, 30_000)
         with at.out_of_memory():
             assert at.delete() == 1
-        assert at.redis.keys() == []
+        assert at.kept()
 
     def test_without_permission_on_the_channel(self, at: FencedScripts, ear: PubSub) -> None:
         at.acquire(YOU, 1, 30_000)
         with at.user("~*", "+@all", "resetchannels") as deaf:
             assert at.delete(redis=deaf) == 1
-        assert at.redis.keys() == []
+        assert at.kept()
         assert heard(ear) == []
 
 
