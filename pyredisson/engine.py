@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable
 
 from redis.exceptions import NoScriptError, RedisError
 
+from pyredisson.callbacks import Callbacks
 from pyredisson.config import Config
 from pyredisson.gevent_check import check_not_patched
 from pyredisson.logic import holds
@@ -52,9 +52,7 @@ class Engine:
 
     def begin(self) -> None:
         """As a client that owns nothing and has talked to nobody."""
-        self._errands: queue.SimpleQueue[Callback | None] = queue.SimpleQueue()
-        self._messenger: threading.Thread | None = None
-        self._hiring = threading.Lock()
+        self._callbacks = Callbacks()
         self._left: dict[bytes, None] = {}
         self.node = Node(self.config)
         hub = Hub(clock)
@@ -73,7 +71,6 @@ class Engine:
             # Before they wake: then none of them has to say it for itself.
             self._left.update((line.farewell(), None) for line in list(shared.lines.values()))
             self._left.update((hold.lock.abandon_command(hold), None) for hold in shared.close())
-            self._errands.put(None)
             run(self._watchdog_runtime.close)
 
     def say_farewell(self, seconds: float = FAREWELL) -> None:
@@ -89,8 +86,7 @@ class Engine:
             # Only these: another thread may have left something meanwhile, or be saying the same.
             self._left.pop(payload, None)
         self.shared.watchdog.drop_repairs()
-        if self._messenger is not None and self._messenger is not threading.current_thread():
-            self._messenger.join(max(SHORTEST_FAREWELL, deadline - clock()))
+        self._callbacks.close(max(SHORTEST_FAREWELL, deadline - clock()))
 
     def _say_last(self, payload: bytes) -> None:
         """For a call that was under way while the client was closed; not a daemon, as the program may end now."""
@@ -125,21 +121,7 @@ class Engine:
             connection.close()
 
     def _notify(self, callback: Callback) -> None:
-        """Calls a user's function on a thread that nobody waits for."""
-        self._errands.put(callback)
-        with self._hiring:
-            if self._messenger is None:
-                messenger = threading.Thread(target=self._deliver, name="pyredisson-on-lost", daemon=True)
-                begin(messenger)
-                self._messenger = messenger
-
-    def _deliver(self) -> None:
-        while (callback := self._errands.get()) is not None:
-            try:
-                callback()
-            except Exception:  # noqa: BLE001
-                # A user's function: whatever it raises.
-                logger.exception("an on_lost callback failed")
+        self._callbacks.call(callback)
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -103,10 +103,11 @@ class Lockable:
         await leave(self, self, error)
 
     def on_lost(self, callback: LostCallback) -> LostCallback:
-        """Has `callback(lock)` called, on a thread of its own, once for each hold of this lock that is lost.
+        """Has `callback(lock)` called, on a thread of the client's own, once for each hold of this lock that is lost.
 
-        A coroutine function runs on the event loop that registered it. It stays registered, for every
-        handle of this name, as long as the client lives.
+        A coroutine function runs on the event loop that registered it. It stays registered, for every handle of this
+        name, until `remove_on_lost` or the end of the client. Calls of one callback are made one after the other; a
+        slow one delays no other callback (16 at the same time).
         """
         if not callable(callback):
             raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
@@ -116,10 +117,17 @@ class Lockable:
             def schedule() -> None:
                 asyncio.run_coroutine_threadsafe(callback(self), loop).result()
 
-            self._logic.shared.on_lost(self._logic.place, schedule)
+            self._logic.shared.on_lost(self._logic.place, callback, schedule)
         else:
-            self._logic.shared.on_lost(self._logic.place, lambda: callback(self))
+            self._logic.shared.on_lost(self._logic.place, callback, lambda: callback(self))
         return callback
+
+    def remove_on_lost(self, callback: Callable[..., object]) -> bool:
+        """Removes what `on_lost` registered, through whichever handle of this name; was it registered.
+
+        One registration for each call, the latest first. A call that is under way or due already still ends.
+        """
+        return self._logic.shared.remove_on_lost(self._logic.place, callback)
 
     def _owner(self) -> Any:
         raise NotImplementedError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from pyredisson._core import Level
-from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, MOST_LOST, Hold, Owner, State, shown
+from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, Hold, Owner, State, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.watchdog import Alarm
 
@@ -81,14 +81,7 @@ class GroupLogic:
 
     def drop(self, hold: GroupHold) -> None:
         """The party gives it back. Idempotent."""
-        table = self.shared.group_holds
-        levels = table.get(hold.key, {})
-        if hold not in levels:
-            return
-        levels.pop(hold, None)
-        if not levels and (kept := table.pop(hold.key, {})):
-            # By another call of the same party, just now.
-            table.setdefault(hold.key, kept).update(kept)
+        self.shared.drop_group(hold.key, hold)
 
     def proven(self, hold: GroupHold) -> bool:
         """Whether enough members are still held; what has ended of them is lost here and now."""
@@ -128,11 +121,7 @@ class GroupLogic:
     def _ended(self, hold: GroupHold) -> None:
         if hold.unlisten(self._ended) and hold.state is LOST:
             self.shared.tell_lost(self.place)
-            self.shared.lost_groups.append(hold.key)
-            if len(self.shared.lost_groups) > MOST_LOST:
-                oldest = self.shared.lost_groups.popleft()
-                if all(other.state is LOST for other in list(self.shared.group_holds.get(oldest, ()))):
-                    self.shared.group_holds.pop(oldest, None)
+            self.shared.lost_groups.add(hold.key)
 
     def loss_of(self, party: Party, hold: GroupHold) -> str:
         """What to say of a lost hold."""

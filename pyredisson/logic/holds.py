@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from enum import Enum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from pyredisson._core import HoldFields, Turns
 from pyredisson.scripts import ScriptSet
@@ -172,14 +171,25 @@ class Hold(HoldFields):
     def listen(self, listener: Listener) -> None:
         """Has `listener` called when the hold ends; at once, and perhaps once more, if it has ended."""
         with _listening:
-            self.listeners = [*(self.listeners or ()), listener]
+            while True:
+                before = self.listeners
+                after = [*(before or ()), listener]
+                if self.listeners is before:
+                    # Else a finalizer that ran in here has changed them meanwhile.
+                    self.listeners = after
+                    break
         if self.state is not HELD:
             listener(self)
 
     def unlisten(self, listener: Listener) -> None:
         """Takes a listener back."""
         with _listening:
-            self.listeners = [other for other in self.listeners or () if other != listener] or None
+            while True:
+                before = self.listeners
+                after = [other for other in before or () if other != listener] or None
+                if self.listeners is before:
+                    self.listeners = after
+                    return
 
 
 HoldKey = tuple[Hashable, int]
@@ -187,13 +197,14 @@ HoldKey = tuple[Hashable, int]
 
 Listener = Callable[[Hold], None]
 
-_listening = threading.Lock()
+# Re-entrant: a garbage collection on any line may run a `finally` that listens or unlistens on the same thread.
+_listening = threading.RLock()
 
 
 def after_fork() -> None:
     """In the child, where another thread of the parent may have held the lock."""
     global _listening
-    _listening = threading.Lock()
+    _listening = threading.RLock()
 
 
 Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
@@ -219,6 +230,9 @@ class Held(Protocol):
         """The idempotent command that wakes waiters, if nobody holds the lock; None: this kind needs none."""
 
 
+Key = TypeVar("Key", bound=Hashable)
+
+
 class Holds:
     """The table of a client's holds; every change is one dict operation, so threads need no lock for it."""
 
@@ -227,7 +241,7 @@ class Holds:
         self._clock = clock
         self._on_lost = on_lost
         self.table: dict[HoldKey, Hold] = {}
-        self._lost: deque[HoldKey] = deque()
+        self._remembered = Remembered(self._is_remembered, self._forget)
 
     def live(self, key: HoldKey) -> Hold | None:
         """The hold if it can still be proven."""
@@ -252,14 +266,51 @@ class Holds:
         # Before anyone is woken who might end the program: the callbacks are on their way.
         _guarded(self._on_lost, hold)
         hold.end(LOST)
-        self._lost.append(hold.key)
-        if len(self._lost) > MOST_LOST:
-            oldest = self._lost.popleft()
-            forgotten = self.table.get(oldest)
-            if forgotten is not None and forgotten.state is LOST:
-                del self.table[oldest]
+        self._remembered.add(hold.key)
         # Last: a user's logging filter may raise.
         logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
+
+    def _is_remembered(self, key: HoldKey) -> bool:
+        hold = self.table.get(key)
+        return hold is not None and (hold.state is LOST or hold.under is not None)
+
+    def _forget(self, key: HoldKey) -> None:
+        hold = self.table.get(key)
+        if hold is not None:
+            hold.under = None
+            if hold.state is LOST:
+                self.table.pop(key, None)
+
+
+class Remembered(Generic[Key]):
+    """The keys of what was lost and not released yet, the latest last: at most `MOST_LOST`.
+
+    Entries of what was released since go first. A tenth of them goes at once, so that the search for such entries
+    costs little for each loss.
+    """
+
+    def __init__(self, is_lost: Callable[[Key], bool], forget: Callable[[Key], object]) -> None:
+        """`forget` is called for each of the oldest, where there are too many that are still lost."""
+        self._is_lost = is_lost
+        self._forget = forget
+        self._keys: dict[Key, None] = {}
+
+    def add(self, key: Key) -> None:
+        """Remembers the loss."""
+        self._keys.pop(key, None)
+        self._keys[key] = None
+        if len(self._keys) > MOST_LOST:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        keys = list(self._keys)
+        lost = [key for key in keys if self._is_lost(key)]
+        spare = MOST_LOST - MOST_LOST // 10
+        for key in set(keys).difference(lost):
+            self._keys.pop(key, None)
+        for key in lost[: max(0, len(lost) - spare)]:
+            self._keys.pop(key, None)
+            self._forget(key)
 
 
 def _guarded(listener: Listener, hold: Hold) -> None:

@@ -51,20 +51,20 @@ class Channel:
     def wake(self, supply: int) -> None:
         """Those who come first and can have, of so much, what they need; who is awake already needs nothing."""
         leader = self.leader
-        if leader is not None and not leader.is_set() and self.waiters[leader] <= supply:
-            leader.set()
-            supply -= self.waiters[leader]
-            if not supply:
-                return
-        for signal, need in self.waiters.items():
-            if need <= supply and not signal.is_set():
+        # The leader first.
+        for signal in [*((leader,) if leader is not None else ()), *list(self.waiters)]:
+            need = self.waiters.get(signal, 0)
+            if 0 < need <= supply and not signal.is_set():
                 signal.set()
+                if signal not in self.waiters:
+                    # It left just before, by a finalizer that ran in here: nobody got this wake-up.
+                    continue
                 supply -= need
                 if not supply:
                     return
 
     def wake_all(self) -> None:
-        for signal in self.waiters:
+        for signal in list(self.waiters):
             signal.set()
 
     def next_leader(self) -> None:
@@ -72,10 +72,15 @@ class Channel:
 
 
 class Hub:
-    """Local bookkeeping between waiters and one subscription connection."""
+    """Local bookkeeping between waiters and one subscription connection.
+
+    A garbage collection may run the `finally` of a waiter on any line, also on the thread that has the mutex: the mutex
+    is re-entrant, and whatever is iterated over while the mutex is held is a copy, made by a call that allocates
+    nothing on the way (`list` of a dict's keys, not of its items).
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         self._clock = clock
         self._next_sweep = 0.0
         self.waiting: set[Signal] = set()
@@ -173,32 +178,38 @@ class Hub:
 
     def disconnected(self) -> None:
         """Nothing arrives until the next confirmation: who waits looks now, and then often. With the lock held."""
-        for channel in self._channels.values():
+        for channel in list(self._channels.values()):
             if channel.confirmed:
                 channel.confirmed = False
                 channel.wake_all()
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to; called with the lock held."""
-        return [name for name, channel in self._channels.items() if channel.error is None]
+        channels = self._channels
+        return [
+            name for name in list(channels) if (channel := channels.get(name)) is not None and channel.error is None
+        ]
 
     def sweep(self) -> None:
         """Unsubscribes from what nobody has waited for since `LINGER` seconds."""
         now = self._clock()
         self._next_sweep = now + LINGER
         with self.mutex:
+            channels = self._channels
             idle = [
                 name
-                for name, channel in self._channels.items()
-                if not channel.waiters and now - channel.idle_since >= LINGER
+                for name in list(channels)
+                if (channel := channels.get(name)) is not None
+                and not channel.waiters
+                and now - channel.idle_since >= LINGER
             ]
             for name in idle:
-                del self._channels[name]
+                channels.pop(name, None)
             if idle and self._subscriber is not None:
                 self._subscriber.unsubscribe(idle)
 
     def wake_all(self) -> None:
         """Every waiter looks again: the client was closed."""
         with self.mutex:
-            for channel in self._channels.values():
+            for channel in list(self._channels.values()):
                 channel.wake_all()

@@ -32,8 +32,8 @@ class ExpirablePermitChannel(PermitChannel):
         super().heard(payload.removeprefix(PASSED_ON))
         if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
             said = int(payload)
-            for signal, need in self.waiters.items():
-                if 0 < said < need:
+            for signal in list(self.waiters):
+                if 0 < said < self.waiters.get(signal, 0):
                     # There may be more than it says: the first of those that it doesn't serve finds out.
                     signal.set()
                     return

@@ -33,8 +33,8 @@ class Turns(Channel):
         """Readers left (`0`) or a writer did (`1`): all readers may come, or one writer."""
         if payload in (b"0", b"1"):
             # Readers first: they have their turn after a writer, before the next one looks and claims.
-            for signal, need in self.waiters.items():
-                if need == READER:
+            for signal in list(self.waiters):
+                if self.waiters.get(signal) == READER:
                     signal.set()
             self._wake_writer()
 
@@ -44,10 +44,12 @@ class Turns(Channel):
             self._wake_writer()
 
     def _wake_writer(self) -> None:
-        for signal, need in self.waiters.items():
-            if need == WRITER and not signal.is_set():
+        for signal in list(self.waiters):
+            if self.waiters.get(signal) == WRITER and not signal.is_set():
                 signal.set()
-                return
+                if signal in self.waiters:
+                    return
+                # It left just before, by a finalizer that ran in here: nobody got this wake-up.
 
 
 class SideLogic(LockLogic):

@@ -30,8 +30,8 @@ class PermitChannel(Channel):
 
     def next_leader(self) -> None:
         """Only who wants several may lead."""
-        for signal, need in self.waiters.items():
-            if need > 1:
+        for signal in list(self.waiters):
+            if self.waiters.get(signal, 0) > 1:
                 signal.set()
                 return
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import KeyedRef
@@ -13,7 +12,7 @@ from pyredisson.config import Config
 from pyredisson.durations import lease_ms
 from pyredisson.errors import ClosedError
 from pyredisson.logic.fair_line import Line
-from pyredisson.logic.holds import ENDED, GIVEN_BACK, GONE, Hold, HoldKey, Holds, Owner, Renames
+from pyredisson.logic.holds import ENDED, GIVEN_BACK, GONE, LOST, Hold, HoldKey, Holds, Owner, Remembered, Renames
 from pyredisson.logic.hub import Hub
 from pyredisson.logic.once import Lanes
 from pyredisson.logic.watchdog import Loop, Watchdog
@@ -54,7 +53,8 @@ class Shared:
         self._start = start
         self._notify = notify
         self._say_last = say_last
-        self._callbacks: dict[Hashable, tuple[Callback, ...]] = {}
+        self._callbacks: dict[Hashable, dict[Callback, object]] = {}
+        """What to call when a lock is lost, by its place in the table of holds, and what the user calls it by."""
         self._renames = Renames()
         self._explicit: dict[int, KeyedRef[int, Owner]] = {}
         """Explicit owners that a handle, or a call that is under way, refers to."""
@@ -81,8 +81,8 @@ class Shared:
                 owner.begin(self.id)
         self.group_holds: dict[Hashable, dict[Any, None]] = {}
         """Of groups whose first member is ours, by the group's place and its party's id; the innermost is the last."""
-        self.lost_groups: deque[Hashable] = deque()
-        """Which of them were lost, the latest last."""
+        self.lost_groups = Remembered(self._has_lost, self._forget_lost)
+        """Which of them were lost."""
         self.asked: dict[HoldKey, float] = {}
         """Members of groups that were asked and have not answered yet, and when that was."""
 
@@ -118,9 +118,27 @@ class Shared:
         else:
             self.watchdog.repair(payload)
 
-    def on_lost(self, place: Hashable, callback: Callback) -> None:
-        """Has `callback` called for each hold of that lock, by its place in the table, which this client loses."""
-        self._callbacks[place] = (*self._callbacks.get(place, ()), callback)
+    def on_lost(self, place: Hashable, callback: object, tell: Callback) -> None:
+        """Has `tell` called for each hold of that lock, by its place in the table, which this client loses.
+
+        `remove_on_lost` knows it as `callback`.
+        """
+        callbacks: dict[Callback, object] = {}
+        # Another thread may be removing the last one that was registered, and the dict with it.
+        while self._callbacks.get(place) is not callbacks:
+            callbacks = self._callbacks.setdefault(place, {})
+            callbacks[tell] = callback
+
+    def remove_on_lost(self, place: Hashable, callback: object) -> bool:
+        """Removes the latest registration of that callback; was there one."""
+        callbacks = self._callbacks.get(place, {})
+        for tell in reversed(list(callbacks)):
+            if callbacks.get(tell) == callback and callbacks.pop(tell, None) is not None:
+                if not callbacks and (kept := self._callbacks.pop(place, {})):
+                    # Registered by another thread just now.
+                    self._callbacks.setdefault(place, kept).update(kept)
+                return True
+        return False
 
     def check_open(self) -> None:
         """Raises `ClosedError` for a closed client."""
@@ -141,8 +159,28 @@ class Shared:
 
     def tell_lost(self, place: Hashable) -> None:
         """Has the callbacks called that `on_lost` was given."""
-        for callback in self._callbacks.get(place, ()):
-            self._notify(callback)
+        for tell in list(self._callbacks.get(place, ())):
+            self._notify(tell)
+
+    def _has_lost(self, key: Hashable) -> bool:
+        return any(hold.state is LOST for hold in list(self.group_holds.get(key, ())))
+
+    def _forget_lost(self, key: Hashable) -> None:
+        levels = self.group_holds.get(key, {})
+        for hold in list(levels):
+            if hold.state is LOST:
+                self.drop_group(key, hold)
+
+    def drop_group(self, key: Hashable, hold: object) -> None:
+        """Takes one level of a group's holds off the table. Idempotent."""
+        table = self.group_holds
+        levels = table.get(key, {})
+        if hold not in levels:
+            return
+        levels.pop(hold, None)
+        if not levels and (kept := table.pop(key, {})):
+            # By another call of the same party, just now.
+            table.setdefault(key, kept).update(kept)
 
     def _lost(self, hold: Hold) -> None:
         self.tell_lost(hold.key[0])

@@ -79,7 +79,8 @@ class Watchdog:
         self._repair_for = max(REPAIR_FOR, self._lease)
         self._notices: deque[tuple[bytes, float]] = deque()
         self._start = start
-        self._starting = threading.Lock()
+        # Re-entrant: a finalizer that the garbage collector runs while a thread is started may leave a repair.
+        self._starting = threading.RLock()
         self._started = False
         self._loops = 0
         self._running: dict[str, object] = {}

@@ -45,6 +45,7 @@ class Connection:
         "_gets",
         "_node",
         "_one_at_a_time",
+        "_outbox",
         "_receive",
         "_send",
         "_socket",
@@ -63,6 +64,8 @@ class Connection:
         self._socket: socket.socket | None = None
         self.secure = node.config.ssl_context is not None
         self._one_at_a_time = threading.Lock()
+        self._outbox: deque[bytes] = deque()
+        """What is still to be sent on a subscription, whole commands."""
         self.peer: Peer | None = None
         self.server: bytes | None = None
         """The identity of the server's process; None where it isn't known."""
@@ -155,13 +158,26 @@ class Connection:
         connection = self._socket
         if connection is None:
             raise ConnectionError("the connection is closed")
-        with self._one_at_a_time:
-            connection.sendall(payload)
+        self._outbox.append(payload)
+        self._flush(connection)
+
+    def _flush(self, connection: socket.socket) -> None:
+        # Never waits for whoever reads or sends: that may be this thread, interrupted by a finalizer which the garbage
+        # collector runs, and it looks here again.
+        while self._outbox and self._one_at_a_time.acquire(blocking=False):
+            try:
+                while self._outbox:
+                    connection.sendall(self._outbox.popleft())
+            finally:
+                self._one_at_a_time.release()
 
     def take(self) -> list[Reply]:
         """What the server says, complete replies only; for one who knows by polling that there is something."""
         with self._one_at_a_time:
             size = self._receive(self._buffer)
+        connection = self._socket
+        if self._outbox and connection is not None:
+            self._flush(connection)
         if not size:
             raise ConnectionError(f"{self._node.address} closed the connection")
         self._fed(self._buffer, 0, size)
@@ -333,7 +349,8 @@ class Pool:
         self._size = size
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._making = threading.Lock()
+        # Re-entrant: a garbage collection may end a `with` block of the same thread in here, which sends its release.
+        self._making = threading.RLock()
         self._waiting: deque[ThreadSignal] = deque()
         self._attention = False
         """Whether more than going back to the others may be due when a connection returns."""
@@ -434,6 +451,10 @@ class Pool:
                 if len(self._all) < self._size:
                     connection = Connection(self.node)
                     self._all.add(connection)
+                    if len(self._all) > self._size:
+                        # Such a release took the last place.
+                        self._all.discard(connection)
+                        connection = None
             if connection is not None:
                 try:
                     connection.open()

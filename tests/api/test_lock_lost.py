@@ -257,7 +257,7 @@ class TestGivingBack:
 
 
 class TestCallback:
-    """`on_lost`."""
+    """`on_lost` and `remove_on_lost`."""
 
     async def test_once_per_loss_with_the_lock(self, world: World, behind: Behind) -> None:
         lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
@@ -325,7 +325,7 @@ class TestCallback:
         with caplog.at_level(logging.ERROR, "pyredisson"):
             await lock.lock(0.03)
             await told.wait()
-            assert "in the callback" in caplog.text
+            await world.until(lambda: "in the callback" in caplog.text)
             # And the next loss is told as well.
             again = world.flag()
             stock = client.get_lock("stock")
@@ -367,3 +367,196 @@ class TestCallback:
         await client.close()
         assert time.monotonic() - started < PATIENCE / 2
         leave.set()
+
+    async def test_a_slow_one_delays_no_other(self, world: World) -> None:
+        client = world.connect()
+        leave = threading.Event()
+        calls: list[str] = []
+
+        def slow(lost: Any) -> None:
+            leave.wait(PATIENCE)
+            calls.append("slow")
+
+        for name in ("orders", "stock"):
+            lock = client.get_lock(name)
+            lock.on_lost(slow)
+            lock.on_lost(lambda lost: calls.append(lost.name))
+            await lock.lock(0.03)
+        await world.until(lambda: sorted(calls) == ["orders", "stock"])
+        leave.set()
+        await world.until(lambda: len(calls) == 4)
+
+    async def test_calls_of_one_callback_come_one_after_the_other(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders")
+        at_work: list[int] = []
+        most: list[int] = []
+        lost = 4
+
+        def callback(_: Any) -> None:
+            at_work.append(1)
+            most.append(len(at_work))
+            time.sleep(0.02)
+            at_work.pop()
+
+        lock.on_lost(callback)
+        for owner in range(lost):
+            await client.get_lock("orders", owner=owner).lock(60)
+            await lock.force_unlock()
+        await world.until(lambda: len(most) == lost)
+        assert most == [1] * lost
+
+    async def test_the_number_of_threads_is_bounded(self, world: World) -> None:
+        client = world.connect()
+        leave = threading.Event()
+        calls: list[str] = []
+
+        def slow(number: int) -> Any:
+            def callback(lost: Any) -> None:
+                leave.wait(PATIENCE)
+                calls.append(lost.name)
+
+            return callback
+
+        lock = client.get_lock("orders")
+        for number in range(40):
+            lock.on_lost(slow(number))
+        before = threading.active_count()
+        await lock.lock(0.03)
+        assert await lock.lost.wait(PATIENCE)
+        await world.until(lambda: threading.active_count() >= before + 16)
+        assert sum(thread.name == "pyredisson-on-lost" for thread in threading.enumerate()) <= 16
+        leave.set()
+        await world.until(lambda: len(calls) == 40)
+
+    async def test_removing_it(self, world: World) -> None:
+        client = world.connect()
+        lock = client.get_lock("orders")
+        calls: list[str] = []
+
+        def callback(_: Any) -> None:
+            calls.append("removed")
+
+        lock.on_lost(callback)
+        # Through another handle of the same name.
+        assert client.get_lock("orders").remove_on_lost(callback) is True
+        assert lock.remove_on_lost(callback) is False
+        assert client.get_lock("stock").remove_on_lost(callback) is False
+        lock.on_lost(lambda _: calls.append("kept"))
+        await lock.lock(0.03)
+        await world.until(lambda: "kept" in calls)
+        assert calls == ["kept"]
+
+    async def test_removing_one_of_two_registrations(self, world: World) -> None:
+        lock = world.connect().get_lock("orders")
+        calls: list[Any] = []
+        # A bound method is another object each time.
+        lock.on_lost(calls.append)
+        lock.on_lost(calls.append)
+        assert lock.remove_on_lost(calls.append)
+        told = world.flag()
+        lock.on_lost(lambda _: told.set())
+        await lock.lock(0.03)
+        await told.wait()
+        await world.until(lambda: len(calls) == 1)
+        assert lock.remove_on_lost(calls.append)
+        assert not lock.remove_on_lost(calls.append)
+
+    async def test_a_group_has_them_too(self, world: World) -> None:
+        client = world.connect()
+        group = client.get_multi_lock(client.get_lock("orders"), client.get_lock("stock"))
+        calls: list[str] = []
+
+        def removed(_: Any) -> None:
+            calls.append("removed")
+
+        group.on_lost(removed)
+        group.on_lost(lambda _: calls.append("kept"))
+        assert group.remove_on_lost(removed) is True
+        assert group.remove_on_lost(removed) is False
+        await group.lock(0.03)
+        await world.until(lambda: "kept" in calls)
+        assert calls == ["kept"]
+
+    async def test_nothing_is_kept_of_a_name_whose_callbacks_were_removed(self, world: World) -> None:
+        client = world.connect()
+
+        def callback(_: Any) -> None: ...
+
+        for number in range(100):
+            lock = client.get_lock(f"orders:{number}")
+            lock.on_lost(callback)
+            lock.remove_on_lost(callback)
+        assert len(client._shared._callbacks) == 0
+
+
+class TestManyLosses:
+    """The losses that are remembered are bounded; those that were seen to don't count."""
+
+    async def test_a_loss_after_many_that_were_given_back(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        client = world.connect()
+        lock = client.get_lock("orders")
+        fresh = client.get_lock("stock")
+        await fresh.lock()
+        await fresh.force_unlock()
+        for _ in range(25):
+            await lock.lock(60)
+            await lock.force_unlock()
+            with pytest.raises(LockLostError):
+                await lock.unlock()
+        await lock.lock(60)
+        await lock.force_unlock()
+        with pytest.raises(LockLostError):
+            await lock.unlock()
+        with pytest.raises(LockLostError):
+            await fresh.unlock()
+
+    async def test_a_loss_of_a_lock_that_was_lost_before(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        client = world.connect()
+        lock = client.get_lock("orders")
+        for number in range(25):
+            await lock.lock(60)
+            await lock.force_unlock()
+            if number < 24:
+                with pytest.raises(LockLostError):
+                    await lock.unlock()
+        others = [client.get_lock(f"other:{number}") for number in range(15)]
+        for other in others:
+            await other.lock(60)
+            await other.force_unlock()
+        with pytest.raises(LockLostError):
+            await lock.unlock()
+
+    async def test_those_that_nobody_gives_back_are_bounded(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        client = world.connect()
+        locks = [client.get_lock(f"orders:{number}") for number in range(50)]
+        for lock in locks:
+            await lock.lock(60)
+            await lock.force_unlock()
+        assert len(client._shared.holds.table) <= 20
+        for lock in locks[-18:]:
+            with pytest.raises(LockLostError):
+                await lock.unlock()
+
+    async def test_of_groups(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        client = world.connect()
+        member = client.get_lock("orders")
+        group = client.get_multi_lock(member, client.get_lock("stock"))
+        for number in range(25):
+            await group.lock(60)
+            await member.force_unlock()
+            if number < 24:
+                with pytest.raises(LockLostError):
+                    await group.unlock()
+        others = [client.get_multi_lock(client.get_lock(f"a:{number}")) for number in range(15)]
+        for number, other in enumerate(others):
+            await other.lock(60)
+            await client.get_lock(f"a:{number}").force_unlock()
+        with pytest.raises(LockLostError):
+            await group.unlock()

@@ -175,6 +175,7 @@ class _Awaited:
             "is_set",
             "on_lost",
             "read_lock",
+            "remove_on_lost",
             "write_lock",
         }
     )

@@ -16,7 +16,7 @@ FLOORS = [
     {"runtime", "signals", "thread_start"},
     {"logic"},
     {"wire"},
-    {"threads", "aio"},
+    {"threads", "aio", "callbacks"},
     {"faces", "blocks", "engine", "groups"},
     {
         "client",

@@ -1,0 +1,351 @@
+"""A garbage collection runs finalizers on any line: none may wait for a lock of the frame that it interrupts."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson.callbacks import Callbacks
+from pyredisson.logic.count_down_latch import LatchChannel
+from pyredisson.logic.holds import HELD, Hold, Holds
+from pyredisson.logic.hub import Channel, Hub
+from pyredisson.logic.read_write_lock import READER, WRITER
+from pyredisson.logic.read_write_lock import Turns as ReadWriteChannel
+from pyredisson.logic.semaphore import PermitChannel
+from pyredisson.logic.watchdog import Watchdog
+from pyredisson.signals import ThreadSignal
+from pyredisson.testing import Server
+from pyredisson.threads import clock
+from pyredisson.wire.blocking import Connection, Pool
+
+PATIENCE = 5.0
+
+
+class Garbage:
+    """A cycle that only the garbage collector can find, with a finalizer."""
+
+    def __init__(self, finalizer: Callable[[], object]) -> None:
+        self._finalizer = finalizer
+        self._me = self
+
+    def __del__(self) -> None:
+        self._finalizer()
+
+
+Story = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+
+
+def collect_at_each_line(functions: Iterable[Any], story: Story) -> int:
+    """Tells a story again and again, each time with a collection on another line of one of the functions.
+
+    `story` gives what is done, and the finalizer that runs meanwhile. Returns how many lines there were.
+    """
+    codes = {function.__code__ for function in functions}
+    step = 0
+    while True:
+        step += 1
+        act, finalizer = story()
+        if not _with_collection(codes, step, act, finalizer):
+            assert step > 1, "no line of the functions was run"
+            return step - 1
+
+
+def _with_collection(
+    codes: set[CodeType], step: int, act: Callable[[], object], finalizer: Callable[[], object]
+) -> bool:
+    errors: list[BaseException] = []
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code not in codes:
+            return None
+        if event == "line":
+            left -= 1
+            if not left:
+                Garbage(finalizer)
+                gc.collect()
+        return trace
+
+    def run() -> None:
+        sys.settrace(trace)
+        try:
+            act()
+            if left > 0:
+                # There was no such line.
+                finalizer()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), f"it waits for itself, from line event {step} on"
+    for error in errors:
+        raise error
+    return left <= 0
+
+
+@pytest.fixture(autouse=True)
+def only_these() -> Iterator[None]:
+    """No other collection, and those that are asked for look at nothing else."""
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+class Nobody:
+    """A subscriber that has nothing to do."""
+
+    def subscribe(self, channels: Iterable[bytes]) -> None: ...
+    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
+
+
+def hub_with(kind: type[Channel], *needs: int) -> tuple[Hub, list[ThreadSignal]]:
+    hub = Hub(clock)
+    hub.attach(Nobody())
+    signals = [ThreadSignal() for _ in needs]
+    for signal, need in zip(signals, needs, strict=True):
+        hub.join(b"a", signal, kind, need)
+    return hub, signals
+
+
+HUB = (Hub.join, Hub.leave, Hub.message, Hub.subscribed, Hub.disconnected, Hub.sweep, Hub.wake_all, Hub.names)
+
+
+def disconnect(hub: Hub) -> None:
+    with hub.mutex:
+        hub.disconnected()
+        hub.names()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda hub, _: hub.join(b"a", ThreadSignal()),
+        lambda hub, signal: hub.leave(b"a", signal),
+        lambda hub, _: hub.message(b"a", b"0"),
+        lambda hub, _: hub.subscribed(b"a"),
+        lambda hub, _: disconnect(hub),
+        lambda hub, _: hub.sweep(),
+        lambda hub, _: hub.wake_all(),
+    ],
+    ids=["join", "leave", "message", "subscribed", "disconnected", "sweep", "wake_all"],
+)
+def test_a_waiter_is_collected_in_the_hub(act: Callable[[Hub, ThreadSignal], object]) -> None:
+    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        hub, (one, other, _) = hub_with(Channel, 1, 1, 1)
+        return lambda: act(hub, other), lambda: hub.leave(b"a", one)
+
+    collect_at_each_line([*HUB, Channel.wake, Channel.wake_all], story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "need", "payload"),
+    [
+        (Channel, 1, b"0"),
+        (Channel, 1, b"1"),
+        (PermitChannel, 2, b"2"),
+        (LatchChannel, 1, b"0"),
+        (ReadWriteChannel, READER, b"0"),
+        (ReadWriteChannel, WRITER, b"1"),
+    ],
+)
+def test_a_waiter_that_is_collected_while_others_are_woken_takes_no_wake_up_along(
+    kind: type[Channel], need: int, payload: bytes
+) -> None:
+    woken: list[ThreadSignal] = []
+
+    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        hub, (one, other) = hub_with(kind, need, need)
+        woken.append(other)
+
+        def act() -> None:
+            hub.message(b"a", payload)
+            # At the end of its last line the finalizer may not have run yet: then the wake-up is passed on now.
+            hub.leave(b"a", one)
+
+        return act, lambda: hub.leave(b"a", one)
+
+    functions = [kind.heard, kind.wake, kind.wake_all, Channel.wake]
+    if kind is ReadWriteChannel:
+        functions.append(ReadWriteChannel._wake_writer)
+    collect_at_each_line(functions, story)
+    assert all(signal.is_set() for signal in woken)
+
+
+def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> None:
+    with pyredisson.connect(server.url) as client:
+        lock = client.get_lock("a", owner=1)
+        heard: list[str] = []
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            heard.clear()
+            lock.lock(60)
+            hold = lock._logic.hold_of(1)
+            assert hold is not None
+
+            def late(_: object) -> None:
+                heard.append("late")
+
+            def stays(_: object) -> None:
+                heard.append("stays")
+
+            def goes(_: object) -> None:
+                heard.append("goes")
+
+            hold.listen(goes)
+
+            def finalize() -> None:
+                hold.unlisten(goes)
+                hold.listen(late)
+
+            def act() -> None:
+                hold.listen(stays)
+                hold.listen(goes)
+                hold.unlisten(goes)
+                assert hold.state is HELD
+                lock.unlock()
+                if hold.listeners:
+                    hold.unlisten(late)
+                else:
+                    assert "stays" in heard
+
+            return act, finalize
+
+        assert collect_at_each_line([Hold.listen, Hold.unlisten, Hold.end], story) > 10
+
+
+def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
+    with pyredisson.connect(server.url) as client:
+        lock = client.get_lock("a", owner=1)
+        holds = client._shared.holds
+
+        def ignore(_: object) -> None: ...
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            lock.lock(60)
+            hold = lock._logic.hold_of(1)
+            assert hold is not None
+            hold.listen(ignore)
+
+            def act() -> None:
+                holds.lose(hold, "for a test")
+                with pytest.raises(pyredisson.LockLostError):
+                    lock.unlock()
+
+            return act, lambda: hold.unlisten(ignore)
+
+        collect_at_each_line([Holds.lose, Hold.end], story)
+
+
+def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Server, admin: Redis) -> None:
+    with pyredisson.connect(server.url) as client:
+        other = client.get_lock("b")
+
+        def block() -> Generator[None, None, None]:
+            with client.get_lock("a", owner=1):
+                yield
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            inside = block()
+            next(inside)
+            client._runtime.clear()
+            return other.is_locked, inside.close
+
+        collect_at_each_line([Pool._another], story)
+        assert not admin.exists("a")
+
+
+def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server: Server, admin: Redis) -> None:
+    """Then the frame that was interrupted gives way."""
+    with pyredisson.connect(server.url, connection_pool_size=1, timeout=0.5) as client:
+        pool = client._runtime
+
+        def block() -> Generator[None, None, None]:
+            with client.get_lock("a", owner=1):
+                yield
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            inside = block()
+            next(inside)
+            pool.clear()
+            return client.get_lock("b").is_locked, inside.close
+
+        collect_at_each_line([Pool._another], story)
+        assert len(pool._all) <= 1
+        assert not admin.exists("a")
+
+
+def test_a_repair_is_left_by_a_collection_while_the_watchdog_is_started(server: Server) -> None:
+    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        client = pyredisson.connect(server.url)
+        payload = client.get_lock("b")._logic.undo_command(b"nobody")
+
+        def act() -> None:
+            client.get_lock("a").lock()
+            client.close()
+
+        def repair() -> None:
+            if not client.closed:
+                client._shared.repair(payload)
+
+        return act, repair
+
+    collect_at_each_line([Watchdog._look_earlier], story)
+
+
+def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
+    called: list[str] = []
+
+    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        callbacks = Callbacks()
+        called.clear()
+
+        def one() -> None:
+            called.append("one")
+
+        def other() -> None:
+            called.append("other")
+
+        def act() -> None:
+            callbacks.call(one)
+            callbacks.call(one)
+            callbacks.close(PATIENCE)
+            assert called.count("one") == 2
+
+        return act, lambda: callbacks.call(other)
+
+    collect_at_each_line([Callbacks.call, Callbacks._hire], story)
+
+
+def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(server: Server) -> None:
+    with pyredisson.connect(server.url) as client:
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            connection = Connection(client._engine.node)
+            connection.open()
+
+            def act() -> None:
+                connection.send(b"PING\r\n")
+                assert connection.take()
+                while connection._outbox:
+                    connection.take()
+                connection.close()
+
+            return act, lambda: connection.send(b"PING\r\n") if connection._socket else None
+
+        collect_at_each_line([Connection.send, Connection.take], story)
