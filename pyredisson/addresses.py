@@ -39,6 +39,12 @@ def settings_of_url(url: str) -> dict[str, Any]:
     url = re.sub(r"^valkey(s?)://", r"redis\1://", url)  # as Redisson spells the same two
     if url.startswith(("redis+cluster://", "redis+sentinel://")):
         raise ConfigError(f"{url.partition(':')[0]}: {_NOT_YET}")
+    # An @ further on: what looks like hosts is the beginning of a password.
+    if re.match(r"rediss?://([^/?#]*@)?[^/?#@]*,[^@]*$", url):
+        raise ConfigError(
+            f"{url.partition(':')[0]}:// takes one host: a cluster's nodes are redis+cluster://host:port,host:port,"
+            " Sentinels are redis+sentinel://host:port,host:port/master"
+        )
     # No detail, and no cause: of `redis://:pa#ss@host` they would quote the port `pa`.
     unreadable = ConfigError(
         "the URL can't be read: redis:// or rediss://user:password@host:port/database, or"

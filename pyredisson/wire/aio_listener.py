@@ -8,14 +8,13 @@ from typing import Any
 
 from redis.exceptions import ConnectionError
 
-from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
 from pyredisson.runtime import Reply
 from pyredisson.signals import AioSignal
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Pipeline, connect, ended
-from pyredisson.wire.subscription import PING, Subscription, pause
+from pyredisson.wire.subscription import Subscription, pause
 
 
 class AioListener:
@@ -55,7 +54,7 @@ class AioListener:
     def unsubscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
         if self._pipeline is not None:
-            self._pipeline.write(command(b"UNSUBSCRIBE", *channels))
+            self._pipeline.write(self._subscription.drop(channels))
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the task. Gives what is done when it has ended."""
@@ -105,7 +104,7 @@ class AioListener:
                     raise pipeline.lost.result()
                 hub.sweep()
                 if not heard.is_set() and node.ping_interval:
-                    pipeline.write(PING)
+                    pipeline.write(subscription.ping())
                     if not await heard.wait(node.timeout):
                         raise ConnectionError(f"{node.address} doesn't answer a PING")
         except GeneratorExit:

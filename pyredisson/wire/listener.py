@@ -10,14 +10,13 @@ from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
 
-from pyredisson._core import command
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import LINGER, Hub
 from pyredisson.signals import ThreadSignal
 from pyredisson.thread_start import begin
 from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
-from pyredisson.wire.subscription import PING, Subscription, pause
+from pyredisson.wire.subscription import Subscription, pause
 
 ALARMS = 4096
 """Bytes that end as many polls."""
@@ -65,7 +64,7 @@ class Listener:
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None:
         """With the hub's lock held."""
-        self._say(command(b"UNSUBSCRIBE", *channels))
+        self._say(self._subscription.drop(channels))
 
     def wait(self, signal: ThreadSignal, seconds: float) -> None:
         """Until the signal is set or the time is over; reads meanwhile, if nobody else does.
@@ -168,7 +167,7 @@ class Listener:
                 raise ConnectionError(f"{node.address} doesn't answer a PING")
         elif node.ping_interval and now >= self._quiet_since + node.ping_interval:
             with self._hub.mutex:
-                connection.send(PING)
+                connection.send(self._subscription.ping())
             self._asked_at = now
 
     def _serve(self, connection: Connection) -> None:

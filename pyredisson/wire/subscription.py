@@ -6,7 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import command
 from pyredisson.logic.hub import Hub
@@ -18,11 +18,12 @@ LONGEST_PAUSE = 2.0
 
 
 class Subscription:
-    """One connection's conversation: SUBSCRIBEs are answered in their order, one by one."""
+    """One connection's conversation: whatever is asked is answered in its order, by one reply each."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._asked: deque[bytes] = deque()
+        self._asked: deque[bytes | None] = deque()
+        """What has no reply yet: the channel of a SUBSCRIBE, None for any other command."""
 
     def ask(self, channels: Iterable[bytes]) -> bytes:
         """The commands that subscribe, to be sent at once and in this order; one each, as one may be refused."""
@@ -32,19 +33,34 @@ class Subscription:
             commands.append(command(b"SUBSCRIBE", channel))
         return b"".join(commands)
 
+    def drop(self, channels: Iterable[bytes]) -> bytes:
+        """The commands that unsubscribe, to be sent at once; one each, as each has a reply."""
+        commands = []
+        for channel in channels:
+            self._asked.append(None)
+            commands.append(command(b"UNSUBSCRIBE", channel))
+        return b"".join(commands)
+
+    def ping(self) -> bytes:
+        """The command that asks whether the connection lives, to be sent at once. An error is an answer, too."""
+        self._asked.append(None)
+        return PING
+
     def hear(self, reply: Reply) -> None:
         """Passes on what the server said."""
-        if isinstance(reply, RedisError):
-            # An error in reply to a PING is an answer, too.
-            if self._asked:
-                self._hub.refused(self._asked.popleft(), reply)
-            return
-        kind = reply[0]
-        if kind == b"message":
+        if isinstance(reply, list) and reply[0] == b"message":
             self._hub.message(reply[1], reply[2])
-        elif kind == b"subscribe":
-            self._asked.popleft()
-            self._hub.subscribed(reply[1])
+            return
+        if not self._asked:
+            raise InvalidResponse(f"a reply that nobody asked for: {reply!r}")
+        channel = self._asked.popleft()
+        if channel is None:
+            # It keeps a channel that it may not leave: its messages are for nobody.
+            return
+        if isinstance(reply, RedisError):
+            self._hub.refused(channel, reply)
+        else:
+            self._hub.subscribed(channel)
 
 
 def pause(failures: int) -> float:

@@ -1,0 +1,81 @@
+"""What can't be served is refused at once, with a word about why: servers that are too old, nodes of a cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import pyredisson
+from pyredisson.errors import ConfigError
+from pyredisson.testing import Server
+
+from .stub import Stub, bulk, hello, shake
+from .support import World
+
+pytestmark = pytest.mark.asyncio
+
+
+def five(words: list[bytes]) -> bytes:
+    """Redis 5 knows neither HELLO nor CLIENT INFO."""
+    if words[0].upper() == b"INFO":
+        return bulk("# Server\r\nredis_version:5.0.14\r\nredis_mode:standalone\r\n")
+    return b"-ERR unknown command `%b`\r\n" % words[0]
+
+
+def six(words: list[bytes]) -> bytes:
+    return shake(words, "6.0.16")
+
+
+def sentinel(words: list[bytes]) -> bytes:
+    return hello("7.0.15", "sentinel") if words[0].upper() == b"HELLO" else shake(words)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (five, r"version 5\.0\.14; Redis 6\.2"),
+        (six, r"version 6\.0\.16; Redis 6\.2"),
+        (sentinel, r"redis\+sentinel://"),
+    ],
+)
+async def test_a_server_that_cannot_be_served(world: World, answer: Callable[[list[bytes]], bytes], text: str) -> None:
+    with Stub(answer) as stub:
+        client = world.connect(stub.url)
+        for call in (client.get_lock("a").lock, client.get_semaphore("s").acquire, client.get_lock("a").is_locked):
+            with pytest.raises(ConfigError, match=text):
+                await world.do(call())
+        # Once a call, and nobody goes on behind the caller's back.
+        assert stub.connections == 3
+        assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_node_of_a_cluster(world: World) -> None:
+    with Server(config={"cluster-enabled": "yes"}) as server:
+        lock = world.connect(server.url).get_lock("a")
+        with pytest.raises(ConfigError, match=rf"{server.port} is a node of a cluster.*redis\+cluster://"):
+            await world.do(lock.lock())
+
+
+async def test_a_server_without_hello(world: World) -> None:
+    """Renamed, as some providers do: INFO tells the version too."""
+    with Server(config={"rename-command": "HELLO ''"}) as server:
+        lock = world.connect(server.url).get_lock("a")
+        await world.do(lock.lock())
+        await world.do(lock.unlock())
+
+
+async def test_a_server_that_tells_nothing_of_itself(world: World) -> None:
+    """Neither HELLO nor INFO is allowed: it is taken for one that can be served."""
+    with Server(users=("app on >secret ~* &* +@all -info -hello",)) as server:
+        lock = world.connect(server.url, username="app", password="secret").get_lock("a")
+        await world.do(lock.lock())
+        await world.do(lock.unlock())
+
+
+@pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])
+async def test_several_hosts_in_a_plain_url(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"one host.*redis\+cluster://.*redis\+sentinel://") as raised:
+        pyredisson.connect(url)
+    assert "p@" not in str(raised.value)
