@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import os
 import threading
 import weakref
 from collections.abc import Callable
 
-from redis.exceptions import NoScriptError, RedisError
-
 from pyredisson.callbacks import Callbacks
 from pyredisson.config import Config
+from pyredisson.farewell import Farewell
 from pyredisson.gevent_check import check_not_patched
 from pyredisson.logic import holds
 from pyredisson.logic.holds import logger
 from pyredisson.logic.hub import Hub, Subscriber
 from pyredisson.logic.shared import Callback, Shared
 from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
-from pyredisson.runtime import Cut, Runtime
-from pyredisson.scripts import as_eval
+from pyredisson.runtime import Runtime
 from pyredisson.thread_start import begin
 from pyredisson.threads import ThreadRuntime, clock, run, start
-from pyredisson.wire.blocking import Connection
 from pyredisson.wire.node import Node
 
 SHORTEST_PATIENCE = 0.05
@@ -32,7 +28,6 @@ FAREWELL = 1.0
 """Seconds that giving back what is held may take when a client is closed or the interpreter ends."""
 SHORTEST_FAREWELL = 0.02
 """Seconds for a client whose turn comes when the others have used up the time."""
-FAREWELL_BATCH = 1000
 
 
 class Engine:
@@ -54,6 +49,11 @@ class Engine:
         """As a client that owns nothing and has talked to nobody."""
         self._callbacks = Callbacks()
         self._left: dict[bytes, None] = {}
+        """Commands for the farewell."""
+        self._collecting = False
+        """Whether somebody is going to look at them again."""
+        self._turn = threading.RLock()
+        self._starting = threading.RLock()
         self.node = Node(self.config)
         hub = Hub(clock)
         runtime, subscriber = self._connect(self, hub)
@@ -68,57 +68,57 @@ class Engine:
         """Ends waiting and renewing; `say_farewell` must follow, after the world's own connections were closed."""
         shared = self.shared
         if not shared.closed:
+            self._collecting = True
             # Before they wake: then none of them has to say it for itself.
             self._left.update((line.farewell(), None) for line in list(shared.lines.values()))
             self._left.update((hold.lock.abandon_command(hold), None) for hold in shared.close())
             run(self._watchdog_runtime.close)
 
     def say_farewell(self, seconds: float = FAREWELL) -> None:
-        """Sends what must still be sent, once, over a connection of its own, and lets `on_lost` callbacks end.
+        """Sends what must still be sent, over a connection of its own, and lets `on_lost` callbacks end.
 
-        In about so many seconds. What an interrupt left unsaid, the next call says.
+        Waits for calls that are under way on other threads: what they leave is part of it. In about so many seconds.
+        What an interrupt left unsaid, the next call says.
         """
         deadline = clock() + seconds
-        self._left.update(dict.fromkeys(self.shared.watchdog.unrepaired()))
-        if left := list(self._left):
-            self._send_last(left, seconds)
-        for payload in left:
-            # Only these: another thread may have left something meanwhile, or be saying the same.
-            self._left.pop(payload, None)
-        self.shared.watchdog.drop_repairs()
+        # One at a time. Re-entrant: a finalizer may close a client anywhere.
+        if self._turn.acquire(timeout=seconds):
+            try:
+                self._collecting = True
+                self._left.update(dict.fromkeys(self.shared.watchdog.unrepaired()))
+                Farewell(self.config, self.node, self._left, deadline).say(self.shared, self._cut)
+                self.shared.watchdog.drop_repairs()
+            finally:
+                self._collecting = False
+                self._turn.release()
         self._callbacks.close(max(SHORTEST_FAREWELL, deadline - clock()))
+        if self._left:
+            # Left after the last look.
+            self._say_late()
 
     def _say_last(self, payload: bytes) -> None:
-        """For a call that was under way while the client was closed; not a daemon, as the program may end now."""
+        """For a call that was under way while the client was closed."""
         self._left[payload] = None
-        begin(threading.Thread(target=self.say_farewell, name="pyredisson-farewell"))
+        if not self._collecting:
+            self._say_late()
 
-    def _send_last(self, payloads: list[bytes], seconds: float) -> None:
-        config = dataclasses.replace(self.config, timeout=seconds / 2, connect_timeout=seconds / 2)
-        node = Node(config)
-        # A late copy of an acquire must not run after its release.
-        node.suspects = self.node.suspects
-        connection = Connection(node)
+    def _say_late(self) -> None:
+        with self._starting:
+            if self._collecting:
+                return
+            # Whoever comes now is heard by the thread that is about to start.
+            self._collecting = True
         try:
-            connection.open()
-            for first in range(0, len(payloads), FAREWELL_BATCH):
-                batch = payloads[first : first + FAREWELL_BATCH]
-                replies = connection.call_all(batch)
-                unknown = [
-                    as_eval(payload, flags=node.scripts.flags)
-                    for payload, reply in zip(batch, replies, strict=True)
-                    if isinstance(reply, NoScriptError)
-                ]
-                if unknown:
-                    connection.call_all(unknown)
-        except (Cut, RedisError) as error:
-            logger.warning(
-                "%d locks were not given back and end with their leases: %s",
-                len(payloads),
-                error,
-            )
-        finally:
-            connection.close()
+            # Not a daemon: the program may end now.
+            begin(threading.Thread(target=self.say_farewell, name="pyredisson-farewell"))
+        except RuntimeError:
+            # There can't be another thread, as at the end of the interpreter.
+            self.say_farewell()
+
+    def _cut(self) -> None:
+        runtime = self.shared.runtime
+        if isinstance(runtime, ThreadRuntime):
+            runtime.cut()
 
     def _notify(self, callback: Callback) -> None:
         self._callbacks.call(callback)

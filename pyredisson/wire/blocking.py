@@ -413,6 +413,18 @@ class Pool:
                 return
             self._end(connection)
 
+    def cut(self) -> None:
+        """Ends calls that still wait for a reply: each finds its connection closed."""
+        while True:
+            try:
+                connections = list(self._all)
+            except RuntimeError:
+                # A call ended in another thread, and its connection went out of the set.
+                continue
+            for connection in connections:
+                connection.shut()
+            return
+
     async def close(self) -> None:
         """Closes every connection, those in use when they come back."""
         self._closed = self._attention = True

@@ -16,7 +16,7 @@ FLOORS = [
     {"runtime", "signals", "thread_start"},
     {"logic"},
     {"wire"},
-    {"threads", "aio", "callbacks"},
+    {"threads", "aio", "callbacks", "farewell"},
     {"faces", "blocks", "engine", "groups"},
     {
         "client",
@@ -49,6 +49,7 @@ BESIDE = {
     ("aio", "threads"),  # the watchdog of the asyncio world turns in a thread
     ("blocks", "faces"),
     ("engine", "faces"),
+    ("farewell", "threads"),  # the clock
     ("asyncio", "client"),
     ("client", "count_down_latch"),
     ("client", "fair_lock"),

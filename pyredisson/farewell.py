@@ -1,0 +1,127 @@
+"""What a client still has to send when it is closed: one connection, commands in batches, and a bound on the time."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import islice
+
+from redis.exceptions import NoScriptError, RedisError
+
+from pyredisson.config import Config
+from pyredisson.logic.holds import logger
+from pyredisson.logic.shared import Shared
+from pyredisson.runtime import Cut
+from pyredisson.scripts import as_eval
+from pyredisson.threads import clock
+from pyredisson.wire.blocking import Connection
+from pyredisson.wire.node import Node
+
+BATCH = 1000
+LOOK = 0.005
+"""Seconds between two looks whether calls are still under way."""
+PATIENCE = 0.4
+"""The part of the time after which the connections are cut on which calls still wait for a reply."""
+TRIES = 2
+"""Of sending a batch: its connection may have been cut, and all commands are idempotent."""
+SHORTEST_TIMEOUT = 0.02
+
+
+class Farewell:
+    """One client's last commands. Calls that were under way when it was closed leave more of them, in `left`."""
+
+    def __init__(self, config: Config, node: Node, left: dict[bytes, None], deadline: float) -> None:
+        self._config = config
+        self._node = node
+        self._left = left
+        self._deadline = deadline
+        self._connection: Connection | None = None
+
+    def say(self, shared: Shared, cut: Callable[[], object]) -> None:
+        """Sends all that is left, and what calls under way leave, until none is under way or the time is over.
+
+        `cut` ends the calls whose replies don't come. What can't be sent is logged with its number, and dropped.
+        """
+        patient_until = clock() + (self._deadline - clock()) * PATIENCE
+        try:
+            while True:
+                # In this order: a call that has ended has left what it leaves.
+                calls = calls_under_way(shared)
+                if batch := list(islice(list(self._left), BATCH)):
+                    self._send(batch)
+                    for payload in batch:
+                        self._left.pop(payload, None)
+                elif not calls:
+                    return
+                elif clock() >= self._deadline:
+                    logger.warning("%d calls were still under way when client %s was closed", calls, shared.id)
+                    return
+                else:
+                    if clock() >= patient_until:
+                        cut()
+                    time.sleep(LOOK)
+        except (Cut, RedisError) as error:
+            logger.warning("%d locks were not given back and end with their leases: %s", len(self._left), error)
+            self._left.clear()
+        finally:
+            self._close()
+            # Nobody waits for their ends any more.
+            cut()
+
+    def _send(self, batch: list[bytes]) -> None:
+        for rest in reversed(range(TRIES)):
+            try:
+                self._try(batch)
+                return
+            except Cut:
+                self._close()
+                if not rest or clock() >= self._deadline:
+                    raise
+
+    def _try(self, batch: list[bytes]) -> None:
+        connection = self._connection
+        if connection is None or self._node.suspects:
+            # A late copy of an acquire must not run after its release: the handshake has the server drop it.
+            self._close()
+            connection = self._connection = self._opened()
+        replies = connection.call_all(batch)
+        unknown = [
+            as_eval(payload, flags=self._node.scripts.flags)
+            for payload, reply in zip(batch, replies, strict=True)
+            if isinstance(reply, NoScriptError)
+        ]
+        if unknown:
+            connection.call_all(unknown)
+
+    def _opened(self) -> Connection:
+        timeout = max(SHORTEST_TIMEOUT, (self._deadline - clock()) / 2)
+        node = Node(dataclasses.replace(self._config, timeout=timeout, connect_timeout=timeout))
+        node.client_id = self._node.client_id
+        node.suspects, node.scripts = self._node.suspects, self._node.scripts
+        connection = Connection(node)
+        connection.open()
+        return connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def calls_under_way(shared: Shared) -> int:
+    """How many other threads are in a call of this client. Their frames tell: a counter would cost every call."""
+    me = threading.get_ident()
+    count = 0
+    for thread, innermost in sys._current_frames().items():
+        frame = None if thread == me else innermost
+        while frame is not None:
+            if frame.f_globals.get("__name__", "").startswith("pyredisson.logic."):
+                of = getattr(frame.f_locals.get("self"), "shared", None)
+                if of is shared:
+                    count += 1
+                    break
+            frame = frame.f_back
+    return count
