@@ -1,6 +1,7 @@
 """Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
 
 from pyredisson import asyncio
+from pyredisson.at_signals import release_on_signals
 from pyredisson.backoff import ConstantBackoff, ExponentialBackoff
 from pyredisson.client import Client, connect
 from pyredisson.config import Config
@@ -63,4 +64,5 @@ __all__ = [
     "asyncio",
     "connect",
     "new_owner",
+    "release_on_signals",
 ]

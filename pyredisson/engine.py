@@ -127,6 +127,19 @@ class Engine:
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
+def engines() -> list[Engine]:
+    """Of all clients in this process."""
+    return list(_engines)
+
+
+def close_at_once(engine: Engine, deadline: float, interrupted: int) -> None:
+    """The farewell of an engine that was ended while the thread `interrupted` can't go on, whatever it is doing."""
+    left = engine._left
+    left.update(dict.fromkeys(engine.shared.watchdog.unrepaired()))
+    # It doesn't take its turn: the interrupted thread may have that.
+    Farewell(engine.config, engine.node, left, deadline).say(engine.shared, engine._cut, besides=interrupted)
+
+
 def _start(loop: Loop) -> None:
     start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
 

@@ -40,16 +40,17 @@ class Farewell:
         self._deadline = deadline
         self._connection: Connection | None = None
 
-    def say(self, shared: Shared, cut: Callable[[], object]) -> None:
+    def say(self, shared: Shared, cut: Callable[[], object], besides: int = 0) -> None:
         """Sends all that is left, and what calls under way leave, until none is under way or the time is over.
 
+        Calls on the thread `besides` are not waited for.
         `cut` ends the calls whose replies don't come. What can't be sent is logged with its number, and dropped.
         """
         patient_until = clock() + (self._deadline - clock()) * PATIENCE
         try:
             while True:
                 # In this order: a call that has ended has left what it leaves.
-                calls = calls_under_way(shared)
+                calls = calls_under_way(shared, besides)
                 if batch := list(islice(list(self._left), BATCH)):
                     self._send(batch)
                     for payload in batch:
@@ -111,12 +112,12 @@ class Farewell:
             connection.close()
 
 
-def calls_under_way(shared: Shared) -> int:
+def calls_under_way(shared: Shared, besides: int = 0) -> int:
     """How many other threads are in a call of this client. Their frames tell: a counter would cost every call."""
-    me = threading.get_ident()
+    not_these = {threading.get_ident(), besides}
     count = 0
     for thread, innermost in sys._current_frames().items():
-        frame = None if thread == me else innermost
+        frame = None if thread in not_these else innermost
         while frame is not None:
             if frame.f_globals.get("__name__", "").startswith("pyredisson.logic."):
                 of = getattr(frame.f_locals.get("self"), "shared", None)

@@ -19,6 +19,7 @@ FLOORS = [
     {"threads", "aio", "callbacks", "farewell"},
     {"faces", "blocks", "engine", "groups"},
     {
+        "at_signals",
         "client",
         "lock",
         "asyncio",
