@@ -162,3 +162,48 @@ async def test_a_cancelled_close_leaves_nothing_at_whatever_moment(
             await asyncio.wait_for(task, PATIENCE)
     await asyncio.to_thread(eventually, lambda: not admin.exists("held", "taken"))
     await asyncio.to_thread(eventually, lambda: not any(each["name"] == "to-be-closed" for each in admin.client_list()))
+
+
+async def test_where_no_thread_can_be_started(server: Server, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = pyredisson.asyncio.connect(server.url)
+    await client.get_lock("a").lock()
+    start = threading.Thread.start
+    refused = []
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if thread.name == "pyredisson-farewell":
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    await client.close()
+    assert refused
+    assert not admin.exists("a")
+
+
+async def test_closing_in_another_loop_than_the_clients(server: Server, admin: Redis) -> None:
+    """The other one still stands, with a call that waits in it."""
+
+    def use() -> None:
+        client = pyredisson.asyncio.connect(server.url)
+        outcomes = []
+
+        async def begin() -> None:
+            await client.get_lock("a").lock()
+            outcomes.append(asyncio.create_task(client.get_lock("a", owner=1).lock()))
+            await asyncio.sleep(0.05)
+
+        async def hear() -> None:
+            with pytest.raises(ClosedError):
+                await asyncio.wait_for(outcomes[0], PATIENCE)
+
+        with asyncio.Runner() as runner:
+            runner.run(begin())
+            begun = time.monotonic()
+            asyncio.run(client.close())
+            assert time.monotonic() - begun < LONGEST
+            assert not admin.exists("a")
+            runner.run(hear())
+
+    await asyncio.to_thread(use)
