@@ -17,7 +17,6 @@ import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import BareSocket
 from benchmarks.measure import interleave, one_core
-from pyredisson._core import pack
 from pyredisson.logic.fair_lock import FairLockLogic
 from pyredisson.scripts import as_eval
 from pyredisson.testing import Server
@@ -74,8 +73,8 @@ class _Queue:
         assert isinstance(logic, FairLockLogic)
         self._logic = logic
         self._flags = client._shared.runtime.scripts.flags
-        scripts, waiters = client._shared.runtime.scripts, str(uuid.uuid4()).encode()
-        self._alive = pack(scripts.fair_tick, *logic._keys, logic._channel, waiters, client._shared.fair_wait)
+        waiters = str(uuid.uuid4()).encode()
+        self._alive = logic.tick_command(waiters, ())
         self._owners = [b"%b:%d" % (waiters, number) for number in range(length + 1)]
         self._holder = 0
         for owner in self._owners:

@@ -4,7 +4,7 @@
 -- KEYS[1]  the lock: a hash, owner -> holds
 -- KEYS[2]  its queue: a list of owners, the next one first
 -- KEYS[3]  their scores: a zset, owner -> until when Redisson keeps its place, ms of server time
--- KEYS[4]  our own waiters: a hash, owner -> when it last looked, ms (0: it is gone)
+-- KEYS[4]  our own waiters: a hash, owner -> when it last looked, ms (0 or less: it is gone)
 -- KEYS[5]  our own clients: a zset, client -> until when it counts as alive, ms
 -- ARGV[1]  its channel; a waiter listens to this one, a colon, and its own name
 -- ARGV[2]  owner
@@ -14,7 +14,8 @@
 -- ARGV[6]  1: get in line; 0: only try
 -- returns  nil: taken; else the time left to whoever holds it, ms (-1: endless; when it is free, but another's turn:
 --          how long that one has for taking it);
---          -2: a further hold was asked for, but this owner doesn't hold the lock, so its earlier hold is lost
+--          -2: a further hold was asked for, but this owner doesn't hold the lock, so its earlier hold is lost;
+--          -3: many dead waiters had to be dropped, and there are more: to be sent again at once
 --
 -- redis-cli --eval fair_acquire.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me:1 1 30000 300000 1
 local left = redis.call('PTTL', KEYS[1])
@@ -32,9 +33,25 @@ end
 -- include: fair_queue
 local owner, wait = ARGV[2], tonumber(ARGV[5])
 local looked = redis.call('HGET', KEYS[4], owner)
-if looked == '0' then
+if looked and is_gone(looked) then
     -- A late copy of one who gave up.
     return left == -2 and OFFER or left
+end
+
+-- A waiter of ours has lost its place, to a client whose clock is ahead or that takes much off the scores: the next
+-- ones get more time.
+local function was_evicted()
+    local field = redis.call('HGET', KEYS[4], MARGIN)
+    local at = tonumber(string.match(field or '', ' (%d+)$') or 0)
+    if math.abs(now - at) < 1000 then
+        -- One of several that were evicted together.
+        return
+    end
+    local ms = margin(field)
+    if redis.call('EXISTS', KEYS[2]) == 1 then
+        ms = math.max(ms, math.min(ms * 4, 3 * wait))
+    end
+    redis.call('HSET', KEYS[4], MARGIN, text(ms) .. ' ' .. text(now))
 end
 
 -- Our waiters are kept as long as the lock is held, and longer.
@@ -57,10 +74,13 @@ local function stay()
 end
 
 if left == -2 then
-    local head, _, dropped = redis.call('LINDEX', KEYS[2], 0), nil, false
+    local head, _, dropped, more = redis.call('LINDEX', KEYS[2], 0), nil, false, false
     if head ~= owner then
         stay()
-        head, _, dropped = living_head(true)
+        head, _, dropped, more = living_head(true)
+        if more then
+            return -3
+        end
     end
     if not head or head == owner then
         redis.call('HSET', KEYS[1], owner, 1)
@@ -70,7 +90,12 @@ if left == -2 then
             if redis.call('EXISTS', KEYS[2]) == 0 then
                 forget_queue()
                 -- Of those whom Redisson dropped.
+                local raised = redis.call('HGET', KEYS[4], MARGIN)
                 redis.call('DEL', KEYS[4])
+                if raised then
+                    redis.call('HSET', KEYS[4], MARGIN, raised)
+                    redis.call('PEXPIRE', KEYS[4], text(MEMORY))
+                end
             end
         end
         return false
@@ -84,7 +109,11 @@ if ARGV[6] ~= '1' then
     return left
 end
 local tail = drop_gone_tail()
+local place = 0
 if not stay() then
+    if looked then
+        was_evicted()
+    end
     local soonest = now + math.max(left, 0)
     local score = soonest + wait
     if tail then
@@ -95,12 +124,19 @@ if not stay() then
             score = math.max(last, soonest) + wait
         end
     end
+    place = redis.call('RPUSH', KEYS[2], owner)
+    if place == FRONT + 1 then
+        -- From here on scores aren't kept near, and must last from one look to the next.
+        score = score + wait
+    end
     redis.call('ZADD', KEYS[3], text(score), owner)
-    redis.call('RPUSH', KEYS[2], owner)
     if offered_at(owner) then
         -- At a former place, which Redisson has dropped.
         redis.call('HDEL', KEYS[4], OFFERED)
     end
     look()
+end
+if place <= FRONT then
+    keep_front(wait, left)
 end
 return left

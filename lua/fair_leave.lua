@@ -15,6 +15,11 @@
 -- redis-cli --eval fair_leave.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000 0 me:1
 local wait, doubt = tonumber(ARGV[2]), ARGV[3] == '1'
 -- include: fair_queue
+-- include: fair_sweep
+local front = {}
+for _, owner in ipairs(redis.call('LRANGE', KEYS[2], 0, FRONT - 1)) do
+    front[owner] = true
+end
 local found, turn = 0, false
 for i = 4, #ARGV do
     local owner = ARGV[i]
@@ -30,12 +35,15 @@ for i = 4, #ARGV do
         drop(owner, 'RPOP')
     elseif not score then
         here = false
-    elseif redis.call('HGET', KEYS[4], owner) ~= '0' then
-        -- To search a long queue would cost everybody: it is dropped when it comes to an end of the queue. Redisson
-        -- drops it by its score, and reckons from it the score of whoever comes next. So without what it had for
-        -- itself it keeps what it has for Redisson's waiters before it: when they are served, it is over.
-        score = score - wait - math.max(redis.call('PTTL', KEYS[1]), 0)
-        redis.call('ZADD', KEYS[3], 'XX', text(math.max(score, now)), owner)
+    elseif not is_gone(redis.call('HGET', KEYS[4], owner) or now) then
+        -- To search a long queue would cost everybody: it is dropped when it comes to an end of the queue, or by a
+        -- sweep. Redisson drops it by its score, and reckons from it the score of whoever comes next. So without
+        -- what it had for itself it keeps what it has for Redisson's waiters before it: when they are served, it is
+        -- over. In front that is what `keep_front` leaves it.
+        if not front[owner] then
+            score = score - wait - math.max(redis.call('PTTL', KEYS[1]), 0)
+            redis.call('ZADD', KEYS[3], 'XX', text(math.max(score, now)), owner)
+        end
         redis.call('HSET', KEYS[4], owner, 0)
     end
     if here then
@@ -45,11 +53,13 @@ end
 local tail = drop_gone_tail()
 if doubt then
     for i = 4, #ARGV do
-        redis.call('HSET', KEYS[4], ARGV[i], 0)
+        redis.call('HSET', KEYS[4], ARGV[i], text(-(now + LATE)))
     end
 end
+sweep()
 -- A late copy comes within seconds, if at all.
 redis.call('PEXPIRE', KEYS[4], text((tail and KEEP or LATE) + math.max(redis.call('PTTL', KEYS[1]), 0)))
+keep_front(wait, redis.call('PTTL', KEYS[1]))
 if turn and redis.call('EXISTS', KEYS[1]) == 0 then
     hand_off(wait, true)
 end

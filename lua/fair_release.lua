@@ -10,7 +10,8 @@
 -- ARGV[2]  owner
 -- ARGV[3]  holds that the owner has left (0: the lock is free); absolute, so a second run changes nothing
 -- ARGV[4]  how long a place in the queue lasts by Redisson's rules, ms
--- returns  1: the lock is free now; 0: still held; nil: the owner holds nothing
+-- returns  1: the lock is free now; 2: the same, and dead waiters are still to be dropped before the next one can be
+--          told, by fair_tick; 0: still held; nil: the owner holds nothing
 --
 -- redis-cli --eval fair_release.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me:1 0 300000
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
@@ -22,5 +23,5 @@ if ARGV[3] ~= '0' then
 end
 -- include: fair_queue
 redis.call('DEL', KEYS[1])
-hand_off(tonumber(ARGV[4]), true)
-return 1
+local _, more = hand_off(tonumber(ARGV[4]), true)
+return more and 2 or 1

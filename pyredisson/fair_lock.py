@@ -9,9 +9,9 @@ class FairLock(Lock):
     """A reentrant lock that is had in the order in which it was asked for, by Python and Java Redisson alike.
 
     A waiter that dies, or whose process stands still, is passed over within about two seconds while others of
-    pyredisson wait; where only Java does, by Java's rules, after minutes, as Java's own waiters are. A
-    client whose threads get no time for 1.5 seconds (a paused process) may lose its places; its waiters then
-    queue anew.
+    pyredisson wait; where only Java does, by Java's rules, about 8 seconds after its turn has come if it was one of
+    the first 16 in line, else after minutes, as Java's own waiters are. A client whose threads get no time for 1.5
+    seconds (a paused process) may lose its places; its waiters then queue anew.
     """
 
     __slots__ = ()

@@ -179,8 +179,8 @@ class Lock(Lockable):
         return run(self._logic.force_release)
 
     def delete(self) -> bool:
-        """As `force_unlock`."""
-        return self.force_unlock()
+        """As `force_unlock`; also removes a fair lock's queue, whose living waiters stand in line again."""
+        return run(self._logic.delete)
 
     def is_locked(self) -> bool:
         """Whether anyone holds it."""

@@ -10,11 +10,12 @@ _INCLUDE = "-- include: "
 
 _SHAPES: dict[str, tuple[int, int] | None] = {
     "fair_acquire": (5, 6),
+    "fair_delete": (5, 2),
     "fair_force_release": (5, 2),
     "fair_leave": None,
     "fair_lost": (5, 2),
     "fair_release": (5, 4),
-    "fair_tick": (5, 3),
+    "fair_tick": None,
     "latch_count_down": (2, 2),
     "latch_set": (2, 3),
     "fenced_acquire": (3, 3),

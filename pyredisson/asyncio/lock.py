@@ -162,8 +162,8 @@ class Lock(Lockable):
         return await self._logic.force_release()
 
     async def delete(self) -> bool:
-        """As `force_unlock`."""
-        return await self._logic.force_release()
+        """As `force_unlock`; also removes a fair lock's queue, whose living waiters stand in line again."""
+        return await self._logic.delete()
 
     async def is_locked(self) -> bool:
         """Whether anyone holds it."""

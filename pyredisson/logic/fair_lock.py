@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Call, command, pack, prefixed
+from pyredisson.errors import ClosedError
 from pyredisson.fresh_error import fresh
 from pyredisson.logic import calls
 from pyredisson.logic.fair_line import Line, OwnChannel, Turn
+from pyredisson.logic.holds import Hold, Owner
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.waiting import UNHEARD_WAIT
-from pyredisson.runtime import Cut, Signal
+from pyredisson.runtime import Cut, Reply, Signal
 
 TICK = 0.4
 """Seconds between two signs of life of a client; its waiters lose their places after 1.5 s without one."""
+NAMED = 16
+"""How many waiters of a client a tick asks after: an eviction strikes those who came first."""
+TOLD = 100
+"""How many waiters are told at once that the queue was deleted."""
+UNFINISHED = 2
+"""The reply of a release after which dead waiters are still to be dropped before the next one can be told."""
 LOOK = 60.0
 """Seconds, about, after which a waiter to whom nothing happened looks again: its score must not grow old."""
 
@@ -56,6 +65,16 @@ class FairLockLogic(LockLogic):
     def force_command(self) -> bytes:
         shared = self.shared
         return pack(shared.runtime.scripts.fair_force_release, *self._keys, self._channel, shared.fair_wait)
+
+    def delete_command(self) -> bytes:
+        """Removes the lock and its queue. Its reply is 1 if it was held."""
+        return pack(self.shared.runtime.scripts.fair_delete, *self._keys, self._channel, TOLD)
+
+    def tick_command(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
+        """A sign of life of a client, which asks after some of its waiters; b"": of nobody."""
+        shared = self.shared
+        settings = (self._channel, client, shared.fair_wait)
+        return command(b"EVALSHA", shared.runtime.scripts.fair_tick, len(self._keys), *self._keys, *settings, *waiters)
 
     def lost_command(self) -> bytes:
         shared = self.shared
@@ -109,6 +128,33 @@ class FairLockLogic(LockLogic):
         if not turn.asked:
             turn.asked = call.deadline is None or shared.clock() < call.deadline
         return await super()._try(call)
+
+    async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
+        reply = await super()._send_release(owner, hold, count)
+        if reply == UNFINISHED:
+            self.shared.runtime.spawn(self._drop_dead)
+        return reply
+
+    async def _drop_dead(self) -> None:
+        """Drops dead waiters from the head of the queue, so many in a call, until the next one was told."""
+        shared = self.shared
+        more = 1
+        try:
+            while more and not shared.closed:
+                *_, more, _ = await calls.call(shared.runtime, self.tick_command(b"", ()), attempts=shared.attempts)
+        except (ClosedError, RedisError):
+            # The ticks of living waiters go on with it.
+            return
+
+    async def force_release(self) -> bool:
+        removed = await super().force_release()
+        if removed:
+            await self._drop_dead()
+        return removed
+
+    async def delete(self) -> bool:
+        """Removes the lock and its queue; was it held. Living waiters of this library stand in line again."""
+        return await self._remove(self.delete_command(), "delete()")
 
     def _rouse(self, owner_id: int) -> None:
         """What one call of an owner has got, its others have too."""
@@ -195,31 +241,47 @@ class FairLockLogic(LockLogic):
         shared = self.shared
         runtime = shared.runtime
         line.tick_at = shared.clock() + TICK
-        head = runtime.scripts.fair_tick
-        payload = pack(head, *self._keys, self._channel, shared.id.encode(), shared.fair_wait)
+        with shared.hub.mutex:
+            named = {turn.name: turn for turn in islice(line.turns, NAMED)}
+        payload = self.tick_command(shared.id.encode(), named)
         try:
             try:
-                left, known, told = await runtime.send(payload)
+                reply = await runtime.send(payload)
             except NoScriptError as problem:
-                (left, known, told), _ = await calls.repeat(runtime, payload, problem, attempts=0)
+                reply, _ = await calls.repeat(runtime, payload, problem, attempts=0)
         except (Cut, RedisError):
             # An acquire meets the same trouble, and knows what to do about it.
             return False
-        if left >= 0:
+        left, known, told, more, strayed = reply
+        if more:
+            line.tick_at = shared.clock()
+        elif left >= 0:
             # A holder that died publishes nothing.
             line.tick_at = min(line.tick_at, shared.clock() + (left + 1) / 1000)
         if told:
             # A subscription that has fallen silent must not cost a waiter its turn.
             shared.hub.message(b"%b:%b" % (self._channel, told), b"0")
-        if not known and line.known:
-            # Paused for too long, or the server has lost its memory: nobody's place is safe.
-            with shared.hub.mutex:
-                for turn in line.turns:
+        if known < 0 or (not known and line.known) or (strayed and len(strayed) == len(named)):
+            # Paused for too long, or keys were deleted: nobody's place is safe.
+            self._look_again(line, list(line.turns))
+        elif strayed:
+            # Redisson dropped them, by another clock or after a pause.
+            self._look_again(line, [named[name] for name in strayed])
+        line.known = True
+        return True
+
+    def _look_again(self, line: Line, turns: list[Turn]) -> None:
+        """Has them stand in line again if they don't."""
+        with self.shared.hub.mutex:
+            for turn in turns:
+                if turn in line.turns:
+                    if len(turns) < len(line.turns):
+                        # At the end, as in the queue.
+                        del line.turns[turn]
+                        line.turns[turn] = None
                     turn.look = True
                     if turn.freed is not None:
                         turn.freed.set()
-        line.known = True
-        return True
 
     def _line_up(self, turn: Turn, tick_at: float) -> Line:
         shared = self.shared

@@ -37,6 +37,8 @@ AGAIN = -1.0
 """In place of seconds to wait: the lock is to be asked for at once."""
 FREE = -2
 """PTTL's answer when there is no key."""
+UNFINISHED = -3
+"""The reply of an acquire that did as much as one call may, and has to be sent again."""
 
 
 def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
@@ -196,6 +198,8 @@ class LockLogic:
             if call.hold is None and (owner.doubts != doubts or _may_have_run(error)):
                 self._restore(owner, key, name)
             raise
+        if reply == UNFINISHED:
+            return AGAIN
         if hold is not None:
             shared.holds.lose(hold, GONE)
             if reply == FREE:
@@ -401,6 +405,10 @@ class LockLogic:
         if hold.state is LOST and hold.count:
             return LockLostError(self.loss_of(owner, hold))
         return await self._stranger(owner)
+
+    async def delete(self) -> bool:
+        """Removes all that there is of the lock; was it held."""
+        return await self.force_release()
 
     async def force_release(self) -> bool:
         """Removes the lock, whoever holds it; was it held."""

@@ -14,6 +14,7 @@ from redis import Redis
 import pyredisson
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic import fair_lock
+from tests.properties.fair_worlds import AGE
 
 from .worlds import PATIENCE, Behind, Other, World
 
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_lock__channel:{orders}"
 WAITERS = "pyredisson_fair_waiters:{orders}"
+LINE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
+KEYS = ("orders", LINE, SCORES, WAITERS, "pyredisson_fair_clients:{orders}")
+JAVA = "5c0b9a4e-95f1-4b51-8a8f-3a1d1f3c2a77:31"
 
 
 class Queue:
@@ -432,6 +436,145 @@ class TestWaiting:
         await other.result()
 
 
+class TestLosingPlaces:
+    """What Java, an operator or the server's clock does to the queue of living waiters."""
+
+    def waiter(self, client: Any, served: list[int], number: int) -> Callable[[], Awaitable[None]]:
+        async def work() -> None:
+            async with client.get_fair_lock("orders"):
+                served.append(number)
+
+        return work
+
+    async def test_who_was_evicted_stands_in_line_again(self, world: World, queue: Queue) -> None:
+        """As by a Java client whose clock is ahead."""
+        clients, served = [world.connect(), world.connect()], list[int]()
+        queue.redis.hset("orders", "somebody:1", 1)
+        others = [await in_line(world, queue, self.waiter(clients[n % 2], served, n)) for n in range(6)]
+        owners = queue.owners()
+        for owner in owners[:2]:
+            queue.redis.lpop(LINE)
+            queue.redis.zrem(SCORES, owner)
+        evicted = time.monotonic()
+        await world.until(lambda: len(queue) == 6)
+        assert time.monotonic() - evicted < 3
+        assert queue.owners()[:4] == owners[2:]
+        queue.redis.delete("orders")
+        for other in others:
+            await other.result()
+        assert served[:4] == [2, 3, 4, 5]
+
+    async def test_the_order_outlives_our_own_keys(self, world: World, queue: Queue) -> None:
+        clients, served = [world.connect(), world.connect()], list[int]()
+        queue.redis.hset("orders", "somebody:1", 1)
+        others = [await in_line(world, queue, self.waiter(clients[n % 2], served, n)) for n in range(40)]
+        queue.redis.delete(WAITERS)
+        await world.until(lambda: queue.redis.hlen(WAITERS) >= 40)
+        queue.redis.delete("orders")
+        for other in others:
+            await other.result()
+        assert served == list(range(40))
+
+    @pytest.mark.usefixtures("hasty")
+    async def test_the_order_outlives_a_step_of_the_clock(self, world: World, queue: Queue) -> None:
+        clients, served = [world.connect(), world.connect()], list[int]()
+        queue.redis.hset("orders", "somebody:1", 1)
+        others = [await in_line(world, queue, self.waiter(clients[n % 2], served, n)) for n in range(8)]
+        await world.until(lambda: queue.redis.zcard(KEYS[4]) == 2)
+        owners = queue.owners()
+        queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000)
+        ticks = queue.ticks()
+        await world.until(lambda: queue.ticks() >= ticks + 4)
+        assert queue.owners() == owners
+        queue.redis.delete("orders")
+        for other in others:
+            await other.result()
+        assert served == list(range(8))
+
+
+class TestManyDead:
+    """So many that no call drops them all."""
+
+    def die(self, queue: Queue, count: int) -> None:
+        owners = [f"0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:{number}" for number in range(count)]
+        queue.redis.rpush(LINE, *owners)
+        queue.redis.zadd(SCORES, dict.fromkeys(owners, 10**13))
+        queue.redis.hset(WAITERS, mapping=dict.fromkeys(owners, 1))
+
+    async def test_a_try_gets_the_lock_behind_them(self, world: World, queue: Queue) -> None:
+        self.die(queue, 900)
+        before = queue.scripts()
+        lock = world.connect().get_fair_lock("orders")
+        assert await lock.try_lock()
+        assert queue.scripts() >= before + 4
+        await lock.unlock()
+        assert queue.keys() == set()
+
+    @pytest.mark.parametrize("way", ["unlock", "force_unlock"])
+    async def test_whoever_waits_behind_them_is_told(self, world: World, queue: Queue, way: str) -> None:
+        """Though nobody else of ours is there."""
+        lock = world.connect().get_fair_lock("orders")
+        await lock.lock()
+        self.die(queue, 900)
+        queue.redis.rpush(LINE, JAVA)
+        queue.redis.zadd(SCORES, {JAVA: 10**13})
+        with queue.redis.pubsub() as ear:
+            ear.subscribe(f"{CHANNEL}:{JAVA}")
+            assert ear.get_message(timeout=PATIENCE)["type"] == "subscribe"
+            await getattr(lock, way)()
+            message: list[Any] = []
+
+            def heard() -> bool:
+                message.append(ear.get_message())
+                return message[-1] is not None
+
+            await world.until(heard)
+        assert message[-1]["data"] == b"0"
+        assert queue.owners() == [JAVA]
+
+
+class TestDeleting:
+    async def test_the_queue_goes_too(self, world: World, queue: Queue) -> None:
+        """Waiters stand in line again; whoever was before them and doesn't live is gone."""
+        clients = [world.connect(), world.connect()]
+        holder = clients[0].get_fair_lock("orders")
+        await holder.lock()
+        lost = holder.lost
+        queue.redis.rpush(LINE, JAVA)
+        queue.redis.zadd(SCORES, {JAVA: 10**13})
+        served: list[int] = []
+
+        def waiter(number: int) -> Callable[[], Awaitable[None]]:
+            async def work() -> None:
+                async with clients[number % 2].get_fair_lock("orders"):
+                    served.append(number)
+
+            return work
+
+        others = [await in_line(world, queue, waiter(number)) for number in range(6)]
+        assert await clients[1].get_fair_lock("orders").delete()
+        deleted = time.monotonic()
+        for other in others:
+            await other.result()
+        assert time.monotonic() - deleted < 3
+        assert sorted(served) == list(range(6))
+        await world.until(lambda: not queue.keys() - {WAITERS})
+        with pytest.raises(LockLostError):
+            await holder.unlock()
+        assert lost.is_set()
+
+    async def test_as_java_deletes(self, world: World, queue: Queue) -> None:
+        """It publishes nothing: ticks tell."""
+        client = world.connect()
+        holder = client.get_fair_lock("orders", owner=1)
+        await holder.lock()
+        others = [await in_line(world, queue, client.get_fair_lock("orders", owner=2 + n).lock) for n in range(2)]
+        queue.redis.delete(*KEYS[:3])
+        deleted = time.monotonic()
+        await world.until(lambda: any(other.done() for other in others))
+        assert time.monotonic() - deleted < 3
+
+
 class TestGivingUp:
     @pytest.mark.parametrize("wait", [0, 0.05])
     async def test_in_time(self, world: World, queue: Queue, wait: float) -> None:
@@ -457,6 +600,7 @@ class TestGivingUp:
         second = await in_line(world, queue, lambda: middle.try_lock(0.5))
         third = await in_line(world, queue, client.get_fair_lock("orders", owner=4).lock)
         assert not await second.result()
+        await world.until(lambda: len(queue) == 2)
         # It comes again, and has to stand at the end.
         again = await in_line(world, queue, middle.lock)
         await holder.unlock()
@@ -518,6 +662,25 @@ class TestGivingUp:
             await release
             await second
         assert first.cancelled()
+
+    async def test_the_cancelled_leave_nothing(self, tasks: World, queue: Queue) -> None:
+        """However long others stand before and behind them."""
+        client = tasks.connect()
+        holder = client.get_fair_lock("orders", owner=1)
+        await holder.lock()
+        first = await in_line(tasks, queue, client.get_fair_lock("orders", owner=2).lock)
+        locks = [client.get_fair_lock("orders", owner=10 + number) for number in range(500)]
+        waiting = [asyncio.ensure_future(lock.lock()) for lock in locks]
+        await tasks.until(lambda: len(queue) == 501)
+        last = await in_line(tasks, queue, client.get_fair_lock("orders", owner=3).lock)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await tasks.until(lambda: len(queue) == 2)
+        await holder.unlock()
+        await first.result()
+        await client.get_fair_lock("orders", owner=2).unlock()
+        await last.result()
 
     async def test_two_calls_for_one_owner(self, tasks: World, queue: Queue, behind: Behind) -> None:
         """`gather` in a task: each has a place, and what one of them gets the others have, too."""

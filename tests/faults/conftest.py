@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -11,9 +10,6 @@ import pytest_asyncio
 from pyredisson.testing import Server
 
 from .support import SCRIPTS, Child, World
-
-if TYPE_CHECKING:
-    from tests.conftest import Timed
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +29,11 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-def child(timed: Timed) -> Iterator[Callable[..., Child]]:
+def child() -> Iterator[Callable[..., Child]]:
     """Starts child processes, and ends them with the test."""
     children: list[Child] = []
 
     def start(program: str, *args: object) -> Child:
-        timed.begin()
         children.append(Child(program, *args))
         return children[-1]
 

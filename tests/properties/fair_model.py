@@ -80,12 +80,14 @@ class Line:
         if any(sign.first > after for sign in signs):
             # The clock was set back.
             return None
+        # All clients were silent for so long that it may have been the server: they get time to speak.
+        grace = before <= self.world.grace
         if all(sign.last + SIGN < before for sign in signs):
-            return False
+            return None if grace else False
         alive = any(sign.first + SIGN >= after for sign in signs)
         if self.state.queue[:1] == [name] and self.free_since is not None:
             if self.offered is not None and self.offered.last + OFFER <= before:
-                return False
+                return None if grace else False
             if self.free_since.first + OFFER <= after:
                 return None
         return True if alive else None
@@ -115,7 +117,7 @@ class Line:
             known = self.places
             born = Moment(self.world.before, self.world.after)
             self.places = {
-                name: known.get(name, Place(name.startswith(FOREIGN), born, gone=now.waiters.get(name) == b"0"))
+                name: known.get(name, Place(name.startswith(FOREIGN), born, gone=int(now.waiters.get(name, b"1")) <= 0))
                 for name in now.queue
             }
             self.torn = bool(now.queue or now.scores)

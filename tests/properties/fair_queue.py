@@ -198,7 +198,7 @@ class FairQueue(RuleBasedStateMachine):
         owner = args[3] if script == "fair_leave" else args[1]
         assert isinstance(owner, bytes)
         line, world = self.line, self.world
-        closed = line.state.waiters.get(owner) == b"0"
+        closed = int(line.state.waiters.get(owner, b"1")) <= 0
         if script == "fair_leave" and owner in line.places:
             line.places[owner].gone = True
         world.begin()
@@ -381,10 +381,15 @@ class FairQueue(RuleBasedStateMachine):
     def _tick(self, client: str, *, twice: bool = False) -> bool:
         line, world = self.line, self.world
         name = client_id(client, self.lives[client])
+        waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
         world.begin()
         for _ in range(1 + twice):
-            _, known, told = world.script("fair_tick", CHANNEL, name, WAIT)
+            _, known, told, more, strayed = world.script("fair_tick", CHANNEL, name, WAIT, *waiters)
         now = world.end()
+        if more:
+            raise Unfair("so few dead waiters are dropped in one call")
+        if strayed != [waiter for waiter in waiters if waiter not in line.state.scores]:
+            raise Unfair(f"{[*map(shown, strayed)]} are said to have no place")
         if line.state.queue:
             line.ticks[name] = Moment(world.before, world.after)
         if not line.torn:
@@ -396,7 +401,7 @@ class FairQueue(RuleBasedStateMachine):
         if not line.torn and line.free_since is not None:
             line.must_tell(now)
         self._hear()
-        return bool(known)
+        return known == 1 and not strayed
 
     def _force(self, *, foreign: bool) -> None:
         world, line = self.world, self.line

@@ -39,8 +39,14 @@ end
 local fields = redis.call('HGETALL', KEYS[4])
 for i = 1, #fields, 2 do
     local at, rest = string.match(fields[i + 1], '^(%d+)(.*)$')
-    if at ~= '0' then
+    if fields[i] == ':margin' then
+        local ms, raised = string.match(fields[i + 1], '^(%d+) (%d+)$')
+        redis.call('HSET', KEYS[4], fields[i], ms .. string.format(' %.0f', raised - by))
+    elseif fields[i] ~= ':cursor' and at and at ~= '0' then
         redis.call('HSET', KEYS[4], fields[i], string.format('%.0f', at - by) .. rest)
+    elseif not at then
+        -- One that is gone, and until when.
+        redis.call('HSET', KEYS[4], fields[i], string.format('%.0f', fields[i + 1] + by))
     end
 end
 """
@@ -83,6 +89,8 @@ class World(Protocol):
     """ms at the beginning of the last step, on the machine's clock: the server's, plus what was made to pass."""
     after: int
     """ms at its end."""
+    grace: int
+    """Until when nobody is called dead, as all clients had been silent; ms."""
     heard: list[tuple[bytes, bytes]]
     """What was published in the last step."""
 
@@ -111,6 +119,7 @@ class Memory:
     def __init__(self, patches: Mapping[str, bytes]) -> None:
         self._ms = 1_800_000_000_000
         self.before = self.after = self._ms
+        self.grace = 0
         self.heard: list[tuple[bytes, bytes]] = []
         self._server = Server(self._clock, self._publish, dict(patches))
         self._server.load_all()
@@ -171,6 +180,7 @@ class Real:
         self._ear.psubscribe(CHANNEL + b"*")
         self._next()
         self.before = self.after = self.now()
+        self.grace = 0
 
     def begin(self) -> None:
         self.before = self.now() + self._aged
@@ -214,6 +224,7 @@ class Real:
 def _state(world: World, aged: int) -> State:
     now, lock, queue, scores, waiters, left = world.command("EVAL", SNAPSHOT, len(KEYS), *KEYS)
     world.after = int(now) + aged
+    world.grace = int(_pairs(waiters).get(b":grace", b"0")) + aged
     return State(
         holders={owner: int(count) for owner, count in _pairs(lock).items()},
         queue=queue,

@@ -28,7 +28,7 @@ SETTINGS = settings(
 )
 """What fails is printed as the steps that lead to it; the time-outs leave time for making these few."""
 
-SCRIPTS = ("fair_acquire", "fair_force_release", "fair_leave", "fair_release", "fair_tick")
+SCRIPTS = ("fair_acquire", "fair_delete", "fair_force_release", "fair_leave", "fair_release", "fair_tick")
 
 
 class InMemory(FairQueue):
@@ -91,7 +91,10 @@ def test_who_left_the_middle_costs_nobody_a_place() -> None:
 PLANTED = {
     "in line at the wrong end": ("'RPUSH'", "'LPUSH'"),
     "the dead keep their turn": ("if not dead(head, score, looked, free) then", "if true then"),
-    "a late copy finds an open door": ("if looked == '0' then", "if false then"),
+    "a late copy finds an open door": (
+        "if looked and is_gone(looked) then\n    -- A late",
+        "if false then\n    -- A late",
+    ),
     "no line is kept to": ("if not head or head == owner then", "if true then"),
     "nobody is told": ("redis.pcall('PUBLISH', ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
     "who left the middle is waited for": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),

@@ -15,8 +15,6 @@ from redis import Redis
 
 from pyredisson.testing import Proxy, Server
 
-pytestmark = pytest.mark.usefixtures("all_timed")
-
 
 class Wire:
     """A bare connection: what is sent and received is exactly what the test says."""

@@ -37,6 +37,14 @@ class Hashes(Keys):
     def do_hlen(self, key: bytes) -> int:
         return len(self.of(Hash, key) or ())
 
+    def do_hsetnx(self, key: bytes, field: bytes, text: bytes) -> int:
+        return 0 if self.do_hexists(key, field) else self.do_hset(key, field, text)
+
+    def do_hscan(self, key: bytes, cursor: bytes, *options: bytes) -> list[Reply]:
+        """All at once, as a server does with a small hash."""
+        integer(cursor)
+        return [b"0", self.do_hgetall(key)]
+
     def do_hset(self, key: bytes, *pairs: bytes) -> int:
         fields = self.of(Hash, key)
         if fields is None:

@@ -1,0 +1,33 @@
+-- Shared by scripts of the fair lock that clear away what is left of others. Stands behind fair_queue.
+local UNSEEN = 600000 -- ms after which a waiter that has no place any more is forgotten
+local SLICE = 32 -- fields of KEYS[4] that one call looks through
+local CURSOR = ':cursor' -- field of KEYS[4]: how far `sweep` has come
+
+-- Removes a few of those who left the middle of the queue, and what is written of those whose time is over.
+local function sweep()
+    local reply = redis.call('HSCAN', KEYS[4], redis.call('HGET', KEYS[4], CURSOR) or '0', 'COUNT', SLICE)
+    local fields = reply[2]
+    -- To search the queue takes time.
+    local length = redis.call('LLEN', KEYS[2])
+    local searches = length > 10000 and 0 or math.min(SLICE, math.ceil(10000 / (length + 1)))
+    for i = 1, #fields, 2 do
+        local owner, looked = fields[i], tonumber(fields[i + 1])
+        if looked and (looked <= 0 or looked + UNSEEN < now) then
+            local there = redis.call('ZSCORE', KEYS[3], owner)
+            if there and looked <= 0 and searches > 0 and redis.call('LINDEX', KEYS[2], 0) ~= owner then
+                searches = searches - 1
+                redis.call('LREM', KEYS[2], 1, owner)
+                redis.call('ZREM', KEYS[3], owner)
+                there = false
+            end
+            if not there and looked + now >= 0 then
+                redis.call('HDEL', KEYS[4], owner)
+            end
+        end
+    end
+    if redis.call('EXISTS', KEYS[4]) == 1 and reply[1] ~= '0' then
+        redis.call('HSET', KEYS[4], CURSOR, reply[1])
+    else
+        redis.call('HDEL', KEYS[4], CURSOR)
+    end
+end
