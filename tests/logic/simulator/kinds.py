@@ -26,6 +26,7 @@ from .lock_judge import LockJudge
 from .lock_kinds import BACKOFF, FairJudge, ReadWriteJudge, SpinJudge
 from .owner import Owner
 from .permits import PermitJudge, PermitUser
+from .restarts import RestartJudge
 from .semaphores import SemaphoreJudge, SemaphoreUser
 from .user import User
 
@@ -43,6 +44,12 @@ class Logic:
     servers: int = 1
     user: Callable[..., User] = Owner
     judge: Callable[..., Judge] = LockJudge
+    restarts: float = 0.0
+    """How often a server restarts empty, in a schedule in which nothing else breaks."""
+    checked: bool = True
+    """Whether a connection is looked at before it is used."""
+    identified: bool = True
+    """Whether the clients know the server's identity."""
 
 
 def _spin(shared: Shared, key: bytes) -> SpinLockLogic:
@@ -50,6 +57,7 @@ def _spin(shared: Shared, key: bytes) -> SpinLockLogic:
 
 
 PLAIN = Logic()
+RESTARTS = Logic(judge=RestartJudge, restarts=3.0)
 KINDS = {
     "plain": PLAIN,
     "fenced": Logic(objects=(FencedLockLogic,)),

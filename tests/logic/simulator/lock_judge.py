@@ -80,6 +80,9 @@ class LockJudge(Judge):
         if hold.state is not LOST:
             self.blame(f"{name}: was told {error} of a hold that was {hold.state.value}")
 
+    def released(self, owner: Owner, hold: Hold) -> None:
+        """A release said that it was done."""
+
     def operation_ended(self, owner: Owner, key: bytes) -> None:
         """Whatever became of it: soon nothing must be left on the server that its client doesn't know of."""
         self.world.at(self.settles_at(), self._leaked, owner, key, owner.operations)

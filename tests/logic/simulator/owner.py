@@ -36,6 +36,8 @@ class Owner(User):
         """The lock that it waits for, and since when."""
         self._unclean: set[Hashable] = set()
         """The locks of which an undo may be on its way, so that the server's count is not ours yet."""
+        self.began = 0.0
+        """When its latest release began."""
         self.gone = False
         """Left without giving back a lock that frees itself."""
 
@@ -104,6 +106,7 @@ class Owner(User):
         self._judge.has_hold(self.name, hold)
         assert hold is not None
         self.begin("release %r", lock.place)
+        self.began = self.world.now
         self.depth[lock.place] -= 1
         try:
             await lock.release(self.holder, hold)
@@ -120,6 +123,7 @@ class Owner(User):
         else:
             if hold.state is LOST:
                 self._judge.blame(f"{self.name} was not told that its hold was lost")
+            self._judge.released(self, hold)
             self._ended(lock, "released")
 
     async def _force(self) -> None:

@@ -51,6 +51,10 @@ def _play(world: World, logic: Logic) -> Report:
     weather = Weather(random, calm=crowd or random.random() < 0.4)
     if crowd:
         weather.cancels = 0.5
+    if logic.restarts:
+        weather = Weather(random, calm=True)
+        weather.calm = False
+        weather.cancels = weather.forces = 0.0
     networks = [Network(world, weather, logic.patches) for _ in range(logic.servers)]
     if random.random() < 0.8:
         for network in networks:
@@ -77,6 +81,10 @@ def _play(world: World, logic: Logic) -> Report:
                 user.task = clients[0].spawn(user.live())
             _plan_faults(world, weather, clients)
         for network in networks:
+            network.checked, network.identified = logic.checked, logic.identified
+            if logic.restarts:
+                for when in weather.times(logic.restarts):
+                    world.at(when, network.restart)
             for when in weather.times(weather.flushes):
                 world.at(when, network.server.flush_scripts)
         if not world.run(LONGEST, judge.all_over):

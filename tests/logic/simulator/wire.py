@@ -30,8 +30,41 @@ class Network:
         self.server = Server(world.clock, self._publish, patches)
         self.on_executed: Callable[[bytes], None] | None = None
         """Called with every command before it is executed."""
+        self.on_replied: Callable[[bytes, Reply], None] | None = None
+        """Called with every command that was executed, and its reply."""
+        self.on_restart: Callable[[], None] | None = None
+        """Called before the server forgets everything."""
         self.up_at = 0.0
         """Until then the server is down."""
+        self.lines: list[Line] = []
+        self.checked = True
+        """Whether a connection is looked at before it is used: is it open still."""
+        self.identified = True
+        """Whether the clients may ask for the server's identity."""
+        self._restarts = 0
+
+    @property
+    def identity(self) -> bytes:
+        """Of the server that runs now."""
+        return b"%d" % self._restarts
+
+    def restart(self) -> None:
+        """The server forgets everything; who waits for a reply notices, and nobody else."""
+        self.world.log("a server restarts empty")
+        if self.on_restart is not None:
+            self.on_restart()
+        self._restarts += 1
+        now = self.world.now
+        for key in list(self.server.keyspace.values):
+            self.server.keyspace.drop(key)
+            # As if it had expired: no message tells of it.
+            self.server.keyspace.freed[key] = (now, True)
+        self.server.flush_scripts()
+        for line in self.lines:
+            line.hang_up()
+        self.lines.clear()
+        for ear in list(self.ears):
+            ear.subscription.cut()
 
     def go_down(self, seconds: float) -> None:
         """Nothing reaches the server for so long; what it holds, it keeps."""
@@ -52,6 +85,8 @@ class Network:
             self.on_executed(payload)
         reply = self.server.execute(payload)
         self.world.log("server: %r -> %r", payload[-90:], reply)
+        if self.on_replied is not None:
+            self.on_replied(payload, reply)
         return reply
 
     def _publish(self, channel: bytes, payload: bytes) -> int:
@@ -77,7 +112,7 @@ class Node:
 class Line:
     """One connection: what is sent over it arrives in order, or not at all."""
 
-    __slots__ = ("_answered", "_arrived", "_node", "_parks", "closed", "killed", "made_after")
+    __slots__ = ("_answered", "_arrived", "_node", "_parks", "closed", "killed", "made_after", "server")
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -88,6 +123,8 @@ class Line:
         self.killed = False
         """By the server: nothing that is still on its way is executed."""
         self.made_after = node.cuts
+        self.server = node.network.identity if node.network.identified else None
+        node.network.lines.append(self)
 
     def request(self, payloads: Sequence[bytes], park: Park) -> None:
         """Sends commands; the park is resolved with their replies, or with `Cut`."""
@@ -114,6 +151,19 @@ class Line:
             self._node.cuts += 1
             self._node.suspects.append(self)
 
+    def hang_up(self) -> None:
+        """The server closes it, and has executed what it will execute."""
+        self.killed = True
+        if not self.closed:
+            self.closed = True
+            self._node.cuts += 1
+            for park in self._parks:
+                park.resolve(error=self.cut(ConnectionError("the server has gone")))
+
+    def cut(self, error: RedisError) -> Cut:
+        """What became of a command that was sent over it."""
+        return Cut(error, sent=True, server=self.server)
+
     def _arrive(self, payloads: Sequence[bytes], park: Park | None) -> None:
         if self.killed:
             return
@@ -134,7 +184,7 @@ class Line:
         self.abandon()
         kind = TimeoutError if silent == REPLY_TIMEOUT else ConnectionError
         for park in self._parks:
-            park.resolve(error=Cut(kind("the line is cut"), sent=True))
+            park.resolve(error=self.cut(kind("the line is cut")))
 
 
 class Wire:
@@ -150,9 +200,13 @@ class Wire:
         """The connection that is open, where all calls share one."""
         return self._idle[0] if self._pipelined and self._idle and not self._idle[0].closed else None
 
-    async def exchange(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
-        """Commands in one write, and their replies."""
+    async def exchange(self, payloads: Sequence[bytes], *, fresh: bool = False) -> tuple[list[Reply], bytes | None]:
+        """Commands in one write, their replies, and the identity of the server that gave them."""
         line = await (self._share(fresh=fresh) if self._pipelined else self._take(fresh=fresh))
+        if line.closed:
+            if self._node.network.checked:
+                raise Cut(ConnectionError("closed while it was idle"), sent=False, idle=True)
+            raise line.cut(ConnectionError("closed"))
         park = Park()
         line.request(payloads, park)
         try:
@@ -165,7 +219,7 @@ class Wire:
             raise
         if not self._pipelined:
             self._idle.append(line)
-        return replies
+        return replies, line.server
 
     async def _take(self, *, fresh: bool) -> Line:
         if fresh:
@@ -215,16 +269,18 @@ class SimRuntime:
         self.clock = self._world.clock
 
     async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
-        (reply,) = await self._wire.exchange((payload,), fresh=fresh)
-        if isinstance(reply, RedisError):
-            raise reply
+        reply, _ = await self.ask(payload, fresh=fresh)
         return reply
 
     async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
-        return await self.send(payload, fresh=fresh), None
+        (reply,), server = await self._wire.exchange((payload,), fresh=fresh)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply, server
 
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
-        return await self._wire.exchange(payloads, fresh=fresh)
+        replies, _ = await self._wire.exchange(payloads, fresh=fresh)
+        return replies
 
     def post(self, payload: bytes) -> None:
         process = self._node.process

@@ -1,0 +1,47 @@
+"""What must be true where a server restarts empty: a hold that it has forgotten is lost, and not released."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hiredis
+
+from pyredisson.logic.holds import Hold
+from pyredisson.runtime import Reply
+from pyredisson.scripts import script
+
+from .keys import Hash
+from .lock_judge import LockJudge
+from .owner import Owner
+from .wire import Network
+
+SCRIPTS = [script("lock_release", flags=flags) for flags in (False, True)]
+RELEASES = {word for each in SCRIPTS for word in (each.sha, each.text)}
+
+
+class RestartJudge(LockJudge):
+    """Knows which releases the server has done."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._released: dict[tuple[bytes, bytes], float] = {}
+        self._reader = hiredis.Reader()
+        networks[0].on_replied = self._replied
+        networks[0].on_restart = self._forgotten
+
+    def released(self, owner: Owner, hold: Hold) -> None:
+        if self._released.get((hold.lock.key, hold.owner), 0.0) < owner.began:
+            self.blame(f"{owner.name}: was told that {hold.lock.key!r} was released, and the server knew nothing of it")
+
+    def _replied(self, payload: bytes, reply: Reply) -> None:
+        self._reader.feed(payload)
+        words = self._reader.gets()
+        if words[1:2] and words[1] in RELEASES and isinstance(reply, int):
+            _, _, _, key, _, name, _ = words
+            self._released[key, name] = self.world.now
+
+    def _forgotten(self) -> None:
+        for key, value in self.keyspace.values.items():
+            if isinstance(value, Hash):
+                # Until the watchdog asks, its client believes to hold it.
+                self._tampered.update((key, name) for name in value)
