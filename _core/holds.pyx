@@ -14,6 +14,7 @@ cdef class HoldFields(Timer):
     cdef public str reason
     cdef public list listeners
     cdef public object under
+    cdef public object by
 
     def __cinit__(self, tuple key, lock, bytes owner, lease, double ends, under, state):
         self.key = key
@@ -26,6 +27,7 @@ cdef class HoldFields(Timer):
         self.reason = ""
         self.token = 0
         self.under = under
+        self.by = None
 
     def change(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""

@@ -107,6 +107,7 @@ class HoldFields(Timer):
     reason: str
     listeners: list[Any] | None
     under: Any
+    by: Any
 
     def __init__(
         self,

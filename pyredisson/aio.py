@@ -55,7 +55,9 @@ class Callers:
         return owner
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self.owners.pop(task, None)
+        owner = self.owners.pop(task, None)
+        if owner is not None:
+            owner.overlap.ended = True
         for block in self.blocks.pop(task, ()):
             block.orphaned()
 

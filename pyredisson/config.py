@@ -64,6 +64,10 @@ class Config:
     ping_interval: float = 10.0
     """How long a subscription may stay silent before it is asked, and then cut; 0: never asked."""
     socket_keepalive: bool = True
+    release_when_owner_ends: bool = False
+    """Whether a lock without `lease_time` is released, as a lost one, when the thread or task that took it has ended
+    without releasing it. Otherwise that is logged once, and the lock is renewed for as long as the client lives.
+    Noticed at the next renewal, within a third of `lock_watchdog_timeout`."""
 
     def __post_init__(self) -> None:
         for name, (shortest, longest) in _DURATIONS.items():
@@ -144,5 +148,5 @@ _INTEGERS = {
     "database": (0, 2**31 - 1),
     "connection_pool_size": (1, 2**31 - 1),
 }
-_FLAGS = ("check_lock_synced_replicas", "ssl", "socket_keepalive")
+_FLAGS = ("check_lock_synced_replicas", "release_when_owner_ends", "socket_keepalive", "ssl")
 _TEXTS = ("path", "username", "password", "client_name", "server_hostname")

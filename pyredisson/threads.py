@@ -39,6 +39,19 @@ class _Local(threading.local):
     """Per thread: the owner that it is."""
 
     owner: Owner | None = None
+    life: _Life | None = None
+
+
+class _Life:
+    """Ends with the thread, like all that is local to it."""
+
+    __slots__ = ("_overlap",)
+
+    def __init__(self, owner: Owner) -> None:
+        self._overlap = owner.overlap
+
+    def __del__(self) -> None:
+        self._overlap.ended = True
 
 
 class Callers:
@@ -56,6 +69,7 @@ class Callers:
     def adopt(self) -> Owner:
         """The calling thread becomes an owner."""
         owner = self.local.owner = self._shared.new_owner()
+        self.local.life = _Life(owner)
         return owner
 
 

@@ -39,7 +39,7 @@ HELD, GIVEN_BACK, LOST = State.HELD, State.GIVEN_BACK, State.LOST
 class Overlap:
     """What calls of one owner that are under way at the same time must know of each other."""
 
-    __slots__ = ("settled", "standing", "turns")
+    __slots__ = ("ended", "settled", "standing", "turns")
 
     def __init__(self) -> None:
         self.turns = Turns()
@@ -48,6 +48,8 @@ class Overlap:
         """The names under which it stands in line for fair locks."""
         self.settled = 0
         """How often what the owner had, or may have got, was given back in the background."""
+        self.ended = False
+        """Whether the thread or task that is the owner has ended."""
 
 
 class Renames:
@@ -148,6 +150,8 @@ class Hold(HoldFields):
     """The fencing token of the latest acquire; 0 for a lock that has none."""
     under: Hold | None
     """A lost hold of the same owner that has not been given back yet."""
+    by: Owner | None
+    """Who took it, where the watchdog is to tell of an owner that has ended."""
 
     @property
     def renewed(self) -> bool:

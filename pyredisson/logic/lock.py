@@ -242,6 +242,7 @@ class LockLogic:
             # Lost while the command was on its way, and it stays lost: what the server granted is a new hold.
         new = Hold(key, self, name, call.lease, ends, buried(shared.holds.table.get(key)), HELD)
         new.token = call.token
+        new.by = call.owner
         enter(shared.holds.table, new, call)
         if call.owner.overlap.settled != settled:
             self._abandon(call)

@@ -47,6 +47,7 @@ class Shared:
         self.fair_wait = lease_ms(config.fair_lock_wait_timeout)
         """Milliseconds for which Redisson keeps a place in the queue of a fair lock."""
         self.attempts = config.retry_attempts
+        self._release_ended = config.release_when_owner_ends
         self.closed = False
         self.server = f"{config.path or config.host}:{config.port}/{config.database}"
         """Which server it is, for groups of locks that are on several."""
@@ -70,7 +71,9 @@ class Shared:
         self.claimants = itertools.count(1)
         """Numbers for waiters that claim permits."""
         self.holds = Holds(runtime.clock, self._lost)
-        self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease, self._start)
+        self.watchdog = Watchdog(
+            self.holds, watchdog_runtime, self.lease, self._start, release_ended=self._release_ended
+        )
         self.hub = hub
         self.lines: dict[bytes, Line] = {}
         """Who waits for which fair lock."""

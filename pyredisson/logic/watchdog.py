@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError, RedisError
 from pyredisson._core import Timer, Wheel
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
-from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger
+from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger, shown
 from pyredisson.runtime import Cut, Reply, Runtime
 from pyredisson.scripts import as_eval
 
@@ -59,8 +59,13 @@ class Watchdog:
         runtime: Runtime,
         lease_ms: int,
         start: Callable[[Loop], None],
+        *,
+        release_ended: bool = False,
     ) -> None:
-        """`start` sets `keep_time` and `renew` going, with the first hold."""
+        """`start` sets `keep_time` and `renew` going, with the first hold.
+
+        `release_ended`: holds whose owners have ended are released, and not only logged.
+        """
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
@@ -78,6 +83,9 @@ class Watchdog:
         self._repairs: deque[tuple[bytes, float]] = deque()
         self._repair_for = max(REPAIR_FOR, self._lease)
         self._notices: deque[tuple[bytes, float]] = deque()
+        self._release_ended = release_ended
+        self._reported: dict[Hold, None] = {}
+        """Holds whose owners have ended, which was logged."""
         self._start = start
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may leave a repair.
         self._starting = threading.RLock()
@@ -208,7 +216,7 @@ class Watchdog:
         due: dict[Renewal, list[Hold]] = {}
         while self._due:
             hold = self._due.popleft()
-            if hold.state is HELD and hold.visited:
+            if hold.state is HELD and hold.visited and not self._is_abandoned(hold):
                 due.setdefault(hold.lock.renewal, []).append(hold)
         if not due:
             return False
@@ -233,6 +241,28 @@ class Watchdog:
                 failed.extend(batch)
             self._due.extend(failed)
         return bool(failed)
+
+    def _is_abandoned(self, hold: Hold) -> bool:
+        """Whether the hold was released because its owner has ended; if only that is so, it is logged once."""
+        owner = hold.by
+        if owner is None or not owner.overlap.ended or not hold.renewed or hold in self._reported:
+            return False
+        if self._release_ended:
+            # What is released in the background must not meet a later hold.
+            owner.rename()
+            self._wheel.discard(hold)
+            self._holds.lose(hold, "the thread or task that took it has ended")
+            self.repair(hold.lock.abandon_command(hold))
+            return True
+        self._reported = {other: None for other in self._reported if other.state is HELD}
+        self._reported[hold] = None
+        logger.warning(
+            "lock %r is renewed although the thread or task that took it, owner %s, has ended: until another thread"
+            " leaves its block, it is removed by force, or its client is closed (release_when_owner_ends releases it)",
+            shown(hold.lock.key),
+            shown(hold.owner),
+        )
+        return False
 
     async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):
