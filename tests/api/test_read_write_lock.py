@@ -575,6 +575,58 @@ class TestWaiting:
         assert not wrong
 
 
+class TestLeasesOfBothSides:
+    """A writer with a fixed lease reads with a longer one."""
+
+    async def test_the_write_is_lost_when_its_own_lease_ends(self, world: World, behind: Behind) -> None:
+        client = world.connect()
+        read, write = sides(client, 1)
+        await write.lock(0.4)
+        await read.lock(30)
+        assert await write.lost.wait(PATIENCE)
+        assert not await write.is_held()
+        assert await read.is_held()
+        assert not read.lost.is_set()
+        # On the server the lock lasts as long as the longer lease, and nobody comes in before that.
+        assert behind.redis.pttl("orders") > 25_000
+        for side in sides(client, 2):
+            assert not await side.try_lock()
+        # Until the writer gives it back: then it only reads.
+        with pytest.raises(LockLostError):
+            await write.unlock()
+        other, _ = sides(client, 2)
+        # A known loss is said at once, and the release goes to the background.
+        assert await other.try_lock(wait_time=PATIENCE)
+        await other.unlock()
+        await read.unlock()
+        assert behind.redis.keys() == []
+
+    async def test_whoever_gives_back_a_lost_write_frees_the_lock(self, world: World, behind: Behind) -> None:
+        client = world.connect()
+        read, write = sides(client, 1)
+        await write.lock(0.4)
+        await read.lock(30)
+        await read.unlock()
+        assert await write.lost.wait(PATIENCE)
+        with pytest.raises(LockLostError):
+            await write.unlock()
+        await world.until(lambda: behind.redis.keys() == [])
+
+    async def test_a_shorter_read_leaves_the_writes_lease(self, world: World, behind: Behind) -> None:
+        read, write = sides(world.connect(), 1)
+        await write.lock(30)
+        await read.lock(0.3)
+        assert await read.lost.wait(PATIENCE)
+        assert await write.is_held()
+        assert behind.redis.pttl("orders") > 25_000
+        with pytest.raises(LockLostError):
+            await read.unlock()
+        await world.until(lambda: len(behind.holds("orders")) == 2)
+        assert behind.redis.pttl("orders") > 25_000
+        await write.unlock()
+        assert behind.redis.keys() == []
+
+
 class TestClaims:
     """A writer that waits isn't starved by readers that overlap, nor do they wait longer than need be."""
 
