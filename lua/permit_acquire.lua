@@ -11,7 +11,8 @@
 -- ARGV[3]    by which name to claim what can't be taken now; empty: not at all
 -- ARGV[i+3]  an id for each permit wanted: new ones, by which a second run knows that the first one took them
 -- returns    nil: taken; else after how many ms to ask again (-1: endless; the next permit in use lasts so long, or
---            a claim does), and how many are free; -2 and 0: an earlier copy took them, and some have ended since
+--            a claim does), and how many are free; -2 and 0: an earlier copy took them, and some have ended since;
+--            -3 and 0: there is no semaphore
 --
 -- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} , redisson_sc:{p} 30000 '' 0123456789abcdef
 local claim, turn, me = KEYS[4], KEYS[5], ARGV[3]
@@ -56,7 +57,10 @@ end
 if ended[1] then
     free = redis.call('INCRBY', KEYS[1], #ended)
 end
-free = tonumber(free) or 0
+if not free then
+    return {-3, 0}
+end
+free = tonumber(free)
 local claimed = free >= wanted and held_back(free, wanted) or 0
 if free >= wanted and claimed == 0 then
     redis.call('DECRBY', KEYS[1], wanted)

@@ -7,14 +7,18 @@
 -- ARGV[1]  number of this call on its lane
 -- ARGV[2]  how many; 0: all that are free, claimed or not
 -- returns  above zero: so many were taken; else none were, which is not remembered: minus (how many are free, and
---          2^32 times the ms for which they are claimed by somebody else, who comes first: then none count as free)
+--          2^32 times the ms for which they are claimed by somebody else, who comes first: then none count as free); -2^52: there is no semaphore
 --
 -- redis-cli --eval semaphore_acquire.lua stock pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1
 
 -- include: once
 local claim, turn, me = KEYS[2], nil, ''
 -- include: permit_claims
-local free = tonumber(redis.call('GET', KEYS[1]) or 0)
+local free = redis.call('GET', KEYS[1])
+if not free then
+    return -2 ^ 52
+end
+free = tonumber(free)
 local wanted = tonumber(ARGV[2])
 if wanted == 0 then
     wanted = free

@@ -10,14 +10,18 @@
 -- ARGV[3]  the waiter, by a name that only it has
 -- ARGV[4]  the semaphore's channel
 -- returns  above zero: so many were taken; else none were, which is not remembered: minus (how many are free for
---          those who need less, and 2^32 times the ms after which to ask again)
+--          those who need less, and 2^32 times the ms after which to ask again); -2^52: there is no semaphore
 --
 -- redis-cli --eval semaphore_claim.lua stock pyredisson_semaphore_claim:{stock} pyredisson_semaphore_turn:{stock} pyredisson_once:{stock}:me:1 , 2 4 me:1 redisson_sc:{stock}
 
 -- include: once
 local claim, turn, me = KEYS[2], KEYS[3], ARGV[3]
 -- include: permit_claims
-local free = tonumber(redis.call('GET', KEYS[1]) or 0)
+local free = redis.call('GET', KEYS[1])
+if not free then
+    return -2 ^ 52
+end
+free = tonumber(free)
 local wanted = tonumber(ARGV[2])
 local left = wanted <= free and held_back(free, wanted) or 0
 if wanted > free or left > 0 then

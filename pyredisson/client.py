@@ -87,21 +87,34 @@ class Client:
             self._lock(ReadLock, ReadLogic, name, owner), self._lock(WriteLock, WriteLogic, name, owner)
         )
 
-    def get_semaphore(self, name: Name) -> Semaphore:
-        """The semaphore of that name. Doesn't talk to the server."""
-        mapper = self._config.name_mapper
-        return Semaphore(SemaphoreLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+    def get_semaphore(self, name: Name, *, must_exist: bool = False) -> Semaphore:
+        """The semaphore of that name. Doesn't talk to the server.
 
-    def get_permit_expirable_semaphore(self, name: Name) -> PermitExpirableSemaphore:
-        """The semaphore of that name whose permits have ids and leases. Doesn't talk to the server."""
+        `must_exist`: where it doesn't exist, as nobody has set its permits, acquiring some raises `NotSetError`.
+        Else an acquire waits until somebody does, which is logged as a warning once.
+        """
         mapper = self._config.name_mapper
-        logic = PermitExpirableSemaphoreLogic(self._shared, key_of(name, mapper))
+        logic = SemaphoreLogic(self._shared, key_of(name, mapper), must_exist=must_exist)
+        return Semaphore(logic, given_name(name, mapper))
+
+    def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
+        """The semaphore of that name whose permits have ids and leases. Doesn't talk to the server.
+
+        `must_exist` as for `get_semaphore`.
+        """
+        mapper = self._config.name_mapper
+        logic = PermitExpirableSemaphoreLogic(self._shared, key_of(name, mapper), must_exist=must_exist)
         return PermitExpirableSemaphore(logic, given_name(name, mapper))
 
-    def get_count_down_latch(self, name: Name) -> CountDownLatch:
-        """The count-down latch of that name. Doesn't talk to the server."""
+    def get_count_down_latch(self, name: Name, *, must_exist: bool = False) -> CountDownLatch:
+        """The count-down latch of that name. Doesn't talk to the server.
+
+        `must_exist`: `wait()` raises `NotSetError` if nothing is being counted when it begins, as nobody has set the
+        latch yet, or it has come to zero already. Else it returns at once, which is logged at INFO once.
+        """
         mapper = self._config.name_mapper
-        return CountDownLatch(CountDownLatchLogic(self._shared, key_of(name, mapper)), given_name(name, mapper))
+        logic = CountDownLatchLogic(self._shared, key_of(name, mapper), must_exist=must_exist)
+        return CountDownLatch(logic, given_name(name, mapper))
 
     def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
         """The lock of that name that gives fencing tokens. Doesn't talk to the server. `owner` as for `get_lock`."""

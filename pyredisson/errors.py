@@ -39,6 +39,10 @@ class PermitNotHeldError(RedissonError, ValueError):
     """A permit id that is unknown or has expired."""
 
 
+class NotSetError(RedissonError, RuntimeError):
+    """A semaphore or a latch of `must_exist=True` doesn't exist: nobody has set it, or it is gone."""
+
+
 class StaleTokenError(RedissonError):
     """A write with a fencing token older than one that the resource has seen; nothing was written."""
 
@@ -56,6 +60,7 @@ __all__ = [
     "LockTimeoutError",
     "LockUpgradeError",
     "NotReplicatedError",
+    "NotSetError",
     "PermitNotHeldError",
     "RedissonError",
     "StaleTokenError",

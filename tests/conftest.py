@@ -1,29 +1,64 @@
 """What every test may ask for: servers, a proxy that breaks connections; and the checks around each test.
 
-Leases and deadlines are real time: a test that fails while the machine stands still has judged the machine. Such a
-failure, and no other, is repeated, up to twice; it stays in the run's summary, with the length of the standstill.
+Leases and deadlines are real time: a test that fails because the machine stood still has judged the machine. A failure
+is repeated, up to twice, if a standstill overlaps what the test has timed until then, and in no other case; it stays in
+the run's summary, with the length of the standstill. What a test times is everything from its first client of the
+library on, as leases and deadlines run then, and what it marks with the fixture `timed`. Fixtures time nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import subprocess
 import sys
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
+import pyredisson
+import pyredisson.asyncio
 from pyredisson.scripts import NAMES, script
 from pyredisson.testing import Proxy, Server, ServerError
 
 BEGUN = pytest.StashKey[float]()
+TIMED = pytest.StashKey["Timed"]()
 WATCHER = pytest.StashKey["subprocess.Popen[str]"]()
 STOOD_STILL = "The machine stood still"
+
+Stretch = tuple[float, float]
+"""From when to when."""
+
+
+class Timed:
+    """What of one test depends on time: each `with timed:` block, and everything after `begin`."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Stretch] = []
+        self._open: list[float] = []
+        self._begun = math.inf
+
+    def begin(self) -> None:
+        """From here on leases or deadlines run."""
+        self._begun = min(self._begun, time.monotonic())
+
+    def __enter__(self) -> None:
+        self._open.append(time.monotonic())
+
+    def __exit__(self, *_: object) -> None:
+        self._blocks.append((self._open.pop(), time.monotonic()))
+
+    def stretches(self, since: float) -> list[Stretch]:
+        """All of it so far, without what was before `since`."""
+        found = [*self._blocks, (self._begun, time.monotonic())]
+        return [(max(begin, since), end) for begin, end in found if end > max(begin, since)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +76,22 @@ def pytest_configure(config: pytest.Config) -> None:
         text=True,
         start_new_session=True,  # Ctrl-C is not for it
     )
-    longest_standstill(watcher, time.monotonic())  # at work since
+    longest_standstill(watcher, [])  # at work since
+    config.stash[TIMED] = Timed()
+    for kind in (pyredisson.Client, pyredisson.asyncio.Client):
+        time_from(kind, lambda: config.stash[TIMED].begin())
+
+
+def time_from(kind: Any, begin: Callable[[], None]) -> None:
+    """Has `begin` called whenever an object of that class is made."""
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def made(self: object, *args: object, **kwargs: object) -> None:
+        begin()
+        make(self, *args, **kwargs)
+
+    kind.__init__ = made
 
 
 class OnUvloop:
@@ -80,25 +130,43 @@ def stood_still(error: BaseException) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[TIMED] = Timed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
     item.stash[BEGUN] = time.monotonic()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
-    if call.excinfo is not None and not isinstance(call.excinfo.value, pytest.skip.Exception):
-        length = longest_standstill(item.config.stash[WATCHER], item.stash[BEGUN])
+    if call.when == "call" and call.excinfo is not None and not isinstance(call.excinfo.value, pytest.skip.Exception):
+        timed = item.config.stash[TIMED].stretches(item.stash[BEGUN])
+        length = longest_standstill(item.config.stash[WATCHER], timed)
         if length:
             call.excinfo.value.add_note(f"{STOOD_STILL} for {length:.2f} s.")
     return (yield)
 
 
-def longest_standstill(watcher: subprocess.Popen[str], since: float) -> float:
-    """Seconds, of those that ended after `since`; 0 for none."""
+def longest_standstill(watcher: subprocess.Popen[str], stretches: Sequence[Stretch]) -> float:
+    """Seconds, of those that overlap one of these stretches; 0 for none."""
     assert watcher.stdin is not None
     assert watcher.stdout is not None
-    watcher.stdin.write(f"{since}\n")
+    watcher.stdin.write(" ".join(str(moment) for stretch in stretches for moment in stretch) + "\n")
     watcher.stdin.flush()
     return float(watcher.stdout.readline())
+
+
+@pytest.fixture
+def timed(request: pytest.FixtureRequest) -> Timed:
+    """For what depends on time without a client: `with timed:` around it, or `timed.begin()` before it."""
+    return request.config.stash[TIMED]
+
+
+@pytest.fixture
+def all_timed(timed: Timed) -> None:
+    """All of the test depends on time."""
+    timed.begin()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
-"""A process that notices when the machine stands still: asked with a time, it tells the longest standstill since.
+"""A process that notices when the machine stands still.
 
+Asked with stretches of time, it tells the length of the longest standstill that overlaps one of them.
 It has one thread on each core that does nothing but sleep a moment and look how late it wakes. It is a process of its
 own, so that no code under test can be what keeps it waiting; it ends with whoever started it.
 """
@@ -18,15 +19,20 @@ STANDSTILL = 0.15
 
 
 def watch(core: int, seen: list[tuple[float, float]]) -> None:
-    """Notes the end and the length of each standstill of that core."""
+    """Notes the begin and the end of each standstill of that core."""
     os.sched_setaffinity(0, {core})  # of this thread
     then = time.monotonic()
     while True:
         time.sleep(MOMENT)
         now = time.monotonic()
         if now - then > STANDSTILL:
-            seen.append((now, now - then))
+            seen.append((then, now))
         then = now
+
+
+def overlaps(begin: float, end: float, stretches: list[tuple[float, float]]) -> bool:
+    # For the first moment it slept because it wanted to.
+    return any(begin + MOMENT < to and end > since for since, to in stretches)
 
 
 def main() -> None:
@@ -36,8 +42,9 @@ def main() -> None:
     for line in sys.stdin:
         # One that has just ended is seen at the next look.
         time.sleep(5 * MOMENT)
-        since = float(line)
-        print(max((length for end, length in seen if end > since), default=0.0), flush=True)
+        times = [float(word) for word in line.split()]
+        stretches = list(zip(times[::2], times[1::2], strict=True))
+        print(max((end - begin for begin, end in seen if overlaps(begin, end, stretches)), default=0.0), flush=True)
 
 
 if __name__ == "__main__":

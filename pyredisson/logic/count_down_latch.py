@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from pyredisson._core import command, latch_channel, pack
-from pyredisson.logic import calls, once, waiting
+from pyredisson.logic import calls, missing, once, waiting
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.shared import Shared
 
@@ -25,13 +27,14 @@ class LatchChannel(Channel):
 class CountDownLatchLogic:
     """What a latch does; counts and durations come in checked."""
 
-    __slots__ = ("_channel", "_memory", "key", "shared")
+    __slots__ = ("_channel", "_memory", "_must_exist", "key", "shared")
 
-    def __init__(self, shared: Shared, key: bytes) -> None:
+    def __init__(self, shared: Shared, key: bytes, *, must_exist: bool = False) -> None:
         self.shared = shared
         self.key = key
         self._channel = latch_channel(key)
         self._memory = once.memory(key)
+        self._must_exist = must_exist
 
     async def try_set(self, count: int) -> bool:
         """Sets the count of an open latch."""
@@ -58,18 +61,29 @@ class CountDownLatchLogic:
 
     async def count(self, deadline: float | None) -> int:
         """The count; 0: open."""
+        return max(0, await self._read(deadline) or 0)
+
+    async def _read(self, deadline: float | None) -> int | None:
+        """The count as it is on the server; None: there is none."""
         shared = self.shared
         shared.check_open()
         reply = await calls.call(shared.runtime, command(b"GET", self.key), attempts=shared.attempts, deadline=deadline)
-        return max(0, int(reply or 0))
+        return None if reply is None else int(reply)
 
     async def wait(self, deadline: float | None) -> bool:
-        """Waits until the latch is open, or until `deadline` (None: as long as it takes); is it open."""
+        """Waits until the latch is open, or until `deadline` (None: as long as it takes); is it open.
+
+        Raises `NotSetError` if the latch must exist when the wait begins, and doesn't.
+        """
 
         async def look() -> float | None:
             return LOOK_AGAIN if await self.count(deadline) else None
 
-        if await look() is None:
+        count = await self._read(deadline)
+        if count is None:
+            text = "isn't counting: it has come to zero, was deleted, or was never set; wait() returns at once"
+            missing.tell(self.shared, logging.INFO, "latch", self.key, text, must_exist=self._must_exist)
+        if count is None or count <= 0:
             return True
         if deadline is not None and self.shared.clock() >= deadline:
             return False

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from pyredisson.logic import calls
 from pyredisson.logic.permit_claim import Claimant
-from pyredisson.logic.semaphore import LOOK_AGAIN, PermitChannel
+from pyredisson.logic.semaphore import LOOK_AGAIN, PermitChannel, tell_missing
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut
 
@@ -18,6 +18,7 @@ ID_BYTES = 16
 MOST_AT_ONCE = 1_000_000
 """Permits in one command: servers take only little more."""
 SOME_ENDED = -2
+NO_SEMAPHORE = -3
 PASSED_ON = b"+"
 """Before a number of free permits that one waiter found, and leaves to others who need less."""
 
@@ -43,7 +44,9 @@ class Permits(Protocol):
     """What an acquire needs of its semaphore."""
 
     shared: Shared
+    key: bytes
     channel: bytes
+    must_exist: bool
 
     def acquire_command(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
         """Takes the permits of these ids, or none, and claims them by that name if there is one; idempotent."""
@@ -110,6 +113,8 @@ class Attempt:
             # An earlier copy's, whose reply was lost. What is left of them is given back, and others are taken.
             self._take_others()
             return await self.take()
+        if left == NO_SEMAPHORE:
+            tell_missing(shared, logic.key, must_exist=logic.must_exist)
         busy = LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
         return busy if claimant is None else claimant.rest(busy)
 

@@ -43,13 +43,14 @@ class PermitExpirableSemaphoreLogic:
     renews is a `Hold` whose owner is the permit.
     """
 
-    __slots__ = ("_claim", "_in_use", "_memory", "_place", "_turn", "channel", "key", "shared")
+    __slots__ = ("_claim", "_in_use", "_memory", "_place", "_turn", "channel", "key", "must_exist", "shared")
 
     renewal = staticmethod(renew)
     kept = False
 
-    def __init__(self, shared: Shared, key: bytes) -> None:
+    def __init__(self, shared: Shared, key: bytes, *, must_exist: bool = False) -> None:
         self.shared = shared
+        self.must_exist = must_exist
         self.key = key
         self._in_use = suffixed(key, IN_USE)
         self.channel = prefixed(CHANNEL, key)
@@ -62,7 +63,8 @@ class PermitExpirableSemaphoreLogic:
     async def acquire(self, permits: int, lease: int | None, deadline: float | None, renewed: bool) -> list[str]:
         """Waits for so many permits until `deadline` (None: as long as it takes); their ids. Empty: not had in time.
 
-        The lease is in milliseconds; None: endless or, if `renewed`, kept by the watchdog until given back.
+        The lease is in milliseconds; None: endless or, if `renewed`, kept by the watchdog until given back. Raises
+        `NotSetError` if the semaphore must exist, and doesn't or ceases to.
         """
         shared = self.shared
         if not permits:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from pyredisson._core import command, pack, prefixed
-from pyredisson.logic import calls, once, waiting
+from pyredisson.logic import calls, missing, once, waiting
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.once import Lane
 from pyredisson.logic.permit_claim import Claimant, claim_key, turn_key
@@ -16,6 +18,10 @@ MOST_DIGITS = 19
 """Of a number in a message; longer ones are nobody's permits."""
 FREE_BITS = 32
 """Of a refused acquire's reply: how many are free. The rest: for how many ms they are somebody else's."""
+
+
+NO_SEMAPHORE = -(2**52)
+"""The reply of an acquire if there is none."""
 
 
 class PermitChannel(Channel):
@@ -39,17 +45,21 @@ class PermitChannel(Channel):
 class SemaphoreLogic:
     """What a semaphore does; numbers and durations come in checked."""
 
-    __slots__ = ("_channel", "_claim", "_memory", "key", "shared")
+    __slots__ = ("_channel", "_claim", "_memory", "_must_exist", "key", "shared")
 
-    def __init__(self, shared: Shared, key: bytes) -> None:
+    def __init__(self, shared: Shared, key: bytes, *, must_exist: bool = False) -> None:
         self.shared = shared
         self.key = key
         self._channel = prefixed(CHANNEL, key)
         self._claim = claim_key(key)
         self._memory = once.memory(key)
+        self._must_exist = must_exist
 
     async def acquire(self, permits: int, deadline: float | None) -> bool:
-        """Waits for so many permits until `deadline` (None: as long as it takes). False: not had in time."""
+        """Waits for so many permits until `deadline` (None: as long as it takes). False: not had in time.
+
+        Raises `NotSetError` if the semaphore must exist, and doesn't or ceases to.
+        """
         shared = self.shared
         if not permits:
             shared.check_open()
@@ -57,6 +67,8 @@ class SemaphoreLogic:
         taken = await self._take(permits, deadline)
         if taken > 0:
             return True
+        if taken == NO_SEMAPHORE:
+            tell_missing(shared, self.key, must_exist=self._must_exist)
         if deadline is not None and shared.clock() >= deadline:
             return False
         return await self._wait(permits, deadline, _look_again(taken))
@@ -72,6 +84,8 @@ class SemaphoreLogic:
             had = taken > 0
             if had:
                 return None
+            if taken == NO_SEMAPHORE:
+                tell_missing(shared, self.key, must_exist=self._must_exist)
             if free := -taken % (1 << FREE_BITS):
                 # The message that woke this one may serve others, who need less.
                 shared.hub.message(self._channel, b"%d" % free)
@@ -220,3 +234,9 @@ def _look_again(taken: int) -> float:
     """After how many seconds to ask again at the latest, by the reply of a refused acquire."""
     claimed = -taken >> FREE_BITS
     return min((claimed + 1) / 1000, LOOK_AGAIN) if claimed else LOOK_AGAIN
+
+
+def tell_missing(shared: Shared, key: bytes, *, must_exist: bool) -> None:
+    """An acquire found no semaphore."""
+    text = "doesn't exist: its permits were never set, it was deleted, or it has ended"
+    missing.tell(shared, logging.WARNING, "semaphore", key, text, must_exist=must_exist)

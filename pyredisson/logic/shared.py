@@ -68,6 +68,8 @@ class Shared:
         self.lanes = Lanes(self.id, runtime, self.attempts)
         self.doubtful_permits: set[bytes] = set()
         """Permits whose acquire may run once more, late: who gives them back has to see to that."""
+        self.told_missing: set[tuple[str, bytes]] = set()
+        """Semaphores and latches of which was logged that they don't exist: what they are, and their names."""
         self.claimants = itertools.count(1)
         """Numbers for waiters that claim permits."""
         self.holds = Holds(runtime.clock, self._lost)

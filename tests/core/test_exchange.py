@@ -19,6 +19,8 @@ from pyredisson._core import Exchange, Idle, Unsent
 IDLE = 0.02
 """Seconds after which a socket counts as idle, with the tick of the coarse clock."""
 
+pytestmark = pytest.mark.usefixtures("all_timed")
+
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:

@@ -55,6 +55,7 @@ def _of_language(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
+@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("block", _of_language("python"), ids=lambda block: f"{block.page}:{block.line}")
 def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, server: Server, tmp_path: Path) -> None:
     address = server.url.rpartition("/")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -10,6 +11,9 @@ import pytest_asyncio
 from pyredisson.testing import Server
 
 from .support import SCRIPTS, Child, World
+
+if TYPE_CHECKING:
+    from tests.conftest import Timed
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +33,12 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-def child() -> Iterator[Callable[..., Child]]:
+def child(timed: Timed) -> Iterator[Callable[..., Child]]:
     """Starts child processes, and ends them with the test."""
     children: list[Child] = []
 
     def start(program: str, *args: object) -> Child:
+        timed.begin()
         children.append(Child(program, *args))
         return children[-1]
 

@@ -28,3 +28,8 @@ def ear(at: Scripted) -> Iterator[PubSub]:
         listening.subscribe(at.channel)
         assert listening.get_message(timeout=5)["type"] == "subscribe"
         yield listening
+
+
+@pytest.fixture(autouse=True)
+def leases_run(all_timed: None) -> None:
+    """From the first script on."""

@@ -67,6 +67,13 @@ def test_too_few_are_claimed(at: ClaimScripts, ear: PubSub) -> None:
     assert heard(ear) == []
 
 
+def test_no_semaphore(at: ClaimScripts) -> None:
+    for _ in range(2):
+        assert at.claim(4) == -(2**52)
+        assert at.expirable(*IDS[:4], me="me") == [-3, 0]
+        assert at.redis.keys() == []
+
+
 def test_others_are_held_back(at: ClaimScripts) -> None:
     at.redis.mset({"stock": 5, CLAIM: "4 somebody"})
     at.redis.pexpire(CLAIM, 1_500)
@@ -121,6 +128,7 @@ def test_without_a_claim_nobody_is_told(at: ClaimScripts, ear: PubSub) -> None:
 
 
 def test_claims_of_all_end_together(at: ClaimScripts) -> None:
+    at.redis.set("stock", 1)
     at.redis.set(TURN, "1", px=5_700)
     for me in ("me", "you", "me"):
         assert -700 * WAIT <= at.claim(4, me) < -200 * WAIT

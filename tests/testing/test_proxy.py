@@ -15,6 +15,8 @@ from redis import Redis
 
 from pyredisson.testing import Proxy, Server
 
+pytestmark = pytest.mark.usefixtures("all_timed")
+
 
 class Wire:
     """A bare connection: what is sent and received is exactly what the test says."""

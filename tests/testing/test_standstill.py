@@ -1,4 +1,4 @@
-"""A failure is repeated if the machine stood still meanwhile, and only then."""
+"""A failure is repeated if the machine stood still while the test timed something, and only then."""
 
 from __future__ import annotations
 
@@ -10,62 +10,127 @@ from pathlib import Path
 import pytest
 
 STOP = """
-import signal, time
+import math, signal, time
 import pytest
+import pyredisson
+import pyredisson.asyncio
 from conftest import WATCHER, longest_standstill
 
-def stand_still(config, seconds):
-    watcher = config.stash[WATCHER]
-    watcher.send_signal(signal.SIGSTOP)
-    time.sleep(seconds)
-    watcher.send_signal(signal.SIGCONT)
-    # It has seen it when it answers.
-    assert longest_standstill(watcher, 0) >= seconds
-
 attempts = []
+
+@pytest.fixture
+def stand_still(request):
+    def stop():
+        watcher = request.config.stash[WATCHER]
+        watcher.send_signal(signal.SIGSTOP)
+        time.sleep(0.3)
+        watcher.send_signal(signal.SIGCONT)
+        # It has seen it when it answers.
+        assert longest_standstill(watcher, [(0, math.inf)]) >= 0.3
+    return stop
+
+def fail_at_first(request):
+    attempts.append(request.node.name)
+    assert attempts.count(request.node.name) > 1, "the first attempt"
 """
-WITH_ONE = """
-def test_it(request):
-    attempts.append(1)
-    if len(attempts) == 1:
-        stand_still(request.config, 0.3)
-        assert False, "the first attempt"
+REPEATED = """
+def test_after_the_begin(request, timed, stand_still):
+    timed.begin()
+    stand_still()
+    fail_at_first(request)
+
+def test_in_a_block(request, timed, stand_still):
+    with timed:
+        stand_still()
+    fail_at_first(request)
+
+def test_a_block_that_fails(request, timed, stand_still):
+    with timed:
+        stand_still()
+        fail_at_first(request)
+
+@pytest.mark.usefixtures("all_timed")
+def test_throughout(request, stand_still):
+    stand_still()
+    fail_at_first(request)
+
+def test_with_a_client(request, stand_still):
+    with pyredisson.connect("redis://127.0.0.1:1"):
+        stand_still()
+    fail_at_first(request)
+
+def test_with_a_client_of_asyncio(request, stand_still):
+    client = pyredisson.asyncio.connect("redis://127.0.0.1:1")
+    stand_still()
+    fail_at_first(request)
+"""
+NOT_REPEATED = """
+@pytest.fixture
+def client():
+    with pyredisson.connect("redis://127.0.0.1:1") as made:
+        yield made
+
+@pytest.fixture
+def late(client, timed, stand_still):
+    with timed:
+        stand_still()
+
+@pytest.fixture
+def broken(late):
+    assert False, "in a fixture"
+
+@pytest.fixture
+def left_broken(timed, stand_still):
+    yield
+    with timed:
+        stand_still()
+    assert False, "after the test"
+
+def test_before(stand_still):
+    stand_still()
+
+def test_after_one(request, timed):
+    with timed:
+        fail_at_first(request)
+
+def test_what_times_nothing(request, stand_still):
+    stand_still()
+    fail_at_first(request)
+
+def test_before_what_is_timed(request, timed, stand_still):
+    stand_still()
+    timed.begin()
+    fail_at_first(request)
+
+def test_after_what_is_timed(request, timed, stand_still):
+    with timed:
+        pass
+    time.sleep(0.2)  # a core may be late by nearly as much without standing still
+    stand_still()
+    fail_at_first(request)
+
+@pytest.mark.usefixtures("all_timed")
+def test_in_setup(request, late):
+    fail_at_first(request)
+
+def test_a_failing_setup(broken):
+    pass
+
+def test_a_failing_teardown(left_broken):
+    pass
 """
 ALWAYS = """
-def test_it(request):
-    stand_still(request.config, 0.3)
+@pytest.mark.usefixtures("all_timed")
+def test_it(stand_still):
+    stand_still()
     assert False, "whatever the machine does"
-"""
-WITHOUT = """
-def test_before(request):
-    stand_still(request.config, 0.3)
-
-def test_it():
-    attempts.append(1)
-    assert len(attempts) > 1, "the first attempt"
-"""
-SETUP = """
-@pytest.fixture
-def prepared(request):
-    attempts.append(1)
-    if len(attempts) == 1:
-        stand_still(request.config, 0.3)
-        assert False, "the first attempt"
-
-def test_it(prepared):
-    pass
 """
 
 
 @pytest.mark.parametrize(
     ("tests", "outcome"),
-    [
-        (WITH_ONE, "1 passed, 1 rerun"),
-        (ALWAYS, "1 failed, 2 rerun"),
-        (WITHOUT, "1 failed, 1 passed"),
-        (SETUP, "1 passed, 1 rerun"),
-    ],
-    ids=["in the test", "each time", "before the test", "in a fixture"],
+    [(REPEATED, "6 passed, 6 rerun"), (NOT_REPEATED, "5 failed, 2 passed, 2 errors"), (ALWAYS, "1 failed, 2 rerun")],
+    ids=["in what is timed", "anywhere else", "each time"],
 )
 def test_what_is_repeated(tmp_path: Path, tests: str, outcome: str) -> None:
     home = Path(__file__).parents[1]

@@ -1,0 +1,120 @@
+"""A semaphore or a latch that nobody has set: said once in the log, or an error for those who ask for one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import pyredisson
+
+from .worlds import PATIENCE, Behind, World
+
+pytestmark = pytest.mark.asyncio
+
+ACQUIRES: dict[str, tuple[str, Callable[[Any], Awaitable[Any]]]] = {
+    "acquire": ("get_semaphore", lambda semaphore: semaphore.acquire()),
+    "acquire several": ("get_semaphore", lambda semaphore: semaphore.acquire(3)),
+    "try_acquire": ("get_semaphore", lambda semaphore: semaphore.try_acquire()),
+    "try_acquire with time": ("get_semaphore", lambda semaphore: semaphore.try_acquire(1, 30)),
+    "block": ("get_semaphore", lambda semaphore: semaphore.__aenter__()),
+    "expirable acquire": ("get_permit_expirable_semaphore", lambda semaphore: semaphore.acquire()),
+    "expirable try_acquire": ("get_permit_expirable_semaphore", lambda semaphore: semaphore.try_acquire()),
+    "expirable acquire_many": ("get_permit_expirable_semaphore", lambda semaphore: semaphore.acquire_many(2, 10)),
+}
+SEMAPHORES = pytest.mark.parametrize("factory", ["get_semaphore", "get_permit_expirable_semaphore"])
+
+
+def told(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+@SEMAPHORES
+async def test_a_semaphore_that_nobody_has_set_is_named_once(
+    world: World, behind: Behind, caplog: pytest.LogCaptureFixture, factory: str
+) -> None:
+    client = world.connect()
+    semaphore = getattr(client, factory)("stock")
+    with caplog.at_level(logging.INFO, "pyredisson"):
+        assert not await semaphore.try_acquire()
+        waiter = world.spawn(getattr(client, factory)("stock").acquire)
+        await world.until(lambda: behind.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
+        assert not await semaphore.try_acquire(wait_time=0.05)
+        assert not waiter.done()
+        [text] = told(caplog, logging.WARNING)
+        assert "'stock'" in text
+        assert not await getattr(client, factory)("other").try_acquire()
+        assert not await getattr(world.connect(), factory)("stock").try_acquire()
+        assert len(told(caplog, logging.WARNING)) == 3
+    await semaphore.try_set_permits(1)
+    await waiter.result()
+
+
+@SEMAPHORES
+async def test_no_permits_are_not_no_semaphore(world: World, caplog: pytest.LogCaptureFixture, factory: str) -> None:
+    semaphore = getattr(world.connect(), factory)("stock", must_exist=True)
+    assert await semaphore.try_set_permits(0)
+    with caplog.at_level(logging.INFO, "pyredisson"):
+        assert not await semaphore.try_acquire()
+        assert not await semaphore.try_acquire(wait_time=0.05)
+    assert not told(caplog, logging.WARNING)
+
+
+@pytest.mark.parametrize("call", ACQUIRES)
+async def test_a_semaphore_that_must_exist(
+    world: World, behind: Behind, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    factory, acquire = ACQUIRES[call]
+    client = world.connect()
+    semaphore = getattr(client, factory)("stock", must_exist=True)
+    with caplog.at_level(logging.INFO, "pyredisson"), pytest.raises(pyredisson.NotSetError, match="'stock'"):
+        await acquire(semaphore)
+    assert not told(caplog, logging.WARNING)
+    assert behind.redis.keys() == []
+    # What makes a semaphore needs none.
+    assert await semaphore.try_set_permits(3)
+    await acquire(semaphore)
+
+
+@SEMAPHORES
+async def test_a_semaphore_that_goes_while_somebody_waits(world: World, behind: Behind, factory: str) -> None:
+    client = world.connect()
+    semaphore = getattr(client, factory)("stock", must_exist=True)
+    assert await semaphore.try_set_permits(0)
+    waiter = world.spawn(semaphore.acquire)
+    await world.until(lambda: behind.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
+    assert await semaphore.delete()
+    # It looks again when it is told of a permit.
+    behind.redis.publish("redisson_sc:{stock}", "1")
+    with pytest.raises(pyredisson.NotSetError, match="'stock'"):
+        await waiter.result()
+
+
+async def test_a_latch_that_is_not_counting_is_named_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    client = world.connect()
+    latch = client.get_count_down_latch("done")
+    with caplog.at_level(logging.INFO, "pyredisson"):
+        for timeout in (None, 0, PATIENCE):
+            assert await latch.wait(timeout)
+        [text] = [text for text in told(caplog, logging.INFO) if "latch" in text]
+        assert "'done'" in text
+        assert await client.get_count_down_latch("other").wait()
+        assert len([text for text in told(caplog, logging.INFO) if "latch" in text]) == 2
+    assert not told(caplog, logging.WARNING)
+
+
+async def test_a_latch_that_must_exist(world: World, behind: Behind) -> None:
+    latch = world.connect().get_count_down_latch("done", must_exist=True)
+    with pytest.raises(pyredisson.NotSetError, match="'done'"):
+        await latch.wait()
+    assert await latch.try_set_count(1)
+    assert not await latch.wait(0)
+    waiter = world.spawn(latch.wait)
+    await world.until(lambda: behind.redis.pubsub_numsub("redisson_countdownlatch__channel__{done}")[0][1] == 1)
+    await latch.count_down()
+    # Whoever waited in time goes on; who comes later can't know what it was.
+    assert await waiter.result() is True
+    with pytest.raises(pyredisson.NotSetError, match="'done'"):
+        await latch.wait(1)
