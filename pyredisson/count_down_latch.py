@@ -43,7 +43,10 @@ class CountDownLatch:
         return run(self._logic.count, None)
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits until the latch is open: True. False if it isn't after `timeout` seconds (None: no limit)."""
+        """Waits until the latch is open: True. False if it isn't after `timeout` seconds (None: no limit).
+
+        Raises `NotSetError` if nothing is being counted when it begins, for a latch of `must_exist=True`.
+        """
         deadline = None if timeout is None else deadline_of(timeout, "timeout", clock)
         return run(self._logic.wait, deadline)
 

@@ -44,8 +44,8 @@ class PermitExpirableSemaphore:
         or, with `renew=True`, when this process has ended: it is taken for `lock_watchdog_timeout` seconds, which
         the watchdog renews until it is given back. One that is lost all the same is logged.
 
-        Raises `ClosedError` when the client is closed meanwhile, `ValueError` for a `lease_time` with `renew`, and
-        what Redis reports.
+        Raises `ClosedError` when the client is closed meanwhile, `NotSetError` if the semaphore must exist
+        (`must_exist=True`) and doesn't, `ValueError` for a `lease_time` with `renew`, and what Redis reports.
         """
         return Run(self._logic.acquire, 1, lease_of_permits(lease_time, renew), None, renew).result[0]
 

@@ -18,7 +18,7 @@ class Semaphore:
     """A number of permits on the server, shared with every process and with Java Redisson.
 
     Permits have no owners: anyone may give back what another took, and those of a process that dies don't
-    come back. It has to be made once, by `try_set_permits`; until then there are no permits.
+    come back. It has to be made once, by `try_set_permits`; until then there are no permits, which the log says once.
     """
 
     __slots__ = ("_logic", "_name")
@@ -41,7 +41,12 @@ class Semaphore:
         return self._logic.try_set(count_of(permits, "permits"), ms)
 
     def acquire(self, permits: int = 1) -> Coroutine[Any, Any, None]:
-        """Takes so many permits, all at once, and waits for them as long as it takes."""
+        """Takes so many permits, all at once, and waits for them as long as it takes.
+
+        Who wants several is passed over by others for a second; then others leave it some, for 5 s at most in a row.
+        Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` when the client
+        is closed meanwhile, and what Redis reports.
+        """
         return done(self._logic.acquire, count_of(permits, "permits"), None)
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:

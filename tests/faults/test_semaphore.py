@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -292,6 +293,37 @@ def test_ctrl_c_with_permits_in_its_hands_gives_them_back(server: Server, admin:
         assert ended
         eventually(lambda: admin.get("stock") == b"5", 5)
         assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+
+
+CLAIMING = (
+    PRELUDE
+    + """
+client = pyredisson.connect(url)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    if sys.argv[3] == "plain":
+        client.get_semaphore("stock").acquire(9)
+    else:
+        client.get_permit_expirable_semaphore("stock").acquire_many(9)
+except KeyboardInterrupt:
+    print("interrupted")
+sys.stdin.readline()
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["plain", "expirable"])
+def test_ctrl_c_takes_back_a_claim(server: Server, admin: Redis, child: Callable[..., Child], kind: str) -> None:
+    admin.set("stock", PERMITS)
+    claim = "pyredisson_semaphore_claim:{stock}"
+    waiter = child(CLAIMING, server.url, 1, kind)
+    eventually(lambda: admin.exists(claim) == 1, 10)
+    # Else it would end by itself.
+    admin.persist(claim)
+    waiter.signal(signal.SIGINT)
+    assert waiter.hear(3) == "interrupted"
+    eventually(lambda: not admin.exists(claim), 5)
+    assert admin.get("stock") == b"5"
 
 
 LOOP_THAT_ENDS = """
