@@ -95,6 +95,9 @@ class Connection:
             if type(error) is ConnectionError:
                 raise Cut(error, sent=False) from error
             raise
+        if self.secure:
+            # Not what was left for the handshake.
+            self._bound(time.monotonic() + self._timeout)
         self.peer, self.server = welcome.peer, welcome.server
         node.welcomed(welcome, suspects)
         self.closed = False
@@ -167,9 +170,18 @@ class Connection:
         while self._outbox and self._one_at_a_time.acquire(blocking=False):
             try:
                 while self._outbox:
-                    connection.sendall(self._outbox.popleft())
+                    self._send_in_time(connection, self._outbox.popleft())
             finally:
                 self._one_at_a_time.release()
+
+    def _send_in_time(self, connection: socket.socket, payload: bytes) -> None:
+        if self.secure:
+            connection.sendall(payload)
+            return
+        try:
+            self._exchange.send(payload, self._timeout)
+        except Unsent as problem:
+            raise problem.args[0] from None
 
     def take(self) -> list[Reply]:
         """What the server says, complete replies only; for one who knows by polling that there is something."""

@@ -276,6 +276,19 @@ def test_signals_do_not_stretch_the_time(
     assert 0.28 < time.monotonic() - begun < 1
 
 
+def test_signals_do_not_stretch_the_time_for_sending(
+    pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None]
+) -> None:
+    ours, _ = pair
+    fill(ours)
+    limit(ours, socket.SO_SNDTIMEO, 0.1)
+    on_alarm(lambda: None)
+    begun = time.monotonic()
+    with pytest.raises(Unsent):
+        Exchange(ours.fileno(), bytearray(16), 1).send(b"x", 0.3)
+    assert 0.28 < time.monotonic() - begun < 1
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_signal_whose_handler_raises(
     pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None], full: bool

@@ -125,13 +125,19 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.asyncio
-async def test_several_silent_addresses_share_the_time(
-    world: World, silent: tuple[str, int], resolve: Callable[..., None]
-) -> None:
-    resolve(silent, silent, silent, silent)
-    lock = world.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
-    with bounded(0.8), pytest.raises((TimeoutError, ConnectionError)):
+async def test_a_silent_address(world: World, silent: tuple[str, int]) -> None:
+    host, port = silent
+    lock = world.connect(f"redis://{host}:{port}", connect_timeout=0.6, retry_attempts=0).get_lock("a")
+    with bounded(0.6), pytest.raises((TimeoutError, ConnectionError)):
         await world.do(lock.is_locked())
+
+
+def test_several_silent_addresses_share_the_time(silent: tuple[str, int], resolve: Callable[..., None]) -> None:
+    resolve(silent, silent, silent, silent)
+    with pyredisson.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0) as client:
+        lock = client.get_lock("a")
+        with bounded(0.8), pytest.raises((TimeoutError, ConnectionError)):
+            lock.is_locked()
 
 
 def test_a_silent_address_leaves_time_for_the_next(
