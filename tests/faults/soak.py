@@ -118,7 +118,7 @@ class Soak:
         if choice.random() < 0.3:
             begin = clock()
             server.kill()
-            time.sleep(choice.uniform(0, 1))
+            time.sleep(choice.choice((0.0, 0.0, 1.0)) * choice.random())
             server.start()
             self._resets.append((begin, clock()))
             prepare(server)

@@ -40,6 +40,7 @@ PERMITS = [
     for identity in ("a", "b", "c")
     for line in (f"hold {identity} permit x 2 1 1", f"still {identity} {9 if identity == 'a' else 2}")
 ]
+SEMAPHORE = [line.replace("permit", "semaphore").replace("9", "2") for line in PERMITS]
 RELEASED_AFTER = ["hold a lock x exclusive 1 1", "released a 7"]
 AFTER_A_RESET = ["hold b lock x exclusive 6 6.1", "still b 8"]
 
@@ -55,6 +56,8 @@ AFTER_A_RESET = ["hold b lock x exclusive 6 6.1", "still b 8"]
         (READER + WITHIN, [], ["overlap of read 'x' a"]),
         (PERMITS[:4], [], []),
         (PERMITS, [], ["overlap of permit 'x' a"]),
+        (SEMAPHORE, [(4, 5)], ["overlap of semaphore 'x' a"]),
+        (SEMAPHORE, [(0, 0.5)], []),
         ([*ALONE, "token a 7", *LATER, "token b 8"], [], []),
         ([*ALONE, "token a 7", *LATER, "token b 7"], [], ["a later hold has no greater token"]),
         (["error lock 'Traceback'"], [], ["unexpected: lock 'Traceback'"]),
