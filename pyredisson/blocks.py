@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from pyredisson.faces import attach, warn_user
+from pyredisson.faces import attach
 from pyredisson.logic.holds import Owner
+from pyredisson.misuse import warn_user
 from pyredisson.threads import Callers
 
 LEFT_ELSEWHERE = (

@@ -189,5 +189,6 @@ class Client:
     def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
         self._callers.begin(engine.shared)
         self._runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
+        self._runtime.callers = self._callers
         self._listener = self._runtime.listener = Listener(engine.node, hub)
         return self._runtime, self._listener

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import warnings
 from collections.abc import Callable, Iterable
 
 from pyredisson.durations import Duration, lease_ms, seconds
@@ -118,14 +116,6 @@ def lease_of_permits(lease_time: Duration | None, renewed: bool) -> int | None:
     if renewed and lease_time is not None:
         raise ValueError("renew=True is for permits without a lease_time")
     return lease_of(lease_time)
-
-
-def warn_user(message: str) -> None:
-    """A `RuntimeWarning` at the line of the user's that called the library."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pyredisson."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def attach(error: BaseException, failure: BaseException) -> None:

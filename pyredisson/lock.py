@@ -217,7 +217,7 @@ class Lock(Lockable):
         return f"<pyredisson.{type(self).__name__} {shown(self._logic.key)!r}>"
 
     def _owner(self) -> Owner:
-        return self._given or self._callers.local.owner or self._callers.adopt()
+        return self._given or self._callers.current()
 
     def _owned_by(self, owner: Owner) -> Lock:
         return type(self)(self._logic, self._callers, owner, self._name)

@@ -6,12 +6,14 @@ import functools
 import random
 import threading
 import time
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from pyredisson._core import Run
 from pyredisson.logic.holds import Owner
 from pyredisson.logic.shared import Shared
+from pyredisson.misuse import warn_user
 from pyredisson.runtime import Signal
 from pyredisson.signals import ThreadSignal
 from pyredisson.thread_start import begin
@@ -33,6 +35,13 @@ clock: Callable[[], float] = functools.partial(time.clock_gettime, CLOCK)
 def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs an operation of the logic: in this world it blocks where others would suspend."""
     return Run(operation, *args, **kwargs).result
+
+
+ON_AN_EVENT_LOOP = (
+    "a client for threads is used on a thread that runs an event loop: its calls block the loop, and all tasks of the"
+    " loop are one owner, so a lock doesn't exclude one of them from another. Use pyredisson.asyncio.connect() there,"
+    " or asyncio.to_thread()"
+)
 
 
 class _Local(threading.local):
@@ -58,6 +67,8 @@ class Callers:
     """Which owner the calling thread is; an owner's id is never given twice, unlike a thread's."""
 
     local: _Local
+    on_event_loop = False
+    """Whether the user was warned of a client for threads on the thread of an event loop."""
     left_elsewhere = False
     """Whether the user was warned of a block that another thread left than the one that entered it."""
 
@@ -66,8 +77,19 @@ class Callers:
         self._shared = shared
         self.local = _Local()
 
-    def adopt(self) -> Owner:
-        """The calling thread becomes an owner."""
+    def current(self) -> Owner:
+        """The calling thread's owner."""
+        if _get_running_loop() is not None:
+            self.warn_of_loop()
+        return self.local.owner or self._adopt()
+
+    def warn_of_loop(self) -> None:
+        """On a thread whose event loop is running; once."""
+        if not self.on_event_loop:
+            self.on_event_loop = True
+            warn_user(ON_AN_EVENT_LOOP)
+
+    def _adopt(self) -> Owner:
         owner = self.local.owner = self._shared.new_owner()
         self.local.life = _Life(owner)
         return owner
@@ -83,10 +105,14 @@ class ThreadRuntime(Pool):
         self.post = post
         self.listener: Listener | None = None
         """Who waits for a message lends it a hand."""
+        self.callers: Callers | None = None
+        """Who is warned of waiting on the thread of an event loop."""
         self.scripts = node.scripts
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         assert isinstance(signal, ThreadSignal)
+        if self.callers is not None and _get_running_loop() is not None:
+            self.callers.warn_of_loop()
         if self.listener is not None:
             self.listener.wait(signal, seconds)
         else:

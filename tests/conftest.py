@@ -122,6 +122,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=2, condition=stood_still))
+        if item.get_closest_marker("asyncio") is not None:
+            # Tests of both worlds are coroutines, so the thread world's calls run on the thread of an event loop, too.
+            item.add_marker(pytest.mark.filterwarnings("ignore:a client for threads is used:RuntimeWarning"))
 
 
 def stood_still(error: BaseException) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import pyredisson
 from pyredisson import LockNotHeldError
+from pyredisson.testing import Server
 
 from .worlds import PATIENCE, World
 
@@ -86,3 +89,63 @@ def test_threads_take_turns(client: pyredisson.Client) -> None:
         for done in [pool.submit(work) for _ in range(8)]:
             done.result(PATIENCE)
     assert seen == [1] * 200
+
+
+def test_on_the_thread_of_an_event_loop(server: Server) -> None:
+    """A hundred tasks and a client for threads: the first call says that they are one owner."""
+    done = 0
+
+    async def transfer(client: pyredisson.Client) -> None:
+        nonlocal done
+        with client.get_lock("acct"):
+            await asyncio.sleep(0)
+        done += 1
+
+    async def transfers(client: pyredisson.Client) -> None:
+        await asyncio.gather(*(transfer(client) for _ in range(100)))
+
+    with pyredisson.connect(server.url) as client, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # Before there is a loop, the thread is an owner as any other.
+        with client.get_lock("acct"):
+            assert caught == []
+        asyncio.run(transfers(client))
+    [warning] = caught
+    assert done == 100
+    assert warning.category is RuntimeWarning
+    assert "pyredisson.asyncio" in str(warning.message)
+    assert warning.filename == __file__
+
+
+def test_an_error_on_the_thread_of_an_event_loop_leaves_nothing(server: Server) -> None:
+    """With warnings turned into errors, nothing is held."""
+
+    async def enter(client: pyredisson.Client) -> None:
+        with client.get_lock("acct"):
+            pytest.fail("it was entered")
+
+    with pyredisson.connect(server.url) as client:
+        with pytest.raises(RuntimeWarning, match="event loop"):
+            asyncio.run(enter(client))
+        assert not client.get_lock("acct").is_locked()
+
+
+def test_waiting_on_the_thread_of_an_event_loop(server: Server) -> None:
+    """Also for what has no owner."""
+
+    async def wait(client: pyredisson.Client) -> bool:
+        return client.get_semaphore("permits").try_acquire(wait_time=0.3)
+
+    with pyredisson.connect(server.url) as client, pytest.warns(RuntimeWarning, match="event loop"):
+        assert not asyncio.run(wait(client))
+
+
+async def enter(client: pyredisson.Client, owner: pyredisson.ExplicitOwner) -> None:
+    with client.get_lock("acct", owner=owner):
+        await asyncio.sleep(0)
+
+
+def test_explicit_owners_on_the_thread_of_an_event_loop(server: Server) -> None:
+    """They are told apart, so nothing is wrong but that the loop is blocked for a moment."""
+    with pyredisson.connect(server.url) as client:
+        asyncio.run(enter(client, pyredisson.new_owner()))
