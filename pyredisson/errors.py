@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyredisson.holder import Holder
+
 
 class RedissonError(Exception):
     """The base of every error that pyredisson itself raises."""
@@ -15,7 +17,26 @@ class ClosedError(RedissonError, RuntimeError):
     """The client was closed, before the call or while it waited."""
 
 
-class LockNotHeldError(RedissonError, RuntimeError):
+class _OfLock(RedissonError):
+    """An error that tells which lock it is about, and who holds that."""
+
+    name: str | None
+    """The lock's name, as it is on the server."""
+    owner: str | None
+    """The caller, as the server knows it: `client:id`."""
+    holder: Holder | None
+    """Who held the lock when the server was asked; None: nobody, or it was not asked, or didn't answer."""
+
+    def __init__(
+        self, message: str = "", *, name: str | None = None, owner: str | None = None, holder: Holder | None = None
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        self.owner = owner
+        self.holder = holder
+
+
+class LockNotHeldError(_OfLock, RuntimeError):
     """Unlock by one who isn't the holder; the message says who is, or since when the hold is gone."""
 
 
@@ -31,8 +52,8 @@ class LockUpgradeError(RedissonError, RuntimeError):
     """The write side was asked for by an owner who holds only the read side; waiting would never end."""
 
 
-class LockTimeoutError(RedissonError, TimeoutError):
-    """`hold(wait_time=...)` didn't get the lock in time."""
+class LockTimeoutError(_OfLock, TimeoutError):
+    """`hold(wait_time=...)` didn't get the lock in time, and says who holds it; or `permit(...)` got no permit."""
 
 
 class PermitNotHeldError(RedissonError, ValueError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pyredisson.durations import Duration, lease_ms, seconds
-from pyredisson.logic.holds import Owner
+from pyredisson.errors import LockTimeoutError
+from pyredisson.logic.holds import Owner, shown
 from pyredisson.logic.permit_acquire import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.shared import Shared
 from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner
@@ -116,6 +118,26 @@ def lease_of_permits(lease_time: Duration | None, renewed: bool) -> int | None:
     if renewed and lease_time is not None:
         raise ValueError("renew=True is for permits without a lease_time")
     return lease_of(lease_time)
+
+
+def permit_timeout(key: bytes, wait: float | None) -> LockTimeoutError:
+    """No permit was acquired in so many seconds."""
+    name = shown(key)
+    return LockTimeoutError(f"no permit of semaphore {name!r} was acquired in {wait or 0.0:g} s", name=name)
+
+
+def lost_shown(lost: Any) -> str:
+    """The text of a `Lost`: its lock, and what has become of the hold, without asking the server."""
+    hold = lost._hold
+    state = "no hold" if hold is None else "lost" if lost.is_set() else hold.state.value
+    return f"<{type(lost).__module__.rpartition('.')[0]}.Lost of {lost._lock!r}: {state}>"
+
+
+def hold_shown(holding: Any, wait: float | None, lease: int | None) -> str:
+    """The text of what `hold` gives: its lock, and for how long it waits for it and keeps it."""
+    waits = "waits without end" if wait is None else f"waits {wait:g} s"
+    leased = "renewed" if lease is None else f"lease {lease / 1000:g} s"
+    return f"<{type(holding).__module__.rpartition('.')[0]}.Holding of {holding._lock!r}: {waits}, {leased}>"
 
 
 def attach(error: BaseException, failure: BaseException) -> None:

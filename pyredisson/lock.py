@@ -10,8 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from pyredisson._core import Level, Run
 from pyredisson.blocks import Block, leave_elsewhere
 from pyredisson.durations import Duration
-from pyredisson.errors import LockTimeoutError
-from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
+from pyredisson.faces import Name, attach, deadline_of, hold_shown, lease_of, lost_shown, timeout_of, wait_of
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold
 from pyredisson.logic.holds import LOST, Hold, Owner, shown
@@ -26,7 +25,10 @@ AnyLockable = TypeVar("AnyLockable", bound="Lockable")
 
 
 class Lockable:
-    """What can be locked: a lock, or a group of locks."""
+    """The type of everything that can be locked: locks of all kinds, sides of read-write locks, and groups of locks.
+
+    For annotations and `isinstance`; locks are made by a client.
+    """
 
     __slots__ = ("_block", "_callers", "_given", "_logic")
 
@@ -211,7 +213,7 @@ class Lock(Lockable):
     @property
     def lost(self) -> Lost:
         """Tells whether the calling thread's present hold is lost; may be given to other threads."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
+        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds, self)
 
     def __repr__(self) -> str:
         return f"<pyredisson.{type(self).__name__} {shown(self._logic.key)!r}>"
@@ -240,11 +242,14 @@ class Holding(Generic[AnyLockable]):
         block = Block(owner, lock._given or lock._callers.local.owner)
         deadline = None if self._wait is None else clock() + self._wait
         if not Run(lock._logic.acquire, owner, self._lease, deadline).result:
-            raise LockTimeoutError(f"{lock._logic.named(owner)} was not had in {self._wait:g} s")
+            raise run(lock._logic.timed_out, owner, self._wait or 0.0)
         # As in `Lockable`.
         block.outer = self._block
         self._block = block
         return lock
+
+    def __repr__(self) -> str:
+        return hold_shown(self, self._wait, self._lease)
 
     def __exit__(
         self,
@@ -271,15 +276,19 @@ class Holding(Generic[AnyLockable]):
 class Lost:
     """Whether one hold is lost: once set, it stays so."""
 
-    __slots__ = ("_hold", "_holds")
+    __slots__ = ("_hold", "_holds", "_lock")
 
-    def __init__(self, hold: Hold | GroupHold | None, holds: Prover) -> None:
+    def __init__(self, hold: Hold | GroupHold | None, holds: Prover, lock: Lockable) -> None:
         self._hold = hold
         self._holds = holds
+        self._lock = lock
 
     def is_set(self) -> bool:
         """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
         return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
+
+    def __repr__(self) -> str:
+        return lost_shown(self)
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,

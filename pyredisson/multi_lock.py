@@ -62,7 +62,7 @@ class LockGroup(Group, Lockable):
     @property
     def lost(self) -> Lost:
         """Tells whether the calling thread's present hold is lost; may be given to other threads."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic)
+        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
     def _owned_by(self, owner: Party) -> LockGroup:
         other = copy.copy(self)

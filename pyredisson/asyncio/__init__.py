@@ -4,7 +4,7 @@ from pyredisson.asyncio.client import Client, connect
 from pyredisson.asyncio.count_down_latch import CountDownLatch
 from pyredisson.asyncio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.asyncio.fenced_lock import FencedLock
-from pyredisson.asyncio.lock import Lock
+from pyredisson.asyncio.lock import Lock, Lockable
 from pyredisson.asyncio.multi_lock import MultiLock, RedLock
 from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
 from pyredisson.asyncio.permit_expirable_semaphore import PermitExpirableSemaphore
@@ -18,6 +18,7 @@ __all__ = [
     "FairLock",
     "FencedLock",
     "Lock",
+    "Lockable",
     "MultiLock",
     "NonReentrantFairLock",
     "NonReentrantLock",

@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 from pyredisson._core import Level
 from pyredisson.aio import Callers
 from pyredisson.durations import Duration
-from pyredisson.errors import LockLostError, LockTimeoutError, RedissonError
-from pyredisson.faces import Name, attach, deadline_of, lease_of, timeout_of, wait_of
+from pyredisson.errors import RedissonError
+from pyredisson.faces import Name, attach, deadline_of, hold_shown, lease_of, lost_shown, timeout_of, wait_of
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold, GroupLogic
 from pyredisson.logic.holds import LOST, Hold, Owner, logger, shown
@@ -33,7 +33,10 @@ Entered = Union["Lockable", "Holding[Any]"]
 
 
 class Lockable:
-    """What can be locked: a lock, or a group of locks."""
+    """The type of everything that can be locked: locks of all kinds, sides of read-write locks, and groups of locks.
+
+    For annotations and `isinstance`; locks are made by a client.
+    """
 
     __slots__ = ("__weakref__", "_callers", "_given", "_logic", "_scopes")
 
@@ -194,7 +197,7 @@ class Lock(Lockable):
     @property
     def lost(self) -> Lost:
         """Tells whether the calling task's present hold is lost; may be given to other tasks."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds)
+        return Lost(self._logic.hold_of(self._owner().id), self._logic.shared.holds, self)
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.{type(self).__name__} {shown(self._logic.key)!r}>"
@@ -226,6 +229,9 @@ class Holding(Generic[AnyLockable]):
         trace: TracebackType | None,
     ) -> None:
         await leave(self._lock, self, error)
+
+    def __repr__(self) -> str:
+        return hold_shown(self, self._wait, self._lease)
 
 
 class Scope:
@@ -278,7 +284,7 @@ class Scope:
         self._loop = asyncio.get_running_loop()
         deadline = None if wait is None else clock() + wait
         if not await logic.acquire(self.owner, lease, deadline):
-            raise LockTimeoutError(f"{logic.named(self.owner)} was not had in {wait:g} s")
+            raise await logic.timed_out(self.owner, wait or 0.0)
         if cancel_on_lost:
             self._task = self.task
             self._cancelling = 0 if self._task is None else self._task.cancelling()
@@ -305,7 +311,7 @@ class Scope:
         except asyncio.CancelledError:
             if ours and self._hold is not None:
                 # The body ended before it could be cancelled.
-                raise LockLostError(logic.loss_of(self.owner, self._hold)) from None
+                raise logic.loss_of(self.owner, self._hold) from None
             raise
         except Exception as failure:
             if error is None or (ours and isinstance(error, asyncio.CancelledError)):
@@ -408,15 +414,19 @@ async def leave(lock: Lockable, entered: Entered, error: BaseException | None) -
 class Lost:
     """Whether one hold is lost: once set, it stays so."""
 
-    __slots__ = ("_hold", "_holds")
+    __slots__ = ("_hold", "_holds", "_lock")
 
-    def __init__(self, hold: Hold | GroupHold | None, holds: Prover) -> None:
+    def __init__(self, hold: Hold | GroupHold | None, holds: Prover, lock: Lockable) -> None:
         self._hold = hold
         self._holds = holds
+        self._lock = lock
 
     def is_set(self) -> bool:
         """Whether the hold can no longer be proven. Asks the clock, not the server. False without a hold."""
         return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
+
+    def __repr__(self) -> str:
+        return lost_shown(self)
 
     async def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the hold is lost: True. False when the time (in seconds; None: no limit) is over first,

@@ -39,7 +39,7 @@ class LockGroup(Group, Lockable):
     @property
     def lost(self) -> Lost:
         """Tells whether the calling task's present hold is lost; may be given to other tasks."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic)
+        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 
 class MultiLock(LockGroup):

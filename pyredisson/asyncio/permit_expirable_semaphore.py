@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from types import TracebackType
 from typing import overload
 
 from pyredisson.durations import Duration
-from pyredisson.faces import Name, count_of, deadline_of, id_of, ids_of, lease_of, lease_of_permits
+from pyredisson.faces import (
+    Name,
+    attach,
+    count_of,
+    deadline_of,
+    id_of,
+    ids_of,
+    lease_of,
+    lease_of_permits,
+    permit_timeout,
+    wait_of,
+)
 from pyredisson.logic.holds import shown
 from pyredisson.logic.permit_acquire import MOST_AT_ONCE
 from pyredisson.logic.permit_expirable_semaphore import (
@@ -72,6 +84,17 @@ class PermitExpirableSemaphore:
         lease = lease_of_permits(lease_time, renew)
         deadline = deadline_of(wait_time, "wait_time", clock)
         return await self._logic.acquire(count, lease, deadline, renew)
+
+    def permit(
+        self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, renew: bool = False
+    ) -> Permit:
+        """`async with semaphore.permit(...) as permit_id:` takes one permit, and releases it at the end of the block.
+
+        `LockTimeoutError` if it isn't acquired in `wait_time` seconds (None: no limit); `lease_time` and `renew` as for
+        `acquire`. Leaving the block raises `PermitNotHeldError` if the permit has ended meanwhile; an exception of the
+        body gets that as a note. The object is for one block at a time.
+        """
+        return Permit(self, wait_of(wait_time, "wait_time"), lease_of_permits(lease_time, renew), renew)
 
     async def release(self, permits: str | Iterable[str]) -> None:
         """Gives back a permit, by its id, or several.
@@ -138,3 +161,51 @@ class PermitExpirableSemaphore:
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.PermitExpirableSemaphore {shown(self._logic.key)!r}>"
+
+
+class Permit:
+    """What `permit` gives: one permit as a context manager."""
+
+    __slots__ = ("_entered", "_ids", "_lease", "_renew", "_semaphore", "_wait")
+
+    def __init__(self, semaphore: PermitExpirableSemaphore, wait: float | None, lease: int | None, renew: bool) -> None:
+        self._semaphore = semaphore
+        self._wait = wait
+        self._lease = lease
+        self._renew = renew
+        self._entered = False
+        self._ids: list[str] = []
+
+    async def __aenter__(self) -> str:
+        logic = self._semaphore._logic
+        deadline = None if self._wait is None else clock() + self._wait
+        if self._entered:
+            raise RuntimeError("one permit() object serves one block at a time")
+        self._entered = True
+        try:
+            self._ids = await logic.acquire(1, self._lease, deadline, self._renew)
+        except BaseException:
+            self._entered = False
+            raise
+        if not self._ids:
+            self._entered = False
+            raise permit_timeout(logic.key, self._wait)
+        return self._ids[0]
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ids, self._ids, self._entered = self._ids, [], False
+        try:
+            await self._semaphore.release(ids)
+        except Exception as failure:
+            if error is None:
+                raise
+            # The body's own exception is what the user must see.
+            attach(error, failure)
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.asyncio.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyredisson._core import Call, command, pack, prefixed
 from pyredisson.errors import LockNotHeldError
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.holds import Owner, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.shared import Shared
 
@@ -46,7 +46,8 @@ class FencedLockLogic(LockLogic):
         """The token of the owner's latest acquire that it has not given back, lost or not. Asks nobody."""
         hold = self.hold_of(owner.id)
         if hold is None or not hold.token:
-            raise LockNotHeldError(f"{self.named(owner)} has no token: it is not held as a fenced lock")
+            text = f"{self.named(owner)} has no token: it is not held as a fenced lock"
+            raise LockNotHeldError(text, name=shown(self.key), owner=shown(owner.name))
         return hold.token
 
     async def delete(self) -> bool:

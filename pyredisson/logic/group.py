@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+from redis.exceptions import RedisError
+
 from pyredisson._core import Level
+from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, Hold, Owner, State, shown
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.watchdog import Alarm
+from pyredisson.runtime import Cut
 
 
 class Party:
@@ -19,6 +23,10 @@ class Party:
     def __init__(self, owners: Sequence[Owner]) -> None:
         self.owners = owners
         self.id = tuple(owner.id for owner in owners)
+
+    def shown(self) -> str:
+        """Its names on the servers, for messages."""
+        return ", ".join(dict.fromkeys(shown(owner.name) for owner in self.owners))
 
 
 class Mark(NamedTuple):
@@ -123,19 +131,32 @@ class GroupLogic:
             self.shared.tell_lost(self.place)
             self.shared.lost_groups.add(hold.key)
 
-    def loss_of(self, party: Party, hold: GroupHold) -> str:
-        """What to say of a lost hold."""
+    def loss_of(self, party: Party, hold: GroupHold) -> LockLostError:
+        """The error for a hold that was lost."""
         why = "; ".join(
             f"{_where(member)}: {'it was not had' if lost is None else lost.reason}"
             for member, lost in zip(self.members, hold.holds, strict=True)
             if lost is None or lost.state is LOST
         )
-        return f"{self.named(party)} was lost: {why}"
+        return LockLostError(f"{self.named(party)} was lost: {why}", name=str(self), owner=party.shown())
+
+    async def timed_out(self, party: Party, wait: float) -> LockTimeoutError:
+        """What to raise after waiting so many seconds, with the first member's holder that is found."""
+        said, found = "no member is held by others", None
+        try:
+            for member, owner in zip(self.members, party.owners, strict=True):
+                words, holder = await member.holder(member.shared.runtime.send)
+                if holder is not None and (holder.client_id, holder.owner_id) != (member.shared.id, owner.id):
+                    said, found = f"{_where(member)}: {words}", holder
+                    break
+        except (Cut, RedisError) as problem:
+            said = f"who holds it can't be told: {problem}"
+        text = f"{self.named(party)} was not had in {wait:g} s: {said}"
+        return LockTimeoutError(text, name=str(self), owner=party.shown(), holder=found)
 
     def named(self, party: Party) -> str:
         """The group and its owners, for messages."""
-        owners = ", ".join(dict.fromkeys(shown(owner.name) for owner in party.owners))
-        return f"{self} of owner {owners}"
+        return f"{self} of owner {party.shown()}"
 
     def __str__(self) -> str:
         return f"{self.kind} of {', '.join(map(_where, self.members))}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import Call, Level, Turns, command, enter, pack, prefixed, replace
-from pyredisson.errors import LockLostError, LockNotHeldError
+from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.holder import Holder, for_how_long, holder_of
 from pyredisson.logic import calls, waiting
 from pyredisson.logic.holds import (
     ENDED,
@@ -374,7 +375,7 @@ class LockLogic:
         if reply is None:
             shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
-            raise LockLostError(self.loss_of(owner, hold))
+            raise self.loss_of(owner, hold)
 
     async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
         """Leaves `count` holds on the server. Its reply is None if the owner had none there."""
@@ -397,14 +398,14 @@ class LockLogic:
                 if hold.ends <= shared.clock():
                     shared.holds.lose(hold, ENDED, given_back=not count)
                 if hold.state is LOST:
-                    raise LockLostError(self.loss_of(owner, hold)) from error
+                    raise self.loss_of(owner, hold) from error
                 raise
             return reply
 
     async def _not_releasable(self, owner: Owner, hold: Hold) -> LockNotHeldError:
         """Why a hold can't be released: it was lost, or another call has given it back."""
         if hold.state is LOST and hold.count:
-            return LockLostError(self.loss_of(owner, hold))
+            return self.loss_of(owner, hold)
         return await self._stranger(owner)
 
     async def delete(self) -> bool:
@@ -460,19 +461,47 @@ class LockLogic:
         return self.shared.holds.table.get((self.place, owner_id))
 
     async def _stranger(self, owner: Owner) -> LockNotHeldError:
-        fields: list[Any] = await self._call(command(b"HKEYS", self.key))
-        holder = "nobody holds it" if not fields else f"it is held by {shown(fields[0])}"
-        return LockNotHeldError(f"{self.named(owner)} is not held: {holder}")
+        said, holder = await self.holder(self._call)
+        return LockNotHeldError(
+            f"{self.named(owner)} is not held: {said}", name=shown(self.key), owner=shown(owner.name), holder=holder
+        )
+
+    async def timed_out(self, owner: Owner, wait: float) -> LockTimeoutError:
+        """What to raise after waiting so many seconds; the server is asked once who holds it, and may not answer."""
+        try:
+            said, holder = await self.holder(self.shared.runtime.send)
+        except (Cut, RedisError) as problem:
+            said, holder = f"who holds it can't be told: {problem}", None
+        return LockTimeoutError(
+            f"{self.named(owner)} was not had in {wait:g} s: {said}",
+            name=shown(self.key),
+            owner=shown(owner.name),
+            holder=holder,
+        )
+
+    async def holder(self, ask: Callable[[bytes], Awaitable[Reply]]) -> tuple[str, Holder | None]:
+        """Who holds it now, of several the first one: as a message says it, and as an error has it."""
+        fields = sorted(self._holding(await ask(command(b"HKEYS", self.key))))
+        left = int(await ask(command(b"PTTL", self.key)))
+        if not fields or left == FREE:
+            return "nobody holds it", None
+        names = ", ".join(map(shown, fields[:3])) + (f" and {len(fields) - 3} more" if len(fields) > 3 else "")
+        return f"it is held by {names}, {for_how_long(left)}", holder_of(fields[0], left)
+
+    def _holding(self, fields: Sequence[bytes]) -> Sequence[bytes]:
+        """Those fields of the lock's hash that are owners."""
+        return fields
 
     async def _call(self, payload: bytes, *, idempotent: bool = True) -> Reply:
         shared = self.shared
         shared.check_open()
         return await calls.call(shared.runtime, payload, attempts=shared.attempts, idempotent=idempotent)
 
-    def loss_of(self, owner: Owner, hold: Hold) -> str:
-        """What to say of a lost hold."""
+    def loss_of(self, owner: Owner, hold: Hold) -> LockLostError:
+        """The error for a hold that was lost."""
         ago = self.shared.clock() - hold.ends
-        return f"{self.named(owner)} was lost {ago:.3f} s ago: {hold.reason}"
+        text = f"{self.named(owner)} was lost {ago:.3f} s ago: {hold.reason}"
+        return LockLostError(text, name=shown(self.key), owner=shown(owner.name))
 
     def named(self, owner: Owner) -> str:
         """The lock and the owner, for messages."""

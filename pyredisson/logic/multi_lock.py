@@ -107,7 +107,7 @@ class MultiLockLogic(GroupLogic):
                 if not self.proven(hold):
                     for taken in marks.values():
                         taken.settle()
-                    raise LockLostError(self.loss_of(party, hold))
+                    raise self.loss_of(party, hold)
             for member, owner in members:
                 mark = marks.get(member)
                 try:

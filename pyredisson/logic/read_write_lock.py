@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyredisson._core import Call, command, pack, prefixed, suffixed
-from pyredisson.errors import LockNotHeldError, LockUpgradeError
+from pyredisson.errors import LockUpgradeError
 from pyredisson.logic import waiting
 from pyredisson.logic.holds import HELD, Hold, Owner, owner_id, shown
 from pyredisson.logic.hub import Channel
@@ -99,12 +99,8 @@ class SideLogic(LockLogic):
             need=self.need,
         )
 
-    async def _stranger(self, owner: Owner) -> LockNotHeldError:
-        fields: list[bytes] = await self._call(command(b"HKEYS", self.key))
-        holders = sorted(shown(field) for field in fields if field != b"mode")
-        held = f"it is held by {', '.join(holders[:3])}" if holders else "nobody holds it"
-        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-        return LockNotHeldError(f"{self.named(owner)} is not held: {held}{more}")
+    def _holding(self, fields: Sequence[bytes]) -> Sequence[bytes]:
+        return [field for field in fields if field != b"mode"]
 
 
 def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from pyredisson._core import Level
-from pyredisson.errors import LockLostError, LockNotHeldError
+from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.group import GroupHold, GroupLogic, Mark, Party
 from pyredisson.logic.holds import LOST, Hold, Owner
 from pyredisson.logic.lock import LockLogic
@@ -183,7 +183,7 @@ class RedLockLogic(GroupLogic):
                 mark.settle()
             raise
         if not proven or hold.state is LOST:
-            raise LockLostError(self.loss_of(party, hold))
+            raise self.loss_of(party, hold)
         if race.had() < self.quorum:
             raise race.errors()[0]
 
@@ -222,7 +222,9 @@ class RedLockLogic(GroupLogic):
         race.close()
         # Each has raised: that it isn't held, or why that can't be told.
         why = race.errors()[0] if race.outcomes else "its members are, but not together"
-        return LockNotHeldError(f"{self.named(party)} is not held: {why}")
+        holder = why.holder if isinstance(why, LockNotHeldError) else None
+        text = f"{self.named(party)} is not held: {why}"
+        return LockNotHeldError(text, name=str(self), owner=party.shown(), holder=holder)
 
     def _patience(self, lease: int | None) -> float:
         shortest = min(member.shared.lease for member in self.members) if lease is None else lease

@@ -174,6 +174,7 @@ class _Awaited:
             "hold",
             "is_set",
             "on_lost",
+            "permit",
             "read_lock",
             "remove_on_lost",
             "write_lock",

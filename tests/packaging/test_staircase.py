@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "pyredisson"
 
 FLOORS = [
     {"_core", "lua", "version"},
-    {"errors", "fresh_error", "gevent_check", "misuse", "scripts", "durations", "backoff", "owners"}
+    {"errors", "fresh_error", "gevent_check", "holder", "misuse", "scripts", "durations", "backoff", "owners"}
     | {"addresses", "redisson_yaml", "config"},
     {"runtime", "signals", "thread_start"},
     {"logic"},
@@ -42,6 +42,8 @@ BESIDE = {
     ("redisson_yaml", "errors"),
     ("redisson_yaml", "addresses"),
     ("config", "errors"),
+    ("errors", "holder"),
+    ("holder", "owners"),
     ("gevent_check", "errors"),
     ("config", "durations"),
     ("config", "addresses"),
