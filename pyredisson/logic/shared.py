@@ -156,6 +156,9 @@ class Shared:
         self.hub.wake_all()
         self.watchdog.close()
         left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
+        for hold in list(self.holds.table.values()):
+            # The garbage collector doesn't look into the wheel: a hold in there would keep this client's memory.
+            self.watchdog.forget(hold)
         self.holds.table.clear()
         self.group_holds.clear()
         for hold in left:

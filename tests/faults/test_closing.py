@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -149,3 +151,15 @@ def test_what_is_left_to_say_during_a_farewell_is_said_too(proxy: Proxy, admin: 
     farewell.deliver()
     eventually(lambda: closing.done)
     eventually(lambda: not admin.keys())
+
+
+def test_a_closed_client_that_held_a_lock_is_freed(server: Server) -> None:
+    def use() -> weakref.ref[object]:
+        with pyredisson.connect(server.url) as client:
+            client.get_lock("a").lock()
+            client.get_lock("b").lock(60)
+            return weakref.ref(client._engine)
+
+    engine = use()
+    # Its threads have to end first.
+    eventually(lambda: gc.collect() >= 0 and engine() is None)
