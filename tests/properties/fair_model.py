@@ -126,6 +126,11 @@ class Line:
         self._check_messages(now)
         self._remember(now, ours)
 
+    def clear(self, now: State) -> None:
+        """Somebody deleted the line."""
+        self.state, self.places, self.torn = now, {}, False
+        self.free_since = self.offered = self.forgotten_at = None
+
     def _check_places(self, actor: bytes | None, now: State, *, arrives: bool, leaves: bool) -> None:
         old = self.state.queue
         if arrives and actor is not None and actor in old[:-1] and now.queue[-1:] == [actor] and not self.keeps(actor):

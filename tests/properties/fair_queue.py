@@ -220,6 +220,23 @@ class FairQueue(RuleBasedStateMachine):
     def force_release(self, java: bool) -> None:
         self._force(foreign=java)
 
+    @precondition(lambda machine: machine.forgetful and bool(machine.line.state.queue))
+    @rule()
+    def delete(self) -> None:
+        """Who lives stands in line again, as it is told, or by its client's next tick."""
+        line, world = self.line, self.world
+        queue = line.state.queue
+        world.begin()
+        world.script("fair_delete", CHANNEL, len(queue))
+        now = world.end()
+        if now.left_of:
+            raise Unfair(f"left of what was deleted: {now}")
+        if [channel.removeprefix(CHANNEL + b":") for channel, _ in world.heard] != queue:
+            raise Unfair("not everybody was told that the queue is gone")
+        line.clear(now)
+        self.late.clear()
+        self._hear()
+
     # What happens to them.
 
     @rule(steps=st.sampled_from((1, 2, 4, 6, 10)))

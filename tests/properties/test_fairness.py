@@ -88,6 +88,22 @@ def test_who_left_the_middle_costs_nobody_a_place() -> None:
     machine.teardown()
 
 
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_who_was_killed_in_the_middle_holds_up_no_java(seconds: int) -> None:
+    """Nobody of ours is left to see to it; and it had waited for `seconds`."""
+    machine = InMemory()
+    machine.all_arrive(order=["a1", "java1", "b1", "java2"])
+    machine.time_passes(steps=1 + int(seconds / 0.4))
+    machine.die(who="b")
+    machine.release_all(who="a1", twice=False, late=False)
+    machine.look_again(who="java1")
+    assert machine.holding() == ["java1"]
+    machine.release_all(who="java1", twice=False, late=False)
+    machine.time_passes(steps=21)
+    assert machine.holding() == ["java2"]
+    machine.teardown()
+
+
 PLANTED = {
     "in line at the wrong end": ("'RPUSH'", "'LPUSH'"),
     "the dead keep their turn": ("if not dead(head, score, looked, free) then", "if true then"),
