@@ -111,6 +111,9 @@ class AioRuntime:
 
     def __init__(self, node: Node, repair: Callable[[bytes], None]) -> None:
         self.scripts = node.scripts
+        self.refused, self.served = node.refused, node.served
+        self._asleep: dict[AioSignal, None] = {}
+        self._closed = False
         self._line = Line(node)
         self._repair = repair
         self._beside: set[asyncio.Task[None]] = set()
@@ -174,7 +177,13 @@ class AioRuntime:
         task.add_done_callback(self._beside.discard)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        alarm = AioSignal()
+        try:
+            self._asleep[alarm] = None
+            if not self._closed:
+                await alarm.wait(seconds)
+        finally:
+            self._asleep.pop(alarm, None)
 
     def signal(self) -> AioSignal:
         return AioSignal()
@@ -183,7 +192,10 @@ class AioRuntime:
         return random.random()
 
     def stop(self) -> list[asyncio.Future[Any]]:
-        """Ends the connection. Gives what is done when it is gone."""
+        """Ends the connection and all pauses. Gives what is done when the connection is gone."""
+        self._closed = True
+        for alarm in list(self._asleep):
+            alarm.set()
         return self._line.stop()
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ class CountDownLatch:
 
     def get_count(self) -> int:
         """The count; 0: open."""
-        return run(self._logic.count, None)
+        return run(self._logic.count)
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the latch is open: True. False if it isn't after `timeout` seconds (None: no limit).

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyredisson.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
+from pyredisson.logic.calls import NO_WAIT
 from pyredisson.logic.holds import Owner, shown
 from pyredisson.logic.permit_acquire import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.shared import Shared
@@ -63,8 +64,14 @@ def wait_of(wait: Duration | None, name: str) -> float | None:
 
 def deadline_of(wait: Duration, name: str, clock: Clock) -> float | None:
     """The one deadline that a bound on waiting stands for; None: an infinite one."""
-    bound = seconds(wait, name, allow_inf=True)
-    return None if bound == math.inf else clock() + bound
+    return deadline_after(wait_of(wait, name), clock)
+
+
+def deadline_after(bound: float | None, clock: Clock) -> float | None:
+    """The deadline of one who waits so many seconds from now on at most; None: for ever."""
+    if not bound:
+        return None if bound is None else NO_WAIT
+    return clock() + bound
 
 
 def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
@@ -72,12 +79,12 @@ def timeout_of(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        return clock()
+        return NO_WAIT
     if timeout == -1:
         return None
     # None is no bound here: threading refuses it, too.
     bound = seconds(timeout, "timeout", allow_inf=True)
-    return None if bound == math.inf else clock() + bound
+    return deadline_after(None if bound == math.inf else bound, clock)
 
 
 def count_of(value: int, name: str, most: int = MOST_PERMITS) -> int:

@@ -102,6 +102,7 @@ class Farewell:
         node = Node(dataclasses.replace(self._config, timeout=timeout, connect_timeout=timeout))
         node.client_id = self._node.client_id
         node.suspects, node.scripts = self._node.suspects, self._node.scripts
+        node.availability = self._node.availability
         connection = Connection(node)
         connection.open()
         return connection

@@ -10,7 +10,17 @@ from typing import Any, Generic, Self, TypeVar
 from pyredisson._core import Level, Run
 from pyredisson.blocks import Block, leave_elsewhere
 from pyredisson.durations import Duration
-from pyredisson.faces import Name, attach, deadline_of, hold_shown, lease_of, lost_shown, timeout_of, wait_of
+from pyredisson.faces import (
+    Name,
+    attach,
+    deadline_after,
+    deadline_of,
+    hold_shown,
+    lease_of,
+    lost_shown,
+    timeout_of,
+    wait_of,
+)
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold
 from pyredisson.logic.holds import LOST, Hold, Owner, shown
@@ -240,7 +250,7 @@ class Holding(Generic[AnyLockable]):
         lock = self._lock
         owner = lock._owner()
         block = Block(owner, lock._given or lock._callers.local.owner)
-        deadline = None if self._wait is None else clock() + self._wait
+        deadline = deadline_after(self._wait, clock)
         if not Run(lock._logic.acquire, owner, self._lease, deadline).result:
             raise run(lock._logic.timed_out, owner, self._wait or 0.0)
         # As in `Lockable`.

@@ -75,10 +75,17 @@ class Runtime(Protocol):
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Has an operation run beside the caller's own, to its end, whatever becomes of the caller."""
 
+    def refused(self, error: RedisError) -> None:
+        """Takes note that a command was not served, and is tried again."""
+
+    def served(self) -> None:
+        """Takes note that a command was served after others had failed."""
+
     async def wait(self, signal: Signal, seconds: float) -> None:
         """Until the signal is set or the time is over."""
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Ends early when the runtime is closed: what is sent after that raises `ClosedError`."""
 
     def signal(self) -> Signal: ...
 

@@ -108,6 +108,8 @@ class ThreadRuntime(Pool):
         self.callers: Callers | None = None
         """Who is warned of waiting on the thread of an event loop."""
         self.scripts = node.scripts
+        self.refused, self.served = node.refused, node.served
+        self._asleep: dict[ThreadSignal, None] = {}
 
     async def wait(self, signal: Signal, seconds: float) -> None:
         assert isinstance(signal, ThreadSignal)
@@ -122,7 +124,18 @@ class ThreadRuntime(Pool):
         start(operation, "pyredisson-beside")
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        alarm = ThreadSignal()
+        try:
+            self._asleep[alarm] = None
+            if not self._closed:
+                alarm.wait(seconds)
+        finally:
+            self._asleep.pop(alarm, None)
+
+    async def close(self) -> None:
+        await super().close()
+        for alarm in list(self._asleep):
+            alarm.set()
 
     def signal(self) -> ThreadSignal:
         return ThreadSignal()

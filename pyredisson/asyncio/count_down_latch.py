@@ -43,7 +43,7 @@ class CountDownLatch:
 
     def get_count(self) -> Coroutine[Any, Any, int]:
         """The count; 0: open."""
-        return self._logic.count(None)
+        return self._logic.count()
 
     def wait(self, timeout: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """Waits until the latch is open: True. False if it isn't after `timeout` seconds (None: no limit).

@@ -14,7 +14,17 @@ from pyredisson._core import Level
 from pyredisson.aio import Callers
 from pyredisson.durations import Duration
 from pyredisson.errors import RedissonError
-from pyredisson.faces import Name, attach, deadline_of, hold_shown, lease_of, lost_shown, timeout_of, wait_of
+from pyredisson.faces import (
+    Name,
+    attach,
+    deadline_after,
+    deadline_of,
+    hold_shown,
+    lease_of,
+    lost_shown,
+    timeout_of,
+    wait_of,
+)
 from pyredisson.groups import Logic, Prover
 from pyredisson.logic.group import GroupHold, GroupLogic
 from pyredisson.logic.holds import LOST, Hold, Owner, logger, shown
@@ -282,7 +292,7 @@ class Scope:
         logic = self._logic
         self.task = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
-        deadline = None if wait is None else clock() + wait
+        deadline = deadline_after(wait, clock)
         if not await logic.acquire(self.owner, lease, deadline):
             raise await logic.timed_out(self.owner, wait or 0.0)
         if cancel_on_lost:

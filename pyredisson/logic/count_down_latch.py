@@ -6,6 +6,7 @@ import logging
 
 from pyredisson._core import command, latch_channel, pack
 from pyredisson.logic import calls, missing, once, waiting
+from pyredisson.logic.calls import NO_WAIT
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.shared import Shared
 
@@ -40,7 +41,7 @@ class CountDownLatchLogic:
         """Sets the count of an open latch."""
         if not count:
             # It is what an open latch has: there is nothing to write.
-            return not await self.count(None)
+            return not await self.count()
         shared = self.shared
         shared.check_open()
         lane = shared.lanes.take()
@@ -59,7 +60,7 @@ class CountDownLatchLogic:
         )
         await shared.lanes.call(lane, payload, complete=True)
 
-    async def count(self, deadline: float | None) -> int:
+    async def count(self, deadline: float | None = NO_WAIT) -> int:
         """The count; 0: open."""
         return max(0, await self._read(deadline) or 0)
 

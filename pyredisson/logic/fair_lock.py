@@ -12,7 +12,7 @@ from pyredisson.errors import ClosedError
 from pyredisson.fresh_error import fresh
 from pyredisson.logic import calls
 from pyredisson.logic.fair_line import Line, OwnChannel, Turn
-from pyredisson.logic.holds import Hold, Owner
+from pyredisson.logic.holds import Hold, Owner, logger, trace
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
@@ -232,7 +232,12 @@ class FairLockLogic(LockLogic):
                             turn.look = True
                         continue
                     wakes_at = min(wakes_at, line.tick_at)
+                trace.look()
+                if trace.on:
+                    logger.debug("%s waits in the queue for %.3f s at most", self.named(turn), wakes_at - now)
                 await runtime.wait(freed, wakes_at - now)
+                if trace.on and freed.is_set():
+                    logger.debug("%s is woken", self.named(turn))
         finally:
             self._part(turn)
 

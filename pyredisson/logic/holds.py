@@ -15,6 +15,24 @@ from pyredisson.scripts import ScriptSet
 
 logger = logging.getLogger("pyredisson")
 
+
+class Trace:
+    """Whether the logger takes DEBUG, as it was at the last look: to ask the logger itself for each call would cost one
+    or two hundredths of an uncontended lock and unlock."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def look(self) -> None:
+        """Asks the logger. To be called now and then: many times a second at most, once in a few calls at least."""
+        self.on = logger.isEnabledFor(logging.DEBUG)
+
+
+trace = Trace()
+"""One for the process, as the logger is."""
+
 MOST_LOST = 10_000
 """Lost holds that nobody gave back are remembered up to this number, for the error that `unlock` raises."""
 

@@ -24,6 +24,7 @@ from pyredisson.logic.holds import (
     buried,
     logger,
     shown,
+    trace,
 )
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut, Reply
@@ -191,6 +192,8 @@ class LockLogic:
                 if not late and self._keep(call, key, name, hold, settled, now, ends):
                     if shared.closed:
                         shared.check_open()
+                    if trace.on:
+                        logger.debug("%s is acquired", self.named(owner))
                     return None
                 return self._decline(call, name, late=late)
             if reply.__class__ is not int:
@@ -376,6 +379,8 @@ class LockLogic:
             shared.holds.lose(hold, GONE, given_back=not count)
         if hold.state is LOST:
             raise self.loss_of(owner, hold)
+        if trace.on:
+            logger.debug("%s is released: %d holds are left", self.named(owner), hold.count)
 
     async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
         """Leaves `count` holds on the server. Its reply is None if the owner had none there."""

@@ -37,7 +37,15 @@ class MultiLockLogic(GroupLogic):
         The lease is in ms, of each member and from the moment when all are had; None: the watchdogs renew it.
         """
         shared = self.shared
-        while not await self._round(party, lease, deadline):
+        while True:
+            try:
+                if await self._round(party, lease, deadline):
+                    return True
+            except RedisError as error:
+                # The first member's time is the caller's own, that of the others is shorter.
+                over = deadline is not None and shared.clock() >= deadline
+                if over or not calls.may_pass(error):
+                    raise
             pause = PAUSE * shared.runtime.jitter()
             if deadline is not None:
                 left = deadline - shared.clock()
@@ -45,7 +53,6 @@ class MultiLockLogic(GroupLogic):
                     return False
                 pause = min(pause, left)
             await shared.runtime.sleep(pause)
-        return True
 
     async def _round(self, party: Party, lease: int | None, deadline: float | None) -> bool:
         """One go at the members. False: one wasn't had, and none is held."""

@@ -9,11 +9,21 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import command, prefixed
 from pyredisson.logic import calls
+from pyredisson.logic.calls import NO_WAIT
+from pyredisson.logic.holds import trace
 from pyredisson.runtime import Cut, Reply, Runtime
 from pyredisson.scripts import ScriptSet
 
 REMEMBERED = 600.0
 """Seconds for which the server surely knows what a call did: `once.lua` keeps that for a minute more."""
+
+
+LOOK = 0.1
+"""Seconds between two looks whether DEBUG is on."""
+
+
+class Outlived(Exception):
+    """What an outage of `REMEMBERED` seconds does to an acquire: whether it ran can't be known any more."""
 
 
 class Lane:
@@ -46,6 +56,7 @@ class Lanes:
         self._attempts = attempts
         self._ids = itertools.count()
         self._free: dict[Lane, None] = {}
+        self._looks_at = 0.0
 
     def take(self) -> Lane:
         """A lane for one call, with a new number. One that is never used is missed by nobody."""
@@ -62,7 +73,7 @@ class Lanes:
         lane: Lane,
         payload: bytes,
         *,
-        deadline: float | None = None,
+        deadline: float | None = NO_WAIT,
         undo: Callable[[Lane], bytes] | None = None,
         complete: bool = False,
     ) -> Reply:
@@ -74,10 +85,16 @@ class Lanes:
         nothing.
 
         With `undo`, a reply that isn't positive means that nothing was done, and nothing remembered. All other
-        scripts remember whatever they reply.
+        scripts remember whatever they reply. `Outlived` is raised, with `undo` only, instead of sending a copy that
+        the server could take for a new call; the caller may go on over another lane.
         """
         runtime = self._runtime
         sent_at = runtime.clock()
+        if sent_at >= self._looks_at:
+            self._looks_at = sent_at + LOOK
+            trace.look()
+        forgotten_at = sent_at + REMEMBERED
+        bounded = undo is not None and deadline != NO_WAIT and (deadline is None or deadline > forgotten_at)
         try:
             try:
                 reply = await runtime.send(payload)
@@ -87,7 +104,7 @@ class Lanes:
                     payload,
                     problem,
                     attempts=self._attempts,
-                    deadline=deadline,
+                    deadline=forgotten_at if bounded else deadline,
                     # After a long pause the server may have forgotten that it ran.
                     idempotent=runtime.clock() - sent_at < REMEMBERED,
                     on_doubt=lane.doubt,
@@ -104,6 +121,8 @@ class Lanes:
                 runtime.post(undo(lane))
             else:
                 self._free[lane] = None
+            if bounded and runtime.clock() >= forgotten_at and isinstance(error, RedisError) and calls.may_pass(error):
+                raise Outlived from error
             raise
         # An assignment: after a call a signal could strike, and what was done would be nobody's.
         self._free[lane] = None

@@ -8,10 +8,11 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import Level
 from pyredisson.errors import LockNotHeldError
+from pyredisson.logic import calls
 from pyredisson.logic.group import GroupHold, GroupLogic, Mark, Party
 from pyredisson.logic.holds import LOST, Hold, Owner
 from pyredisson.logic.lock import LockLogic
-from pyredisson.logic.race import Operation, Race
+from pyredisson.logic.race import Late, Operation, Race
 
 DRIFT = 0.01
 LEAST_DRIFT = 0.002
@@ -24,8 +25,6 @@ GATE = 1.0
 """Seconds, about, to wait for one busy member before all are asked again: others may be free by then."""
 PAUSE = 0.02
 """Seconds, at most, before one who was refused asks again; random, so that two who parted the members don't again."""
-RECOVERY = 0.3
-"""Seconds, about, before servers are asked again of which too many are down."""
 FORGOTTEN = 60.0
 """Seconds after which a member that was asked and never answered may be asked again."""
 
@@ -48,8 +47,8 @@ class RedLockLogic(GroupLogic):
         """Takes a majority of the members before `deadline` (None: however long it takes). False: none is held.
 
         The lease is in ms; None: the watchdogs renew it. `ValueError` for one that clocks' drift uses up. Servers
-        that are down don't matter while a majority answers. When it doesn't, one without a deadline tries as often
-        as a command would be sent again, and raises what they said.
+        that are down don't matter while a majority answers. When it doesn't, they are asked again until it does, or
+        until `deadline`; without time to wait, as often as a command would be sent again.
         """
         if lease is not None and _drift(lease) >= lease / 1000:
             raise ValueError(f"lease_time must leave more than a millisecond after clock drift, not {lease} ms")
@@ -68,10 +67,12 @@ class RedLockLogic(GroupLogic):
                 raise errors[0]
             gate = None
             if len(self.members) - len(errors) < self.quorum:
-                unanswered += 1
-                if deadline is None and unanswered > shared.attempts:
+                if self._hopeless(errors):
                     raise errors[0]
-                pause = RECOVERY * (0.5 + runtime.jitter())
+                if deadline == calls.NO_WAIT and unanswered >= shared.attempts:
+                    return False
+                pause = calls.delay(unanswered, runtime.jitter())
+                unanswered += 1
             else:
                 unanswered = 0
                 pause = PAUSE * runtime.jitter()
@@ -79,12 +80,20 @@ class RedLockLogic(GroupLogic):
                     # All who wait do so for the same one, and then for the next, in case that one is never free.
                     gate = sorted(busy)[refused % len(busy)]
                     refused += 1
-            if deadline is not None:
+            if deadline is not None and not (deadline == calls.NO_WAIT and unanswered):
                 left = deadline - shared.clock()
                 if left <= 0:
                     return False
                 pause = min(pause, left)
             await runtime.sleep(pause)
+
+    def _hopeless(self, errors: list[Exception]) -> bool:
+        """Whether so many members fail for reasons that no waiting mends that the others are no majority.
+
+        Brings such a reason to the front.
+        """
+        errors.sort(key=_may_pass)
+        return len(self.members) - sum(not _may_pass(error) for error in errors) < self.quorum
 
     async def _round(self, party: Party, lease: int | None, deadline: float | None, gate: int | None) -> Race | None:
         """Asks all members once. None: a majority is had; else what they said, and nothing is held.
@@ -229,6 +238,10 @@ class RedLockLogic(GroupLogic):
     def _patience(self, lease: int | None) -> float:
         shortest = min(member.shared.lease for member in self.members) if lease is None else lease
         return max(LEAST_PATIENCE, PART * shortest / 1000)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, Late) or calls.may_pass(error)
 
 
 def _drift(lease: int) -> float:

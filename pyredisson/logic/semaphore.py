@@ -6,6 +6,8 @@ import logging
 
 from pyredisson._core import command, pack, prefixed
 from pyredisson.logic import calls, missing, once, waiting
+from pyredisson.logic.calls import NO_WAIT
+from pyredisson.logic.holds import logger, shown, trace
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.once import Lane
 from pyredisson.logic.permit_claim import Claimant, claim_key, turn_key
@@ -113,7 +115,7 @@ class SemaphoreLogic:
 
     async def drain(self) -> int:
         """Takes all permits that are free, and says how many."""
-        taken = await self._take(0, None)
+        taken = await self._take(0, NO_WAIT)
         # No call of a function from here on: a signal could strike after it, with the permits in nobody's hands.
         if taken < 0:
             return 0
@@ -134,7 +136,10 @@ class SemaphoreLogic:
             self.settle(permits, only_existing, lane)
             shared.check_open()
         payload = self._add_command(lane, permits, only_existing=only_existing)
-        return bool(await shared.lanes.call(lane, payload, complete=True))
+        released = bool(await shared.lanes.call(lane, payload, complete=True))
+        if trace.on:
+            logger.debug("%d permits of semaphore %r are released", permits, shown(self.key))
+        return released
 
     def settle(self, permits: int, only_existing: bool = False, lane: Lane | None = None) -> None:
         """Gives back so many permits in the background; together with `release` over the same lane, once."""
@@ -186,11 +191,21 @@ class SemaphoreLogic:
             shared.check_open()
         lane = shared.lanes.take()
         payload = self._acquire_command(lane, permits, claimant)
-        taken: int = await shared.lanes.call(lane, payload, deadline=deadline, undo=self._undo_command)
+        try:
+            taken: int = await shared.lanes.call(lane, payload, deadline=deadline, undo=self._undo_command)
+        except once.Outlived:
+            # What it may have taken is given back in the background.
+            return await self._take(permits, deadline, claimant)
         if shared.closed:
             if taken > 0:
                 self.settle(taken)
             shared.check_open()
+        if trace.on and taken > 0:
+            try:
+                logger.debug("%d permits of semaphore %r are acquired", taken, shown(self.key))
+            except BaseException:
+                self.settle(taken)
+                raise
         return taken
 
     def _acquire_command(self, lane: Lane, permits: int, claimant: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from pyredisson.fresh_error import fresh
+from pyredisson.logic.holds import logger, shown, trace
 from pyredisson.logic.hub import Channel
 from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Signal
@@ -64,7 +65,12 @@ async def _until(
                 if left <= 0:
                     return False
                 rest = min(rest, left)
+            trace.look()
+            if trace.on:
+                logger.debug("waiting on channel %r for %.3f s at most", shown(name), rest)
             await runtime.wait(freed, rest)
+            if trace.on:
+                logger.debug("%s on channel %r", "woken" if freed.is_set() else "nothing heard", shown(name))
             freed.clear()
             # Every wake-up is followed by a try: only a script's reply gives anything.
             again = await attempt()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import threading
 import traceback
@@ -16,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 from pyredisson._core import Timer, Wheel
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
-from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger, shown
+from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger, shown, trace
 from pyredisson.runtime import Cut, Reply, Runtime
 from pyredisson.scripts import as_eval
 
@@ -86,6 +87,8 @@ class Watchdog:
         self._release_ended = release_ended
         self._reported: dict[Hold, None] = {}
         """Holds whose owners have ended, which was logged."""
+        self._failures = 0
+        """How many attempts to renew have failed in a row."""
         self._start = start
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may leave a repair.
         self._starting = threading.RLock()
@@ -110,6 +113,7 @@ class Watchdog:
             self._look_earlier()
 
     def _next_grain(self, now: float) -> None:
+        trace.look()
         grain = int(now * 1000) // self._grain
         self._renewal_due = grain * self._grain + self._round
         self._grain_begins = grain * self._grain / 1000
@@ -230,11 +234,17 @@ class Watchdog:
                 try:
                     await self._apply(batch, reply, sent_at)
                 except RedisError as error:
-                    logger.warning("renewing %d locks failed and is tried again: %s", len(batch), error)
+                    self._not_renewed(len(batch), error)
                     failed.extend(batch)
                 applied += 1
-        except (Cut, RedisError) as problem:
-            logger.warning("renewing %d locks failed and is tried again: %s", sum(map(len, batches)), problem)
+        except Cut as problem:
+            self._not_renewed(sum(map(len, batches)), problem.error)
+        except RedisError as error:
+            self._not_renewed(sum(map(len, batches)), error)
+        else:
+            if self._failures and not failed:
+                self._failures = 0
+                self._runtime.served()
         finally:
             # Whatever happened, nobody's lease is forgotten.
             for batch in batches[applied:]:
@@ -263,6 +273,16 @@ class Watchdog:
             shown(hold.owner),
         )
         return False
+
+    def _not_renewed(self, count: int, error: RedisError) -> None:
+        """Logs a failed attempt: as a warning when it is the first in a row and not part of a server's outage."""
+        self._failures += 1
+        outage = calls.may_pass(error)
+        level = logging.WARNING if self._failures == 1 and not outage else logging.DEBUG
+        logger.log(level, "renewing %d locks failed and is tried again: %s", count, error)
+        # One connection may be closed at any time.
+        if outage and self._failures > 1:
+            self._runtime.refused(error)
 
     async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):

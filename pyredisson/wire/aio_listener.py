@@ -78,7 +78,8 @@ class AioListener:
             except Exception as error:  # noqa: BLE001
                 # Whatever it was (a credential provider may raise anything): somebody waits to be woken.
                 failures += 1
-                logger.warning("subscription lost, it is made anew: %s", error)
+                # Not a warning: of a server that is away the node tells, once.
+                logger.debug("subscription lost, it is made anew: %s", error)
             await asyncio.sleep(pause(failures))
 
     async def _listen(self, pipeline: Pipeline) -> None:

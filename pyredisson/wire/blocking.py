@@ -85,6 +85,7 @@ class Connection:
             welcome = greeting.read(self._ask(greeting.payload, len(greeting), deadline))
         except BaseException as error:
             self.close()
+            node.unreached(error)
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise reported(error, node, "connecting to") from error
             # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.

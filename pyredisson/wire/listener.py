@@ -230,7 +230,8 @@ class Listener:
                 # Whatever it was (a credential provider may raise anything): somebody waits to be woken.
                 failures += 1
                 if not self._stopped:
-                    logger.warning("subscription lost, it is made anew: %s", error)
+                    # Not a warning: of a server that is away the node tells, once.
+                    logger.debug("subscription lost, it is made anew: %s", error)
             finally:
                 with self._hub.mutex:
                     self._connection = None

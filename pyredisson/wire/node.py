@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 
+from redis.exceptions import RedisError
+
 from pyredisson.config import Config
 from pyredisson.durations import seconds
 from pyredisson.scripts import ScriptSet
 from pyredisson.wire.handshake import Peer, Welcome
+from pyredisson.wire.outage import Availability
 
 MOST_SUSPECTS = 1000
 
@@ -27,6 +30,8 @@ class Node:
         self.suspects: list[Peer] = []
         """Connections that were given up with a command in flight. Whoever connects next has the server
         drop them before anything else is sent, so that no such command can run late."""
+        self.availability = Availability()
+        """Whether it serves; copies share it."""
 
     def hurried(self, seconds: float) -> Node:
         """The same server, with the same suspects, for calls that have no more time than that."""
@@ -41,8 +46,22 @@ class Node:
             self.suspects.append(peer)
             del self.suspects[:-MOST_SUSPECTS]
 
+    def unreached(self, error: BaseException) -> None:
+        """A connection was not made, for whatever reason but an interrupt."""
+        if isinstance(error, Exception):
+            self.availability.unreachable(self.address, error)
+
+    def refused(self, error: RedisError) -> None:
+        """A command was not served, and is tried again."""
+        self.availability.refusing(self.address, error)
+
+    def served(self) -> None:
+        """A command was served after others had failed."""
+        self.availability.serving(self.address)
+
     def welcomed(self, welcome: Welcome, cleared: list[Peer]) -> None:
         """A handshake succeeded, and the server has dropped the suspects named in it."""
+        self.availability.reachable(self.address)
         if self.scripts.flags != welcome.flags:
             self.scripts.use(flags=welcome.flags)
         for peer in cleared:

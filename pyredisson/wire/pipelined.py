@@ -312,6 +312,7 @@ async def connect(node: Node) -> Pipeline:
             welcome = greeting.read(replies)
     except BaseException as error:
         pipeline.close()
+        node.unreached(error.error if isinstance(error, Cut) else error)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise reported(error, node, "connecting to") from error
         # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.

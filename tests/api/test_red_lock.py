@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import RedisError
 
 from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic import red_lock
@@ -174,10 +174,17 @@ class TestServersThatFail:
         assert not await red.try_lock()
         assert not await red.try_lock(0.2)
         assert held(redises) == [[], [], []]
-        with pytest.raises(ConnectionError):
-            await red.lock()
-        assert held(redises) == [[], [], []]
+
+        async def wait() -> None:
+            async with red:
+                pass
+
+        waiting = world.spawn(wait)
+        await world.sleep(0.5)
+        assert not waiting.done()
         proxies[0].refuse(False)
+        await waiting.result()
+        assert held(redises) == [[], [], []]
         assert await red.try_lock()
         await red.unlock()
         assert held(redises) == [[], [], []]

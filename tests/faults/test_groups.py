@@ -266,7 +266,7 @@ class TestMultiLock:
             down.refuse(True)
             down.cut()
             with pytest.raises(RedisError):
-                await world.do(group.lock())
+                await world.do(group.try_lock())
             assert not believed(clients)
             down.refuse(False)
             await world.until(lambda: not left(redises))

@@ -94,6 +94,10 @@ class Flaky:
         """The background gets one of its commands through."""
         self.execute(self.posted.pop(number % len(self.posted)))
 
+    def refused(self, error: Exception) -> None: ...
+
+    def served(self) -> None: ...
+
     async def sleep(self, seconds: float) -> None: ...
 
     def signal(self) -> ThreadSignal:

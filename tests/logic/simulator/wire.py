@@ -278,6 +278,12 @@ class SimRuntime:
             raise reply
         return reply, server
 
+    def refused(self, error: RedisError) -> None:
+        pass
+
+    def served(self) -> None:
+        pass
+
     async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
         replies, _ = await self._wire.exchange(payloads, fresh=fresh)
         return replies

@@ -1,0 +1,421 @@
+"""An outage of the server: each call rides it out within its own limits, and it is logged once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, ResponseError
+
+from pyredisson import ClosedError
+from pyredisson.logic import calls, once
+from pyredisson.testing import Proxy, Server
+
+from .support import World
+
+pytestmark = pytest.mark.asyncio
+
+Act = Callable[[Any], Any]
+"""What is called on a client; its result may have to be awaited."""
+
+
+def semaphore(client: Any) -> Any:
+    return client.get_semaphore("permits")
+
+
+def permits(client: Any) -> Any:
+    return client.get_permit_expirable_semaphore("ids")
+
+
+def multi(client: Any) -> Any:
+    return client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+
+
+def red(client: Any) -> Any:
+    return client.get_red_lock(client.get_lock("a"), client.get_lock("b"), client.get_lock("c"))
+
+
+WITHOUT_LIMIT: dict[str, Act] = {
+    "lock": lambda client: client.get_lock("a").lock(),
+    "acquire": lambda client: client.get_lock("a").acquire(),
+    "fair": lambda client: client.get_fair_lock("a").lock(),
+    "fenced": lambda client: client.get_fenced_lock("a").lock_and_get_token(),
+    "spin": lambda client: client.get_spin_lock("a").lock(),
+    "non-reentrant": lambda client: client.get_non_reentrant_lock("a").lock(),
+    "read": lambda client: client.get_read_write_lock("a").read_lock().lock(),
+    "write": lambda client: client.get_read_write_lock("a").write_lock().lock(),
+    "multi": lambda client: multi(client).lock(),
+    "red": lambda client: red(client).lock(),
+    "semaphore": lambda client: semaphore(client).acquire(),
+    "permit": lambda client: permits(client).acquire(),
+    "latch": lambda client: client.get_count_down_latch("done").wait(),
+}
+WITHOUT_WAIT: dict[str, Act] = {
+    "lock": lambda client: client.get_lock("a").try_lock(),
+    "non-blocking": lambda client: client.get_lock("a").acquire(blocking=False),
+    "fair": lambda client: client.get_fair_lock("a").try_lock(),
+    "fenced": lambda client: client.get_fenced_lock("a").try_lock_and_get_token(),
+    "read": lambda client: client.get_read_write_lock("a").read_lock().try_lock(),
+    "write": lambda client: client.get_read_write_lock("a").write_lock().try_lock(),
+    "multi": lambda client: multi(client).try_lock(),
+    "red": lambda client: red(client).try_lock(),
+    "semaphore": lambda client: semaphore(client).try_acquire(),
+    "permit": lambda client: permits(client).try_acquire(),
+    "query": lambda client: client.get_lock("a").is_locked(),
+}
+WITH_A_LIMIT: dict[str, Callable[[Any, float], Any]] = {
+    "lock": lambda client, wait: client.get_lock("a").try_lock(wait),
+    "acquire": lambda client, wait: client.get_lock("a").acquire(timeout=wait),
+    "fair": lambda client, wait: client.get_fair_lock("a").try_lock(wait),
+    "spin": lambda client, wait: client.get_spin_lock("a").try_lock(wait),
+    "write": lambda client, wait: client.get_read_write_lock("a").write_lock().try_lock(wait),
+    "multi": lambda client, wait: multi(client).try_lock(wait),
+    "semaphore": lambda client, wait: semaphore(client).try_acquire(1, wait),
+    "permit": lambda client, wait: permits(client).try_acquire(wait),
+    "latch": lambda client, wait: client.get_count_down_latch("done").wait(wait),
+}
+
+
+def prepare(admin: Redis) -> None:
+    admin.set("permits", 1)
+    admin.set("ids", 1)
+
+
+def away(proxy: Proxy) -> None:
+    proxy.refuse(True)
+    proxy.cut()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a fiftieth, so that more tries than a call without a limit once had fit into a test."""
+    monkeypatch.setattr(calls, "FIRST_DELAY", calls.FIRST_DELAY / 50)
+    monkeypatch.setattr(calls, "LONGEST_DELAY", calls.LONGEST_DELAY / 50)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", WITHOUT_LIMIT)
+async def test_a_call_without_a_limit_waits_until_the_server_is_back(
+    world: World, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    prepare(admin)
+    client = world.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    await world.do(client.get_lock("z").is_locked())
+    away(proxy)
+    call = world.start(lambda: done(world, WITHOUT_LIMIT[kind], client))
+    # Longer than all tries of a call without time to wait.
+    await world.sleep(0.4)
+    assert not call.done
+    proxy.refuse(False)
+    assert await call.result() is not False
+
+
+async def done(world: World, act: Callable[..., Any], *args: Any) -> Any:
+    return await world.do(act(*args))
+
+
+@pytest.mark.parametrize("kind", WITHOUT_WAIT)
+async def test_a_call_without_time_to_wait_survives_a_short_outage(
+    world: World, proxy: Proxy, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fifth of the usual pauses: they bridge half a second.
+    monkeypatch.setattr(calls, "FIRST_DELAY", calls.FIRST_DELAY / 5)
+    monkeypatch.setattr(calls, "LONGEST_DELAY", calls.LONGEST_DELAY / 5)
+    prepare(admin)
+    client = world.connect(proxy.url, timeout=0.8)
+    await world.do(client.get_lock("z").is_locked())
+    away(proxy)
+    call = world.start(lambda: done(world, WITHOUT_WAIT[kind], client))
+    await world.sleep(0.2)
+    assert not call.done
+    proxy.refuse(False)
+    outcome = await call.result()
+    assert outcome is False if kind == "query" else outcome
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", WITHOUT_WAIT)
+async def test_a_call_without_time_to_wait_uses_its_tries_up(world: World, proxy: Proxy, kind: str) -> None:
+    client = world.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    away(proxy)
+    if kind == "red":
+        # Nothing is in doubt: what a minority gave was given back.
+        assert not await world.do(WITHOUT_WAIT[kind](client))
+    else:
+        with pytest.raises(ConnectionError):
+            await world.do(WITHOUT_WAIT[kind](client))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", WITH_A_LIMIT)
+async def test_a_call_with_a_limit_waits_until_it_is_reached(
+    world: World, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    prepare(admin)
+    client = world.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    away(proxy)
+    begun = time.monotonic()
+    # Not False: that it isn't taken is not known.
+    with pytest.raises(ConnectionError):
+        await world.do(WITH_A_LIMIT[kind](client, 0.5))
+    assert 0.5 <= time.monotonic() - begun < 1.5
+    call = world.start(lambda: done(world, WITH_A_LIMIT[kind], client, 5))
+    await world.sleep(0.4)
+    assert not call.done
+    proxy.refuse(False)
+    assert await call.result() is not False
+
+
+HELD: dict[str, tuple[Act, Act, Act]] = {
+    "lock": (
+        lambda client: client.get_lock("a", owner=1).lock(),
+        lambda client: client.get_lock("a").lock(),
+        lambda client: client.get_lock("a", owner=1).unlock(),
+    ),
+    "fair": (
+        lambda client: client.get_fair_lock("a", owner=1).lock(),
+        lambda client: client.get_fair_lock("a").lock(),
+        lambda client: client.get_fair_lock("a", owner=1).unlock(),
+    ),
+    "write, read": (
+        lambda client: client.get_read_write_lock("a", owner=1).write_lock().lock(),
+        lambda client: client.get_read_write_lock("a").read_lock().lock(),
+        lambda client: client.get_read_write_lock("a", owner=1).write_lock().unlock(),
+    ),
+    "read, write": (
+        lambda client: client.get_read_write_lock("a", owner=1).read_lock().lock(),
+        lambda client: client.get_read_write_lock("a").write_lock().lock(),
+        lambda client: client.get_read_write_lock("a", owner=1).read_lock().unlock(),
+    ),
+    "spin": (
+        lambda client: client.get_spin_lock("a", owner=1).lock(),
+        lambda client: client.get_spin_lock("a").lock(),
+        lambda client: client.get_spin_lock("a", owner=1).unlock(),
+    ),
+    "semaphore": (
+        lambda client: semaphore(client).acquire(),
+        lambda client: semaphore(client).acquire(),
+        lambda client: semaphore(client).release(),
+    ),
+    "permit": (
+        lambda client: permits(client).acquire(0.9),
+        lambda client: permits(client).acquire(),
+        lambda client: permits(client).available_permits(),
+    ),
+    "latch": (
+        lambda client: client.get_count_down_latch("done").try_set_count(1),
+        lambda client: client.get_count_down_latch("done").wait(),
+        lambda client: client.get_count_down_latch("done").count_down(),
+    ),
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", HELD)
+async def test_an_outage_during_a_wait_does_not_end_it(
+    world: World, proxy: Proxy, server: Server, admin: Redis, kind: str
+) -> None:
+    prepare(admin)
+    hold, wait, release = HELD[kind]
+    holder, waiter = world.connect(server.url), world.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    await world.do(hold(holder))
+    call = world.start(lambda: done(world, wait, waiter))
+    if kind == "spin":
+        await world.elsewhere(proxy.wait_for, b"\r\na\r\n")
+    else:
+        await world.elsewhere(proxy.wait_for, b"SUBSCRIBE")
+    away(proxy)
+    await world.sleep(0.4)
+    assert not call.done
+    await world.do(release(holder))
+    proxy.refuse(False)
+    assert await call.result() is not False
+
+
+async def test_a_restart_with_the_usual_settings(world: World, own_server: Server) -> None:
+    client = world.connect(own_server.url)
+    lock = client.get_lock("a")
+    await world.do(lock.is_locked())
+    for take in (lambda: lock.try_lock(), lambda: lock.lock(), lambda: lock.try_lock(5)):
+        own_server.kill()
+        taking = world.start(lambda: done(world, take))  # noqa: B023 - it ends within the round
+        await world.sleep(0.3)
+        await world.elsewhere(own_server.start)
+        assert await taking.result() is not False
+
+
+async def test_a_silent_server_is_waited_for(world: World, proxy: Proxy) -> None:
+    client = world.connect(proxy.url, timeout=0.2, retry_attempts=1)
+    await world.do(client.get_lock("a").is_locked())
+    proxy.stall()
+    call = world.start(lambda: done(world, client.get_lock("a").lock))
+    # Two tries and a pause, which is where it used to end.
+    await world.sleep(1.2)
+    assert not call.done
+    proxy.resume()
+    await call.result()
+
+
+@pytest.mark.parametrize("change", ["resetpass", "-@all +@connection", "resetkeys"])
+async def test_what_waiting_cannot_mend_ends_a_call_that_rides_out_an_outage(world: World, change: str) -> None:
+    with Server(users=["alice on >x ~* &* +@all"]) as server, Proxy(server.host, server.port) as proxy:
+        client = world.connect(proxy.url, username="alice", password="x")
+        await world.do(client.get_lock("a").is_locked())
+        away(proxy)
+        call = world.start(lambda: done(world, client.get_lock("a").lock))
+        await world.sleep(0.1)
+        assert not call.done
+        with server.redis() as admin:
+            admin.execute_command("ACL", "SETUSER", "alice", *change.split())
+        proxy.refuse(False)
+        with pytest.raises((AuthenticationError, NoPermissionError)):
+            await call.result()
+
+
+async def test_a_wrong_type_is_not_waited_for(world: World, server: Server, admin: Redis) -> None:
+    admin.set("a", "text")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await world.do(world.connect(server.url).get_lock("a").lock())
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair", "multi", "red", "semaphore", "permit", "latch"])
+async def test_closing_ends_a_call_that_rides_out_an_outage(
+    world: World, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_DELAY", 60.0)
+    monkeypatch.setattr(calls, "LONGEST_DELAY", 60.0)
+    client = world.connect(proxy.url, timeout=0.8)
+    away(proxy)
+    call = world.start(lambda: done(world, WITHOUT_LIMIT[kind], client))
+    await world.sleep(0.3)
+    assert not call.done
+    begun = time.monotonic()
+    await world.do(client.close())
+    with pytest.raises(ClosedError):
+        await call.result()
+    assert time.monotonic() - begun < 2
+
+
+async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> None:
+    world = World("asyncio")
+    client = world.connect(proxy.url, timeout=0.8)
+    await client.get_lock("a").is_locked()
+    # It runs, nobody hears of it, and the server is away.
+    fault = proxy.cut_reply(b"\r\na\r\n")
+    proxy.refuse(True)
+    task = asyncio.create_task(client.get_lock("a").lock())
+    assert await asyncio.to_thread(fault.happened.wait, 5)
+    assert admin.exists("a")
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    proxy.refuse(False)
+    await world.until(lambda: not admin.exists("a"))
+    await world.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_semaphore_that_rides_longer_than_the_server_remembers(
+    world: World, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first copy took is given back before another one takes: a permit is taken once."""
+    monkeypatch.setattr(once, "REMEMBERED", 0.3)
+    admin.set("permits", 5)
+    client = world.connect(proxy.url, timeout=0.8)
+    proxy.cut_reply(b"pyredisson_once")
+    proxy.refuse(False)
+    await world.do(client.get_lock("z").is_locked())
+    proxy.refuse(True)
+    call = world.start(lambda: done(world, semaphore(client).acquire, 2))
+    await world.until(lambda: admin.get("permits") == b"3")
+    await world.sleep(0.6)
+    assert not call.done
+    proxy.refuse(False)
+    await call.result()
+    await world.until(lambda: admin.get("permits") == b"3")
+
+
+class TestLog:
+    """One warning when an outage begins, and one when it ends."""
+
+    def warnings(self, caplog: pytest.LogCaptureFixture) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+    async def test_an_outage(self, world: World, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+        client = world.connect(proxy.url, timeout=0.8, lock_watchdog_timeout=3)
+        mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
+        await world.do(mine.lock())
+        await world.do(other.lock())
+        waiting = world.start(lambda: done(world, client.get_lock("b").lock))
+        await world.elsewhere(proxy.wait_for, b"SUBSCRIBE")
+        away(proxy)
+        # All of them fail, more than once: the waiter, the subscription and the watchdog.
+        await world.sleep(1.3)
+        proxy.refuse(False)
+        await world.do(mine.unlock())
+        await world.do(other.unlock())
+        await waiting.result()
+        said = self.warnings(caplog)
+        assert len(said) == 2, said
+        assert "is not available: " in said[0]
+        assert "is available again after 1." in said[1]
+        assert all(proxy.url.split("/")[2] in line for line in said)
+
+    async def test_a_connection_that_is_cut_is_no_outage(
+        self, world: World, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = world.connect(proxy.url, timeout=0.8)
+        for _ in range(3):
+            await world.do(client.get_lock("a").is_locked())
+            proxy.cut()
+        assert self.warnings(caplog) == []
+
+    async def test_a_server_that_refuses(
+        self, world: World, own_server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = world.connect(own_server.url)
+        with own_server.redis() as admin:
+            admin.replicaof("127.0.0.1", 1)
+            call = world.start(lambda: done(world, client.get_lock("a").lock))
+            await world.sleep(1.2)
+            assert not call.done
+            admin.replicaof("NO", "ONE")
+            await call.result()
+        said = self.warnings(caplog)
+        assert len(said) == 2, said
+        assert "is not available: READONLY" in said[0]
+        assert "is available again after" in said[1]
+
+    async def test_what_a_waiter_does(self, world: World, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "pyredisson")
+        client = world.connect(server.url)
+        await world.do(client.get_lock("a", owner=1).lock())
+        waiting = world.start(lambda: done(world, client.get_lock("a").lock))
+        await world.until(lambda: any("waiting on channel" in record.getMessage() for record in caplog.records))
+        await world.do(client.get_lock("a", owner=1).unlock())
+        await waiting.result()
+        said = "\n".join(record.getMessage() for record in caplog.records)
+        for what in (
+            "'a' of owner",
+            "is acquired",
+            "waiting on channel 'redisson_lock__channel:{a}'",
+            "woken",
+            "is released",
+        ):
+            assert what in said
+
+    async def test_permits(self, world: World, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "pyredisson")
+        shop = semaphore(world.connect(server.url))
+        await world.do(shop.try_set_permits(2))
+        await world.do(shop.acquire(2))
+        await world.do(shop.release(2))
+        said = [record.getMessage() for record in caplog.records]
+        assert "2 permits of semaphore 'permits' are acquired" in said
+        assert "2 permits of semaphore 'permits' are released" in said
