@@ -11,6 +11,7 @@ from pyredisson.scripts import ScriptSet
 from .simulator.server import Server
 
 LOCK, LEASES, CLAIM, CHANNEL = b"a", b"{a}:", b"pyredisson_rwlock_writer:{a}", b"redisson_rwlock:{a}"
+TURN = b"pyredisson_rwlock_turn:{orders}"
 SHORT, LONG = 50, 30_000
 
 
@@ -34,7 +35,7 @@ class Lock:
         return self._server.execute(pack(head, LOCK, LEASES, CLAIM, reader, 1, lease, reader + b":write"))
 
     def leave(self, reader: bytes) -> Reply:
-        return self._server.execute(pack(self._scripts.read_release, LOCK, LEASES, CHANNEL, reader, 0))
+        return self._server.execute(pack(self._scripts.read_release, LOCK, LEASES, TURN, CHANNEL, reader, 0))
 
     def renew(self, reader: bytes, lease: int) -> Reply:
         return self.ask(b"EVALSHA", self._scripts.read_renew, b"2", LOCK, LEASES, reader, b"%d" % lease)
