@@ -6,6 +6,10 @@ import _thread
 import asyncio
 import socket
 import threading
+from time import monotonic
+
+SHORTEST_REST = 0.001
+"""Seconds for which a timer that ended early is set again at least."""
 
 
 class ThreadSignal:
@@ -70,8 +74,24 @@ class AioSignal:
 
     async def wait(self, seconds: float | None) -> bool:
         """Until it is set, or the time is over. It stays set."""
+        if seconds is None:
+            await self._wait(None)
+            return self._set
+        end = monotonic() + seconds
+        left = seconds
+        while not self._set:
+            await self._wait(left)
+            left = end - monotonic()
+            if left <= 0:
+                break
+            # uvloop rounds to milliseconds: its timer may end half of one early, when it is too soon to look again.
+            left = max(left, SHORTEST_REST)
+        return self._set
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Once, for a timer that may end early."""
         if self._set:
-            return True
+            return
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, _let_go, future)
@@ -81,7 +101,6 @@ class AioSignal:
             self._future = None
             if timer is not None:
                 timer.cancel()
-        return self._set
 
 
 def _let_go(future: asyncio.Future[None]) -> None:

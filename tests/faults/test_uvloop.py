@@ -18,6 +18,7 @@ import pyredisson.asyncio
 from pyredisson import Config
 from pyredisson._core import command
 from pyredisson.runtime import Cut
+from pyredisson.signals import AioSignal
 from pyredisson.testing import Proxy, Server
 from pyredisson.wire.node import Node
 from pyredisson.wire.pipelined import Pipeline, connect
@@ -193,5 +194,17 @@ def test_a_reply_deadline(run: Run, proxy: Proxy) -> None:
         await lock.lock()
         assert await lock.get_hold_count() == 1
         await client.close()
+
+    run(story)
+
+
+def test_a_wait_is_not_over_early(run: Run) -> None:
+    """uvloop rounds to milliseconds: who looked again too soon would then wait for the next reason to look."""
+
+    async def story() -> None:
+        for seconds in (0.0304, 0.0203, 0.01049, 0.02044):
+            begin = time.monotonic()
+            assert not await AioSignal().wait(seconds)
+            assert time.monotonic() - begin >= seconds
 
     run(story)
