@@ -1,5 +1,11 @@
 # The fields of a hold: one is made for every acquire, so making it and reading it has to be cheap.
 
+cdef class Turn:
+    """What takes its turn among the calls of one owner."""
+
+    cdef unsigned long thread
+
+
 cdef class HoldFields(Timer):
     """What `pyredisson.logic.holds.Hold` is made of; what the fields mean is said there."""
 
@@ -73,7 +79,7 @@ cdef class HoldFields(Timer):
 
 
 @cython.final
-cdef class Level:
+cdef class Level(Turn):
     """One level of a hold that is to be given back once, by whoever comes first.
 
     `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
@@ -87,7 +93,7 @@ cdef class Level:
         self.told = False
 
 
-cdef class Call:
+cdef class Call(Turn):
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
 
     `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.

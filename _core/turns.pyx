@@ -14,16 +14,24 @@ cdef class Turns:
         self.present = {}
         self.waiting = {}
 
-    def enter(self, key, call):
+    def enter(self, key, Turn call not None):
         """Whether it is this call's turn; it is at once when no other call has it."""
-        return self.present.setdefault(key, call) is call
+        if self.present.setdefault(key, call) is not call:
+            return False
+        call.thread = PyThread_get_thread_ident()
+        return True
 
-    def wait(self, key, call, signal):
+    def held_here(self, key):
+        """Whether the call whose turn it is was last seen on the calling thread."""
+        cdef Turn call = self.present.get(key)
+        return call is not None and call.thread == PyThread_get_thread_ident()
+
+    def wait(self, key, Turn call not None, signal):
         """Has the signal set when it is this call's turn. True: it is already."""
         queue = self.waiting.get(key)
         if queue is None:
             queue = self.waiting.setdefault(key, {})
-        if self.present.setdefault(key, call) is call:
+        if self.enter(key, call):
             return True
         (<dict> queue)[call] = signal
         return False
@@ -41,6 +49,8 @@ cdef class Turns:
             if signal is None:
                 del self.present[key]
             else:
+                # Its thread is known when it enters.
+                (<Turn> following).thread = 0
                 self.present[key] = following
         elif queue:
             queue.pop(call, None)

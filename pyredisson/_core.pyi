@@ -132,8 +132,11 @@ class HoldFields(Timer):
         becomes `given_back`.
         """
 
+class Turn:
+    """What takes its turn among the calls of one owner."""
+
 @final
-class Level:
+class Level(Turn):
     """One level of a hold that is to be given back once, by whoever comes first.
 
     `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
@@ -144,7 +147,7 @@ class Level:
 
     def __init__(self) -> None: ...
 
-class Call:
+class Call(Turn):
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
 
     `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
@@ -172,13 +175,16 @@ class Turns:
     """
 
     def __init__(self) -> None: ...
-    def enter(self, key: Hashable, call: object) -> bool:
+    def enter(self, key: Hashable, call: Turn) -> bool:
         """Whether it is this call's turn; it is at once when no other call has it."""
 
-    def wait(self, key: Hashable, call: object, signal: Any) -> bool:
+    def held_here(self, key: Hashable) -> bool:
+        """Whether the call whose turn it is was last seen on the calling thread."""
+
+    def wait(self, key: Hashable, call: Turn, signal: Any) -> bool:
         """Has the signal set when it is this call's turn. True: it is already."""
 
-    def leave(self, key: Hashable, call: object) -> None:
+    def leave(self, key: Hashable, call: Turn) -> None:
         """The call is over, or given up, whether it had its turn or not: the next one has it. Idempotent."""
 
 class Run(Generic[_T]):

@@ -108,6 +108,7 @@ class AioRuntime:
     """A `Runtime` over one pipelined connection."""
 
     clock = staticmethod(clock)
+    blocking = False
 
     def __init__(self, node: Node, repair: Callable[[bytes], None]) -> None:
         self.scripts = node.scripts

@@ -92,9 +92,7 @@ def _closing(engine: Engine, deadline: float) -> threading.Thread | None:
     try:
         # Here, not on the thread: mutexes are re-entrant for this one, which may have them.
         engine.end()
-        thread = threading.Thread(
-            target=close_at_once, args=(engine, deadline, threading.get_ident()), name="pyredisson-signal", daemon=True
-        )
+        thread = threading.Thread(target=close_at_once, args=(engine, deadline), name="pyredisson-signal", daemon=True)
         thread.start()
     except Exception:  # noqa: BLE001
         # Whatever it was: the other clients, and what the signal did before.

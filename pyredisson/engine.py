@@ -86,7 +86,7 @@ class Engine:
             try:
                 self._collecting = True
                 self._left.update(dict.fromkeys(self.shared.watchdog.unrepaired()))
-                Farewell(self.config, self.node, self._left, deadline).say(self.shared, self._cut)
+                Farewell(self.config, self.node, self._left, deadline).say(self._calls, self._cut, self.shared.id)
                 self.shared.watchdog.drop_repairs()
             finally:
                 self._collecting = False
@@ -115,6 +115,10 @@ class Engine:
             # There can't be another thread, as at the end of the interpreter.
             self.say_farewell()
 
+    def _calls(self) -> int:
+        runtime = self.shared.runtime
+        return runtime.calls_under_way if isinstance(runtime, ThreadRuntime) else 0
+
     def _cut(self) -> None:
         runtime = self.shared.runtime
         if isinstance(runtime, ThreadRuntime):
@@ -132,12 +136,13 @@ def engines() -> list[Engine]:
     return list(_engines)
 
 
-def close_at_once(engine: Engine, deadline: float, interrupted: int) -> None:
-    """The farewell of an engine that was ended while the thread `interrupted` can't go on, whatever it is doing."""
+def close_at_once(engine: Engine, deadline: float) -> None:
+    """The farewell of an engine that was ended while a thread is interrupted and can't go on, whatever it is doing."""
     left = engine._left
     left.update(dict.fromkeys(engine.shared.watchdog.unrepaired()))
     # It doesn't take its turn: the interrupted thread may have that.
-    Farewell(engine.config, engine.node, left, deadline).say(engine.shared, engine._cut, besides=interrupted)
+    farewell = Farewell(engine.config, engine.node, left, deadline)
+    farewell.say(engine._calls, engine._cut, engine.shared.id, interrupted=True)
 
 
 def _start(loop: Loop) -> None:

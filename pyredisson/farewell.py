@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import threading
+import math
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -13,7 +12,6 @@ from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson.config import Config
 from pyredisson.logic.holds import logger
-from pyredisson.logic.shared import Shared
 from pyredisson.runtime import Cut
 from pyredisson.scripts import as_eval
 from pyredisson.threads import clock
@@ -23,6 +21,8 @@ from pyredisson.wire.node import Node
 BATCH = 1000
 LOOK = 0.005
 """Seconds between two looks whether calls are still under way."""
+QUIET = 0.02
+"""Seconds without a call under way after which the calls that were under way have left what they leave."""
 PATIENCE = 0.4
 """The part of the time after which the connections are cut on which calls still wait for a reply."""
 TRIES = 2
@@ -40,28 +40,34 @@ class Farewell:
         self._deadline = deadline
         self._connection: Connection | None = None
 
-    def say(self, shared: Shared, cut: Callable[[], object], besides: int = 0) -> None:
+    def say(
+        self, calls: Callable[[], int], cut: Callable[[], object], client_id: str, *, interrupted: bool = False
+    ) -> None:
         """Sends all that is left, and what calls under way leave, until none is under way or the time is over.
 
-        Calls on the thread `besides` are not waited for.
-        `cut` ends the calls whose replies don't come. What can't be sent is logged with its number, and dropped.
+        `calls` tells how many are under way; `cut` ends those whose replies don't come. With `interrupted`, one of
+        them may be that of a thread which can't go on: once the others are cut, it isn't waited for. What can't be
+        sent is logged with its number, and dropped.
         """
         patient_until = clock() + (self._deadline - clock()) * PATIENCE
+        busy_at = -math.inf
         try:
             while True:
-                # In this order: a call that has ended has left what it leaves.
-                calls = calls_under_way(shared, besides)
+                # In this order: a call that has ended has left what it leaves, or leaves it within a moment.
+                now, under_way = clock(), calls()
+                if under_way:
+                    busy_at = now
                 if batch := list(islice(list(self._left), BATCH)):
                     self._send(batch)
                     for payload in batch:
                         self._left.pop(payload, None)
-                elif not calls:
+                elif (not under_way and now - busy_at >= QUIET) or (interrupted and now >= patient_until + QUIET):
                     return
-                elif clock() >= self._deadline:
-                    logger.warning("%d calls were still under way when client %s was closed", calls, shared.id)
+                elif now >= self._deadline:
+                    logger.warning("%d calls were still under way when client %s was closed", under_way, client_id)
                     return
                 else:
-                    if clock() >= patient_until:
+                    if now >= patient_until:
                         cut()
                     time.sleep(LOOK)
         except (Cut, RedisError) as error:
@@ -111,19 +117,3 @@ class Farewell:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def calls_under_way(shared: Shared, besides: int = 0) -> int:
-    """How many other threads are in a call of this client. Their frames tell: a counter would cost every call."""
-    not_these = {threading.get_ident(), besides}
-    count = 0
-    for thread, innermost in sys._current_frames().items():
-        frame = None if thread in not_these else innermost
-        while frame is not None:
-            if frame.f_globals.get("__name__", "").startswith("pyredisson.logic."):
-                of = getattr(frame.f_locals.get("self"), "shared", None)
-                if of is shared:
-                    count += 1
-                    break
-            frame = frame.f_back
-    return count

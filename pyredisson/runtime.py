@@ -50,6 +50,9 @@ class Runtime(Protocol):
     scripts: ScriptSet
     """The scripts as the server at hand takes them."""
 
+    blocking: bool
+    """Whether a call keeps its thread until it ends, so that nothing else goes on there."""
+
     def clock(self) -> float:
         """Seconds, monotonic; counts the time in which the machine was suspended, where the system can."""
 

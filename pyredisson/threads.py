@@ -99,6 +99,7 @@ class ThreadRuntime(Pool):
     """A `Runtime` over a pool of blocking connections."""
 
     clock = staticmethod(clock)
+    blocking = True
 
     def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
         super().__init__(node, size)
@@ -136,6 +137,11 @@ class ThreadRuntime(Pool):
         await super().close()
         for alarm in list(self._asleep):
             alarm.set()
+
+    @property
+    def calls_under_way(self) -> int:
+        """How many calls have a connection, wait for one, or pause before they are sent again."""
+        return self.in_use + len(self._asleep)
 
     def signal(self) -> ThreadSignal:
         return ThreadSignal()

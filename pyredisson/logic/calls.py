@@ -50,6 +50,7 @@ async def repeat(
     *,
     attempts: int,
     deadline: float | None = NO_WAIT,
+    expires: float = math.inf,
     idempotent: bool = True,
     if_done: Callable[[Reply], Reply] | None = None,
     on_doubt: Callable[[], None] | None = None,
@@ -59,7 +60,8 @@ async def repeat(
     Gives the reply, and when the copy was sent that it answers: a lease counts from there.
 
     The caller's limits: with `deadline` None it is tried until the server serves it; with one (on the runtime's
-    clock), until then; with `NO_WAIT` at most `attempts` more times. One look at the
+    clock), until then; with `NO_WAIT` at most `attempts` more times, and no more once the clock has reached `expires`:
+    nothing is to be won by then. One look at the
     outcome of a command that may have run is always taken, even when the caller's time is over: to say
     "not taken" of a lock that was taken would be a lie. A command that isn't `idempotent` is never sent
     again once it may have run. `on_doubt` is called as soon as an earlier copy may have run; `if_done` tells what a
@@ -90,7 +92,7 @@ async def repeat(
             if isinstance(problem, Cut) and problem.idle and not idle:
                 idle = True
             elif not first_doubt:
-                pause = _pause(runtime, tries, attempts, deadline)
+                pause = _pause(runtime, tries, attempts, deadline, expires)
                 if pause is None:
                     raise _reported(problem)
                 tries += 1
@@ -130,13 +132,14 @@ def delay(tries: int, jitter: float) -> float:
     return half + half * jitter
 
 
-def _pause(runtime: Runtime, tries: int, attempts: int, deadline: float | None) -> float | None:
+def _pause(runtime: Runtime, tries: int, attempts: int, deadline: float | None, expires: float) -> float | None:
     """How long to pause before the next try; None: the caller's limits allow none."""
     seconds = delay(tries, runtime.jitter())
     if deadline is None:
         return seconds
     if deadline == NO_WAIT:
-        return seconds if tries < attempts else None
+        left = expires - runtime.clock()
+        return min(seconds, left) if tries < attempts and left > 0 else None
     left = deadline - runtime.clock()
     # The last one at the very end.
     return min(seconds, left) if left > 0 else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
 
-from pyredisson._core import Call, Level, Turns, command, enter, pack, prefixed, replace
+from pyredisson._core import Call, Level, Turn, Turns, command, enter, pack, prefixed, replace
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.holder import Holder, for_how_long, holder_of
 from pyredisson.logic import calls, waiting
@@ -278,7 +278,7 @@ class LockLogic:
             owner.rename()
             self.shared.runtime.post(self.undo_command(name))
 
-    async def _turn_comes(self, turns: Turns, key: HoldKey, call: object, deadline: float | None) -> bool:
+    async def _turn_comes(self, turns: Turns, key: HoldKey, call: Turn, deadline: float | None) -> bool:
         """Waits until no earlier call of this owner has a command on its way to the lock; False: not by `deadline`.
 
         All of them speak in the owner's name, and state how many holds it has: each must know what became of the
@@ -289,6 +289,8 @@ class LockLogic:
         freed = runtime.signal()
         if turns.wait(key, call, freed):
             return True
+        if self.shared.runtime.blocking and turns.held_here(key):
+            raise RuntimeError(f"lock {shown(self.key)!r} was asked for in the middle of a call for it on this thread")
         if deadline is not None:
             deadline = max(deadline, clock() + TURN_PATIENCE)
         while not turns.enter(key, call):
@@ -354,6 +356,10 @@ class LockLogic:
         key = hold.key
         try:
             if not turns.enter(key, level):
+                if shared.runtime.blocking and turns.held_here(key):
+                    # A garbage collection ends a block in the middle of a call on this very thread.
+                    self.settle(owner, hold, level)
+                    return
                 await self._turn_comes(turns, key, level, None)
             if level.done:
                 return
@@ -395,6 +401,8 @@ class LockLogic:
                     payload,
                     problem,
                     attempts=shared.attempts,
+                    # Then it is lost, whatever becomes of the release.
+                    expires=hold.ends,
                     # An earlier copy may have given back the last hold; behind any other one is left.
                     if_done=None if count else _given_back,
                     on_doubt=owner.rename,

@@ -426,6 +426,11 @@ class Pool:
                 return
             self._end(connection)
 
+    @property
+    def in_use(self) -> int:
+        """How many calls have a connection, or wait for one."""
+        return max(0, len(self._all) - len(self._idle)) + len(self._waiting)
+
     def cut(self) -> None:
         """Ends calls that still wait for a reply: each finds its connection closed."""
         while True:

@@ -272,7 +272,7 @@ def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Serv
 
 def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server: Server, admin: Redis) -> None:
     """Then the frame that was interrupted gives way."""
-    with pyredisson.connect(server.url, connection_pool_size=1, timeout=0.5) as client:
+    with pyredisson.connect(server.url, connection_pool_size=1, timeout=0.5, retry_attempts=0) as client:
         pool = client._runtime
 
         def block() -> Generator[None, None, None]:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -308,3 +308,36 @@ async def test_a_thread_among_many_of_one_owner_has_its_turn(server: Server, adm
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
         assert not admin.exists("a")
+
+
+@pytest.mark.parametrize("kind", REENTRANT)
+async def test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock(
+    server: Server, admin: Redis, kind: str
+) -> None:
+    """On the same thread, and for the same owner: it can't wait for the end of that call."""
+    with pyredisson.connect(server.url) as client:
+        lock = getattr(client, kind)("a")
+
+        def block() -> Generator[None, None, None]:
+            with lock:
+                yield
+
+        open_block = block()
+        next(open_block)
+        with AtSteps((type(lock._logic).acquire_command, open_block.close)):
+            lock.lock()
+        await nobody_else_gets_it(server, kind)
+        assert lock.get_hold_count() == 1
+        lock.unlock()
+        assert not admin.exists("a")
+
+
+async def test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it(server: Server, admin: Redis) -> None:
+    with pyredisson.connect(server.url) as client:
+        lock = client.get_lock("a")
+        middle = pytest.raises(RuntimeError, match="'a' was asked for in the middle of a call")
+        with middle, AtSteps((LockLogic.acquire_command, lock.lock)):
+            lock.lock()
+        await asyncio.to_thread(eventually, lambda: not admin.exists("a"), 5)
+        lock.lock()
+        lock.unlock()

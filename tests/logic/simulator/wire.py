@@ -260,6 +260,8 @@ class Wire:
 class SimRuntime:
     """A `Runtime` over this network."""
 
+    blocking = False
+
     def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
         self._node = node
         self._world = node.network.world
