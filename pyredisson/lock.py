@@ -169,8 +169,10 @@ class Lock(Lockable):
         logic = self._logic
         owner: Owner | None = None
         hold: Hold | None = None
-        level = Level()
+        level: Level | None = None
         try:
+            # In here, as a signal may strike after any call.
+            level = Level()
             owner = self._owner()
             hold = logic.shared.holds.table.get((logic.place, owner.id))
             _ = Run(logic.release, owner, hold, level).result
@@ -183,7 +185,7 @@ class Lock(Lockable):
                 owner = owner or self._owner()
                 hold = logic.hold_of(owner.id)
             if hold is not None:
-                logic.settle(owner, hold, level)
+                logic.settle(owner, hold, level or Level())
             raise
 
     def force_unlock(self) -> bool:

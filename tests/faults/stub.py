@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -59,7 +60,8 @@ class Stub:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         for connection in self._open:
-            connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # its other side was first
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
         self._listener.close()

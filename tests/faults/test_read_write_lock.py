@@ -132,7 +132,7 @@ async def test_a_server_that_forgot_everything_is_noticed(world: World, admin: R
 async def test_the_rights_in_the_readme_are_enough() -> None:
     rights = (
         "app on >secret resetchannels ~a* ~{a}* ~pyredisson_rwlock_* &redisson_rwlock:* +hello +ping +select "
-        "+client +eval +evalsha +hset +hget +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe "
+        "+client +info +eval +evalsha +hset +hget +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe "
         "+unsubscribe +hdel +hgetall +hlen +set +get"
     )
     with Server(users=[rights]) as server:
