@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import weakref
 from asyncio import current_task
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec
@@ -32,6 +33,7 @@ class Callers:
     def begin(self, shared: Shared) -> None:
         """Nobody is an owner yet."""
         self._shared = shared
+        self._reference = weakref.ref(self)
         self.owners = {}
         self.blocks = {}
 
@@ -51,7 +53,9 @@ class Callers:
         if task is None:
             raise RuntimeError("a lock's owner is a task, and no task is running here")
         owner = self.owners[task] = self._shared.new_owner()
-        task.add_done_callback(self._ended)
+        # Weakly: a task that goes on must not keep a client alive that it has dropped.
+        reference = self._reference
+        task.add_done_callback(lambda task: None if (callers := reference()) is None else callers._ended(task))
         return owner
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -191,6 +195,17 @@ class AioRuntime:
 
     def jitter(self) -> float:
         return random.random()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not closed."""
+        pipeline = self._line.pipeline
+        return pipeline is not None and pipeline.usable and not pipeline.loop.is_closed()
+
+    def drop(self) -> None:
+        """Has the connection closed by its own event loop; on any thread, with no lock and no wait."""
+        self._closed = True
+        self._line.drop()
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the connection and all pauses. Gives what is done when the connection is gone."""

@@ -10,7 +10,7 @@ from typing import Any
 from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.config import Config
 from pyredisson.count_down_latch import CountDownLatch
-from pyredisson.engine import Engine
+from pyredisson.engine import Connections, Engine, Listening
 from pyredisson.faces import Name, explicit_owner, given_name, key_of
 from pyredisson.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson.fenced_lock import FencedLock
@@ -18,7 +18,7 @@ from pyredisson.lock import AnyLock, Lock
 from pyredisson.logic.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.fenced_lock import FencedLockLogic
-from pyredisson.logic.hub import Hub, Subscriber
+from pyredisson.logic.hub import Hub
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
@@ -31,7 +31,6 @@ from pyredisson.non_reentrant_lock import NonReentrantLock
 from pyredisson.owners import AnyOwner
 from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson.runtime import Runtime
 from pyredisson.semaphore import Semaphore
 from pyredisson.spin_lock import SpinLock
 from pyredisson.threads import Callers, ThreadRuntime, run
@@ -158,12 +157,17 @@ class Client:
 
     def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting threads get `ClosedError`."""
+        # Ctrl-C may strike in each of them.
         try:
             self._engine.end()
-            self._listener.close()
-            run(self._runtime.close)
         finally:
-            self._engine.say_farewell()
+            try:
+                self._listener.close()
+            finally:
+                try:
+                    run(self._runtime.close)
+                finally:
+                    self._engine.say_farewell()
 
     def __enter__(self) -> Client:
         return self
@@ -186,7 +190,7 @@ class Client:
         made = logic(self._shared, key_of(name, mapper))
         return face(made, self._callers, explicit_owner(self._shared, owner), given_name(name, mapper))
 
-    def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
+    def _connect(self, engine: Engine, hub: Hub) -> tuple[Connections, Listening]:
         self._callers.begin(engine.shared)
         self._runtime = ThreadRuntime(engine.node, engine.shared.repair, engine.config.connection_pool_size)
         self._runtime.callers = self._callers

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 from pyredisson.callbacks import Callbacks
 from pyredisson.config import Config
@@ -30,13 +34,31 @@ SHORTEST_FAREWELL = 0.02
 """Seconds for a client whose turn comes when the others have used up the time."""
 
 
+class Connections(Runtime, Protocol):
+    """A world's runtime."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not closed."""
+
+    def drop(self) -> None:
+        """Ends the connections of a client that nothing refers to any more; on any thread, with no lock and no wait."""
+
+
+class Listening(Subscriber, Protocol):
+    """A world's subscription."""
+
+    def drop(self) -> None:
+        """Ends listening; on any thread, with no lock and no wait."""
+
+
 class Engine:
     """A client without a face. `connect` makes the face's world: its runtime and its subscriber."""
 
     def __init__(
         self,
         config: Config,
-        connect: Callable[[Engine, Hub], tuple[Runtime, Subscriber]],
+        connect: Callable[[Engine, Hub], tuple[Connections, Listening]],
     ) -> None:
         check_not_patched()
         self.config = config
@@ -57,21 +79,57 @@ class Engine:
         self.node = Node(self.config)
         hub = Hub(clock)
         runtime, subscriber = self._connect(self, hub)
+        self._runtime, self._subscriber = runtime, subscriber
         hub.attach(subscriber)
         # One lost reply, waited for with the usual patience, would cost a lock with a short lease.
         patience = max(SHORTEST_PATIENCE, self.shared.lease / 1000 / ROUNDS_A_LEASE / 2)
-        self._watchdog_runtime = ThreadRuntime(self.node.hurried(patience), self.shared.repair, size=2)
+        self._watchdog_runtime = ThreadRuntime(self.node.hurried(patience), _never, size=2)
         self.shared.begin(runtime, self._watchdog_runtime, hub)
         self.node.client_id = self.shared.id
+
+    def __del__(self) -> None:
+        """Ends the threads and connections of a client that was dropped; a hold would have kept it alive.
+
+        The garbage collector calls this on any thread, in the middle of anything: it takes no lock and waits for
+        nothing.
+        """
+        shared = getattr(self, "shared", None)
+        if shared is None or not hasattr(shared, "watchdog") or sys.is_finalizing():
+            return
+        unclosed = not shared.closed and (shared.watchdog.started or self._runtime.connected)
+        try:
+            shared.closed = True
+            shared.watchdog.close()
+            self._left.update((line.farewell(), None) for line in list(shared.lines.values()))
+            self._left.update(dict.fromkeys(shared.watchdog.unrepaired()))
+        finally:
+            self._drop_connections()
+            if self._left:
+                _leave(self)
+            if unclosed:
+                text = f"client {shared.id} was dropped without close()"
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+    def _drop_connections(self) -> None:
+        """Also of a client whose `close` was interrupted."""
+        try:
+            self._watchdog_runtime.drop()
+        finally:
+            try:
+                self._subscriber.drop()
+            finally:
+                self._runtime.drop()
 
     def end(self) -> None:
         """Ends waiting and renewing; `say_farewell` must follow, after the world's own connections were closed."""
         shared = self.shared
-        if not shared.closed:
-            self._collecting = True
-            # Before they wake: then none of them has to say it for itself.
-            self._left.update((line.farewell(), None) for line in list(shared.lines.values()))
-            self._left.update((hold.lock.abandon_command(hold), None) for hold in shared.close())
+        try:
+            if not shared.closed:
+                self._collecting = True
+                # Before they wake: then none of them has to say it for itself.
+                self._left.update((line.farewell(), None) for line in list(shared.lines.values()))
+                self._left.update((hold.lock.abandon_command(hold), None) for hold in shared.close())
+        finally:
             run(self._watchdog_runtime.close)
 
     def say_farewell(self, seconds: float = FAREWELL) -> None:
@@ -129,6 +187,28 @@ class Engine:
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_leaving: dict[Engine, None] = {}
+"""Dropped clients that still have something to send."""
+
+
+def _leave(engine: Engine) -> None:
+    """Says the farewell of a dropped client on another thread; at the interpreter's exit at the latest."""
+    _leaving[engine] = None
+
+    def say() -> None:
+        try:
+            engine.say_farewell()
+        finally:
+            _leaving.pop(engine, None)
+
+    # A daemon: starting any other takes a lock of `threading`, which this thread may have right now.
+    with contextlib.suppress(RuntimeError):
+        begin(threading.Thread(target=say, name="pyredisson-farewell", daemon=True))
+
+
+def _never(_: bytes) -> None:
+    # The shared part of the client here would be kept alive by the watchdog's threads, which wait in their runtime.
+    raise AssertionError("the watchdog posts nothing")
 
 
 def engines() -> list[Engine]:
@@ -152,7 +232,7 @@ def _start(loop: Loop) -> None:
 def _at_exit() -> None:
     # One deadline for all clients: behind hung servers each of them would use up its own.
     deadline = clock() + FAREWELL
-    for engine in list(_engines):
+    for engine in [*_engines, *list(_leaving)]:
         try:
             engine.end()
             engine.say_farewell(max(SHORTEST_FAREWELL, deadline - clock()))
@@ -163,6 +243,7 @@ def _at_exit() -> None:
 def _after_fork() -> None:
     # The child owns nothing: what its parent holds it can neither renew nor give back.
     holds.after_fork()
+    _leaving.clear()
     for engine in list(_engines):
         engine.begin()
 

@@ -112,6 +112,15 @@ class ThreadRuntime(Pool):
         self.refused, self.served = node.refused, node.served
         self._asleep: dict[ThreadSignal, None] = {}
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not closed."""
+        return bool(self._all)
+
+    def drop(self) -> None:
+        """Closes all connections, which nobody uses any more; on any thread, with no lock and no wait."""
+        run(self.close)
+
     async def wait(self, signal: Signal, seconds: float) -> None:
         assert isinstance(signal, ThreadSignal)
         if self.callers is not None and _get_running_loop() is not None:

@@ -21,12 +21,12 @@ from pyredisson.asyncio.semaphore import Semaphore
 from pyredisson.asyncio.spin_lock import SpinLock
 from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.config import Config
-from pyredisson.engine import FAREWELL, Engine
+from pyredisson.engine import FAREWELL, Connections, Engine, Listening
 from pyredisson.faces import Name, explicit_owner, given_name, key_of
 from pyredisson.logic.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.fenced_lock import FencedLockLogic
-from pyredisson.logic.hub import Hub, Subscriber
+from pyredisson.logic.hub import Hub
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
@@ -35,7 +35,6 @@ from pyredisson.logic.semaphore import SemaphoreLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.spin_lock import SpinLockLogic
 from pyredisson.owners import AnyOwner
-from pyredisson.runtime import Runtime
 from pyredisson.wire.aio_listener import AioListener
 
 
@@ -162,10 +161,16 @@ class Client:
 
     async def close(self) -> None:
         """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
-        self._engine.end()
-        # Nothing is awaited before all of it has been told to end: this task may be cancelled.
-        ending = [*self._listener.stop(), *self._runtime.stop()]
+        ending: list[asyncio.Future[Any]] = []
         try:
+            # Nothing is awaited before all of it has been told to end: this task may be cancelled.
+            try:
+                self._engine.end()
+            finally:
+                try:
+                    ending += self._listener.stop()
+                finally:
+                    ending += self._runtime.stop()
             if ending:
                 # What their callers leave behind is part of the farewell.
                 await asyncio.wait(ending, timeout=FAREWELL)
@@ -197,7 +202,7 @@ class Client:
         made = logic(self._shared, key_of(name, mapper))
         return face(made, self._callers, explicit_owner(self._shared, owner), given_name(name, mapper))
 
-    def _connect(self, engine: Engine, hub: Hub) -> tuple[Runtime, Subscriber]:
+    def _connect(self, engine: Engine, hub: Hub) -> tuple[Connections, Listening]:
         self._callers.begin(engine.shared)
         self._runtime = AioRuntime(engine.node, engine.shared.repair)
         self._listener = AioListener(engine.node, hub)

@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
@@ -18,7 +19,7 @@ from pyredisson._core import Timer, Wheel
 from pyredisson.errors import ClosedError
 from pyredisson.logic import calls
 from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger, shown, trace
-from pyredisson.runtime import Cut, Reply, Runtime
+from pyredisson.runtime import Cut, Reply, Runtime, Signal
 from pyredisson.scripts import as_eval
 
 BATCH = 100
@@ -95,6 +96,8 @@ class Watchdog:
         self._started = False
         self._loops = 0
         self._running: dict[str, object] = {}
+        self._kept: dict[str, Watchdog] = {}
+        """Refers to this watchdog while it has something to send. The threads refer to that."""
         self.closed = False
 
     def watch(self, hold: Hold, now: float) -> None:
@@ -134,12 +137,14 @@ class Watchdog:
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run, for `REPAIR_FOR` seconds at least."""
         self._repairs.append((payload, self._runtime.clock() + self._repair_for))
+        self._kept["unsent"] = self
         self._look_earlier()
         self._work.set()
 
     def notify(self, payload: bytes) -> None:
         """Sends an idempotent command that wakes waiters, in the background, within a lease: then they look anyway."""
         self._notices.append((payload, self._runtime.clock() + self._lease))
+        self._kept["unsent"] = self
         self._look_earlier()
         self._work.set()
 
@@ -151,40 +156,45 @@ class Watchdog:
         """They have been seen to."""
         self._repairs.clear()
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a thread of it."""
+        return self._started
+
     def close(self) -> None:
         """Ends both loops."""
         self.closed = True
         self._earlier.set()
         self._work.set()
 
-    async def keep_time(self) -> None:
+    def keep_time(self) -> Coroutine[Any, Any, None]:
         """Hands over what is due for renewal and declares lost what has ended, until closed."""
-        if not self._is_first("keep_time"):
-            return
-        runtime, wheel = self._runtime, self._wheel
-        while not self.closed:
-            self._earlier.clear()
-            now = self._ms()
-            for holds in wheel.advance(now).values():
-                for hold in cast(list[Hold | Alarm], holds):
-                    try:
-                        if isinstance(hold, Alarm):
-                            hold.ring()
-                        else:
-                            self._look(hold)
-                    except Exception:  # noqa: BLE001
-                        # Whatever it was (a user's logging filter): all the other holds depend on this loop.
-                        _report("looking at a hold failed")
-            next_due = wheel.next_due()
-            # An empty wheel is looked at once a round: a hold with a longer lease needs to wake nobody.
-            idle = max(1, self._round // 2)
-            looks_at = now + idle if next_due is None else min(next_due, now + idle)
-            self._looks_at = looks_at
-            # What was put in before that line, and is due before, did not know that it had to wake us.
-            next_due = wheel.next_due()
-            if next_due is not None and next_due < looks_at:
-                looks_at = self._looks_at = next_due
-            await runtime.wait(self._earlier, max(0.0, looks_at / 1000 - runtime.clock()))
+        return _repeat(weakref.ref(self), "keep_time", self._runtime, self._earlier, "_turn")
+
+    async def _turn(self) -> float:
+        """Looks at all that is due. Gives the seconds until the next look."""
+        wheel = self._wheel
+        now = self._ms()
+        for holds in wheel.advance(now).values():
+            for hold in cast(list[Hold | Alarm], holds):
+                try:
+                    if isinstance(hold, Alarm):
+                        hold.ring()
+                    else:
+                        self._look(hold)
+                except Exception:  # noqa: BLE001
+                    # Whatever it was (a user's logging filter): all the other holds depend on this loop.
+                    _report("looking at a hold failed")
+        next_due = wheel.next_due()
+        # An empty wheel is looked at once a round: a hold with a longer lease needs to wake nobody.
+        idle = max(1, self._round // 2)
+        looks_at = now + idle if next_due is None else min(next_due, now + idle)
+        self._looks_at = looks_at
+        # What was put in before that line, and is due before, did not know that it had to wake us.
+        next_due = wheel.next_due()
+        if next_due is not None and next_due < looks_at:
+            looks_at = self._looks_at = next_due
+        return max(0.0, looks_at / 1000 - self._runtime.clock())
 
     def _look(self, hold: Hold) -> None:
         if hold.state is not HELD or not self._holds.proven(hold):
@@ -194,27 +204,31 @@ class Watchdog:
             self._due.append(hold)
             self._work.set()
 
-    async def renew(self) -> None:
+    def renew(self) -> Coroutine[Any, Any, None]:
         """Extends leases and repeats what was left in doubt, until closed; a failure stops neither."""
-        if not self._is_first("renew"):
-            return
-        runtime = self._runtime
-        while not self.closed:
-            self._work.clear()
-            try:
-                failed = await self._renew_due()
-                failed |= await self._notify_all()
-                failed |= await self._repair_all()
-            except ClosedError:
-                return
-            except Exception:  # noqa: BLE001
-                # Whatever it was: the leases of all the others depend on this loop.
-                _report("the watchdog failed and goes on")
-                failed = True
-            pause = self._lease / ROUNDS_A_LEASE
-            if failed:
-                pause *= (0.5 + runtime.jitter()) / RETRIES_A_ROUND
-            await runtime.wait(self._work, pause)
+        return _repeat(weakref.ref(self), "renew", self._runtime, self._work, "_work_once")
+
+    async def _work_once(self) -> float:
+        """One round. Gives the seconds until the next one."""
+        try:
+            failed = await self._renew_due()
+            failed |= await self._notify_all()
+            failed |= await self._repair_all()
+        except ClosedError:
+            # Then the loop is over.
+            failed = False
+        except Exception:  # noqa: BLE001
+            # Whatever it was: the leases of all the others depend on this loop.
+            _report("the watchdog failed and goes on")
+            failed = True
+        pause = self._lease / ROUNDS_A_LEASE
+        if failed:
+            pause *= (0.5 + self._runtime.jitter()) / RETRIES_A_ROUND
+        # In this order: something may be added just now.
+        self._kept.clear()
+        if self._repairs or self._notices:
+            self._kept["unsent"] = self
+        return pause
 
     async def _renew_due(self) -> bool:
         due: dict[Renewal, list[Hold]] = {}
@@ -372,8 +386,8 @@ class Watchdog:
         with self._starting:
             # One after the other, each noted when it runs: where a thread can't start, the next hold tries again.
             # The timekeeper last: as soon as it runs, it is asked only for what is due before its next look.
-            for loop in (self.renew, self.keep_time)[self._loops :]:
-                self._start(loop)
+            for loop in ("renew", "keep_time")[self._loops :]:
+                self._start(_weakly(self, loop))
                 self._loops += 1
             self._started = True
 
@@ -385,6 +399,39 @@ class Watchdog:
 
     def _ms(self) -> int:
         return int(self._runtime.clock() * 1000)
+
+
+async def _repeat(reference: weakref.ref[Watchdog], loop: str, runtime: Runtime, signal: Signal, step: str) -> None:
+    """One of the watchdog's loops. While it waits it refers only weakly to the watchdog, and so to the client."""
+    watchdog = reference()
+    if watchdog is None or not watchdog._is_first(loop):
+        return
+    while watchdog is not None:
+        # In this order: `close` sets the signal last.
+        signal.clear()
+        if watchdog.closed:
+            return
+        pause = await getattr(watchdog, step)()
+        watchdog = None
+        await runtime.wait(signal, pause)
+        watchdog = reference()
+
+
+def _weakly(watchdog: Watchdog, loop: str) -> Loop:
+    """That loop, for a thread that must not keep the watchdog alive."""
+    reference = weakref.ref(watchdog)
+    kept = watchdog._kept
+
+    async def begin() -> None:
+        watchdog = reference()
+        if watchdog is not None:
+            running = getattr(watchdog, loop)()
+            watchdog = None
+            await running
+        kept.clear()
+
+    begin.__name__ = loop
+    return begin
 
 
 def _report(what: str) -> None:

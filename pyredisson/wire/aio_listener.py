@@ -13,7 +13,7 @@ from pyredisson.logic.hub import LINGER, Hub
 from pyredisson.runtime import Reply
 from pyredisson.signals import AioSignal
 from pyredisson.wire.node import Node
-from pyredisson.wire.pipelined import Pipeline, connect, ended
+from pyredisson.wire.pipelined import Pipeline, call_in, connect, ended
 from pyredisson.wire.subscription import Subscription, pause
 
 
@@ -55,6 +55,12 @@ class AioListener:
         """With the hub's lock held."""
         if self._pipeline is not None:
             self._pipeline.write(self._subscription.drop(channels))
+
+    def drop(self) -> None:
+        """Has the task ended by its own event loop; on any thread, with no lock and no wait."""
+        if self._loop is not None and not self._stopped:
+            self._stopped = True
+            call_in(self._loop, self.stop)
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the task. Gives what is done when it has ended."""

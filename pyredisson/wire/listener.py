@@ -93,11 +93,17 @@ class Listener:
 
     def close(self) -> None:
         """Ends the thread, and whoever reads."""
+        # Without the hub's lock, for `drop`. The thread looks at `_stopped` after it has set `_connection`; if it has
+        # overlooked `_stopped`, it finds the connection shut, or the signal set, and doesn't wait once more.
         self._stopped = True
+        connection = self._connection
+        if connection is not None:
+            connection.shut()
         self._relief.set()
-        with self._hub.mutex:
-            if self._connection is not None:
-                self._connection.shut()
+
+    def drop(self) -> None:
+        """As `close`, on any thread, with no lock and no wait."""
+        self.close()
 
     def _stand_up(self, signal: ThreadSignal) -> bool:
         if self._chair.get("reader") is not signal:

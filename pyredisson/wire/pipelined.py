@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import deque
@@ -255,6 +256,15 @@ class Line:
             else:
                 self.pipeline = task.result()
 
+    def drop(self) -> None:
+        """Has its event loop call `stop`; on any thread, with no lock and no wait."""
+        self._closed = True
+        connecting, pipeline = self._connecting, self.pipeline
+        if connecting is not None:
+            call_in(connecting.get_loop(), self.stop)
+        elif pipeline is not None:
+            call_in(pipeline.loop, self.stop)
+
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the connection, or the making of one. Gives what is done when they are gone."""
         self._closed = True
@@ -266,6 +276,14 @@ class Line:
         if pipeline is not None:
             ending += ended(pipeline.loop, pipeline.close, pipeline.gone)
         return ending
+
+
+def call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+    """Has it called by that event loop, unless that is closed; from any thread."""
+    if not loop.is_closed():
+        # It may be closed by its own thread meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(work)
 
 
 def ended(

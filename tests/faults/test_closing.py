@@ -13,7 +13,10 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson.engine import Engine
 from pyredisson.testing import Proxy, Server
+from pyredisson.threads import ThreadRuntime
+from pyredisson.wire.aio_listener import AioListener
 from pyredisson.wire.listener import Listener
 
 from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, eventually
@@ -85,6 +88,30 @@ def test_an_interrupted_close_gives_back_what_is_held(server: Server, admin: Red
         client.close()
     assert interrupt.happened
     assert not admin.exists("a")
+
+
+@pytest.mark.parametrize("step", [Engine.end, Listener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__)
+def test_an_interrupted_close_closes_the_connections(server: Server, admin: Redis, step: Callable[..., object]) -> None:
+    client = pyredisson.connect(server.url, client_name="to-be-closed")
+    assert not client.get_lock("a").is_locked()
+    with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
+        client.close()
+    assert interrupt.happened
+    eventually(lambda: all(entry["name"] != "to-be-closed" for entry in admin.client_list()))
+    # What the interrupt left undone, the next call does.
+    client.close()
+    assert client.closed
+
+
+@pytest.mark.asyncio
+async def test_in_asyncio_an_interrupted_close_closes_the_connections(server: Server, admin: Redis) -> None:
+    client = pyredisson.asyncio.connect(server.url, client_name="to-be-closed")
+    assert not await client.get_lock("a").is_locked()
+    with pytest.raises(KeyboardInterrupt), InterruptAt(AioListener.stop) as interrupt:
+        await client.close()
+    assert interrupt.happened
+    await asyncio.to_thread(eventually, lambda: all(entry["name"] != "to-be-closed" for entry in admin.client_list()))
+    await client.close()
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,294 @@
+"""A client that is dropped without `close()`: a ResourceWarning, and nothing of it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson.testing import Proxy, Server
+
+from .support import eventually
+
+NAME = "to-be-dropped"
+
+
+def connections(admin: Redis) -> int:
+    return sum(entry["name"] == NAME for entry in admin.client_list())
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("pyredisson-") for thread in threading.enumerate())
+
+
+@contextlib.contextmanager
+def warned() -> Iterator[None]:
+    """One warning of a dropped client; others may be of its sockets, which the collector may come to first."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        texts = [str(each.message) for each in caught]
+    assert sum("was dropped without close()" in text for text in texts) == 1, texts
+
+
+def use(server: Server) -> weakref.ref[object]:
+    client = pyredisson.connect(server.url, client_name=NAME)
+    with client.get_lock("a"), client.get_lock("b", owner=1):
+        assert not client.get_lock("b").try_lock(0.05)
+    return weakref.ref(client._engine)
+
+
+def use_and_drop(server: Server) -> None:
+    engine = use(server)
+    eventually(lambda: gc.collect() >= 0 and engine() is None)
+
+
+def test_it_is_warned_of_and_ends(server: Server, admin: Redis) -> None:
+    before = threads()
+    with warned():
+        use_and_drop(server)
+    eventually(lambda: connections(admin) == 0)
+    eventually(lambda: threads() <= before)
+
+
+def test_in_asyncio(server: Server, admin: Redis) -> None:
+    before = threads()
+
+    async def story() -> None:
+        async def use() -> weakref.ref[object]:
+            client = pyredisson.asyncio.connect(server.url, client_name=NAME)
+            async with client.get_lock("a"), client.get_lock("b", owner=1):
+                assert not await client.get_lock("b").try_lock(0.05)
+            return weakref.ref(client._engine)
+
+        # In this task, which goes on.
+        engine = await use()
+        while True:
+            gc.collect()
+            await asyncio.sleep(0.01)
+            if engine() is None and not connections(admin):
+                return
+
+    with warned():
+        asyncio.run(asyncio.wait_for(story(), 10))
+    eventually(lambda: threads() <= before)
+
+
+def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
+    """The garbage collector may run while any thread has any of its locks."""
+    client = pyredisson.connect(server.url, client_name=NAME)
+    with client.get_lock("b", owner=1):
+        assert not client.get_lock("b").try_lock(0.05)
+    hub, watchdog = client._shared.hub, client._shared.watchdog
+    engine = weakref.ref(client._engine)
+    held, release = threading.Event(), threading.Event()
+
+    def hold(mutexes: list[threading.RLock]) -> None:
+        with contextlib.ExitStack() as stack:
+            for mutex in mutexes:
+                stack.enter_context(mutex)
+            held.set()
+            release.wait(30)
+
+    pool, turns = client._runtime, client._engine
+    mutexes = [hub.mutex, watchdog._starting, pool._making, turns._turn, turns._starting]
+    holder = threading.Thread(target=hold, args=(mutexes,))
+    holder.start()
+    assert held.wait(5)
+    try:
+        with warned():
+            del client, hub, watchdog, pool, turns
+            eventually(lambda: gc.collect() >= 0 and engine() is None)
+        eventually(lambda: connections(admin) == 0)
+    finally:
+        release.set()
+        holder.join()
+
+
+@pytest.mark.asyncio
+async def test_in_asyncio_the_collector_may_run_on_another_thread(server: Server, admin: Redis) -> None:
+    async def use() -> weakref.ref[object]:
+        client = pyredisson.asyncio.connect(server.url, client_name=NAME)
+        async with client.get_lock("b", owner=1):
+            assert not await client.get_lock("b").try_lock(0.05)
+        return weakref.ref(client._engine)
+
+    loop = asyncio.get_running_loop()
+    gc.disable()
+    try:
+        with warned():
+            engine = await use()
+            end = loop.time() + 10
+            while engine() is not None or connections(admin):
+                assert loop.time() < end
+                await asyncio.to_thread(gc.collect)
+    finally:
+        gc.enable()
+
+
+def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Redis) -> None:
+    """In asyncio: the task that makes it goes on, though the call that began it was cancelled."""
+    late = proxy.hold_reply(b"HELLO")
+
+    async def story() -> None:
+        async def use() -> weakref.ref[object]:
+            client = pyredisson.asyncio.connect(proxy.url, client_name=NAME, timeout=20, connect_timeout=20)
+            taking = asyncio.create_task(client.get_lock("a").try_lock())
+            assert await asyncio.to_thread(late.held.wait, 10)
+            taking.cancel()
+            await asyncio.wait([taking])
+            return weakref.ref(client._engine)
+
+        engine = await use()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 10
+        while engine() is not None or asyncio.all_tasks() != {asyncio.current_task()}:
+            assert loop.time() < end
+            gc.collect()
+            await asyncio.sleep(0.01)
+
+    with warned():
+        asyncio.run(story())
+    eventually(lambda: connections(admin) == 0)
+
+
+AT_EXIT = """
+import gc, sys, threading
+import pyredisson
+gc.disable()
+def use():
+    client = pyredisson.connect(sys.argv[1])
+    with client.get_lock("b", owner=1):
+        assert not client.get_lock("b").try_lock(0.05)
+use()
+print("end")
+"""
+
+
+def test_at_exit_it_is_as_one_that_is_not_dropped(server: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning:__main__", "-c", AT_EXIT, server.url],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert done.stdout == "end\n"
+    assert not done.stderr
+
+
+AFTER_FORK = """
+import gc, os, sys, warnings
+import pyredisson
+warnings.simplefilter("ignore")
+client = pyredisson.connect(sys.argv[1])
+lock = client.get_lock("a")
+assert lock.try_lock()
+child = os.fork()
+if not child:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del client, lock
+        gc.collect()
+        dropped = any("was dropped" in str(each.message) for each in caught)
+    os._exit(7 if dropped else 0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert lock.is_held()
+lock.unlock()
+client.close()
+"""
+
+
+def test_in_a_child_that_has_not_used_it(server: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_FORK, server.url], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout == "0\n"
+    assert not done.stderr
+
+
+def test_what_it_has_still_to_send_is_sent(proxy: Proxy, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """A release that was cut is repeated, and keeps its client alive until it has run."""
+
+    def use() -> weakref.ref[object]:
+        client = pyredisson.connect(proxy.url, client_name=NAME, retry_attempts=0)
+        lock = client.get_lock("a", owner=1)
+        lock.lock()
+        proxy.refuse(True)
+        proxy.cut()
+        with pytest.raises(RedisError):
+            lock.unlock()
+        return weakref.ref(client._engine)
+
+    # A record of the log would refer to the error, whose traceback refers to the lock.
+    with warned(), caplog.at_level(logging.CRITICAL, "pyredisson"):
+        engine = use()
+        gc.collect()
+        assert admin.exists("a")
+        proxy.refuse(False)
+        eventually(lambda: not admin.exists("a"))
+        eventually(lambda: gc.collect() >= 0 and engine() is None)
+
+
+def test_a_lock_keeps_its_client_alive(server: Server) -> None:
+    lock = pyredisson.connect(server.url).get_lock("a")
+    with lock:
+        gc.collect()
+    gc.collect()
+    assert lock.try_lock()
+    lock.unlock()
+    engine = weakref.ref(lock._logic.shared._say_last.__self__)  # type: ignore[attr-defined]
+    holder = [lock]
+    del lock
+
+    def dropped() -> bool:
+        holder.clear()
+        gc.collect()
+        return engine() is None
+
+    with warned():
+        eventually(dropped)
+
+
+def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
+    """Nobody may take what a program believes to hold: it is renewed for as long as the process lives."""
+
+    def take() -> weakref.ref[pyredisson.engine.Engine]:
+        client = pyredisson.connect(server.url, lock_watchdog_timeout=0.9)
+        client.get_lock("a", owner=1).lock()
+        return weakref.ref(client._engine)
+
+    engine = take()
+    gc.collect()
+    assert not threading.Event().wait(1.2)
+    gc.collect()
+    assert admin.exists("a")
+    alive = engine()
+    assert alive is not None
+    alive.end()
+    alive._subscriber.drop()
+    alive._runtime.drop()
+    alive.say_farewell()
+
+
+def test_one_that_was_closed_or_never_used_is_nothing_to_warn_of(server: Server) -> None:
+    pyredisson.connect(server.url)
+    with pyredisson.connect(server.url) as client:
+        client.get_lock("a").lock()
+    engine = weakref.ref(client._engine)
+    del client
+    # A warning would be an error.
+    eventually(lambda: gc.collect() >= 0 and engine() is None)
