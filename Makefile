@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?= tests
-JOBS ?= 4
+JOBS ?= 5
 UVLOOP_TESTS ?= tests/api
 PYTEST_ARGS ?=
 
