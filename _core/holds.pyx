@@ -120,10 +120,12 @@ def enter(dict table not None, HoldFields hold not None, Call call not None):
 
 
 def replace(dict table not None, HoldFields hold not None):
-    """Takes a hold out of the table, if it is there; a lost one below it stays, until its owner gives it back."""
+    """Takes a hold out of the table, where a lost one below it stays; False: it isn't there."""
     cdef HoldFields under = hold.under
-    if table.get(hold.key) is hold:
-        if under is None or not under.count:
-            del table[hold.key]
-        else:
-            table[hold.key] = under
+    if table.get(hold.key) is not hold:
+        return False
+    if under is None or not under.count:
+        del table[hold.key]
+    else:
+        table[hold.key] = under
+    return True

@@ -164,8 +164,8 @@ class Call(Turn):
 def enter(table: dict[Any, Any], hold: HoldFields, call: Call) -> None:
     """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
 
-def replace(table: dict[Any, Any], hold: HoldFields) -> None:
-    """Takes a hold out of the table, if it is there; a lost one below it stays, until its owner gives it back."""
+def replace(table: dict[Any, Any], hold: HoldFields) -> bool:
+    """Takes a hold out of the table, where a lost one below it stays; False: it isn't there."""
 
 @final
 class Turns:

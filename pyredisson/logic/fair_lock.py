@@ -12,12 +12,12 @@ from pyredisson.errors import ClosedError
 from pyredisson.fresh_error import fresh
 from pyredisson.logic import calls
 from pyredisson.logic.fair_line import Line, OwnChannel, Turn
-from pyredisson.logic.holds import Hold, Owner, logger, trace
+from pyredisson.logic.holds import logger, trace
 from pyredisson.logic.lock import LockLogic
 from pyredisson.logic.non_reentrant import NonReentrantLockLogic
 from pyredisson.logic.shared import Shared
 from pyredisson.logic.waiting import UNHEARD_WAIT
-from pyredisson.runtime import Cut, Reply, Signal
+from pyredisson.runtime import Cut, Signal
 
 TICK = 0.4
 """Seconds between two signs of life of a client; its waiters lose their places after 1.5 s without one."""
@@ -25,8 +25,6 @@ NAMED = 16
 """How many waiters of a client a tick asks after: an eviction strikes those who came first."""
 TOLD = 100
 """How many waiters are told at once that the queue was deleted."""
-UNFINISHED = 2
-"""The reply of a release after which dead waiters are still to be dropped before the next one can be told."""
 LOOK = 60.0
 """Seconds, about, after which a waiter to whom nothing happened looks again: its score must not grow old."""
 
@@ -129,11 +127,8 @@ class FairLockLogic(LockLogic):
             turn.asked = call.deadline is None or shared.clock() < call.deadline
         return await super()._try(call)
 
-    async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
-        reply = await super()._send_release(owner, hold, count)
-        if reply == UNFINISHED:
-            self.shared.runtime.spawn(self._drop_dead)
-        return reply
+    def finish_release(self) -> None:
+        self.shared.runtime.spawn(self._drop_dead)
 
     async def _drop_dead(self) -> None:
         """Drops dead waiters from the head of the queue, so many in a call, until the next one was told."""

@@ -343,10 +343,8 @@ def _guarded(listener: Listener, hold: Hold) -> None:
         logger.exception("telling of the end of a hold failed")
 
 
-def buried(hold: Hold | None) -> Hold | None:
+def buried(hold: Hold) -> Hold | None:
     """What to keep below a fresh hold, of what is in its place: the lost ones of the same owner, as one."""
-    if hold is None:
-        return None
     under: Hold | None = hold.under
     if hold.state is not LOST or not hold.count:
         return under

@@ -35,6 +35,8 @@ TURN_LOOK = 1.0
 """Seconds after which a call looks whether its turn has come, though its signal wasn't set."""
 TURN_PATIENCE = 3.0
 """Seconds to wait for its turn, for a call that has no time to wait for the lock."""
+DONE_IN_PART = 2
+"""The reply to a release after which dead waiters are still to be dropped before the next one can be told."""
 AGAIN = -1.0
 """In place of seconds to wait: the lock is to be asked for at once."""
 FREE = -2
@@ -188,7 +190,8 @@ class LockLogic:
                 if reply is not None:
                     (call.token,) = reply
                 ends = now + ms / 1000
-                late = ends <= shared.clock() and (hold is None or hold.ends <= shared.clock())
+                known = shared.clock()
+                late = ends <= known and (hold is None or hold.ends <= known)
                 if not late and self._keep(call, key, name, hold, settled, now, ends):
                     if shared.closed:
                         shared.check_open()
@@ -244,10 +247,14 @@ class LockLogic:
             if hold.state is not LOST:
                 return False
             # Lost while the command was on its way, and it stays lost: what the server granted is a new hold.
-        new = Hold(key, self, name, call.lease, ends, buried(shared.holds.table.get(key)), HELD)
+        table = shared.holds.table
+        under = table.get(key)
+        if under is not None:
+            under = buried(under)
+        new = Hold(key, self, name, call.lease, ends, under, HELD)
         new.token = call.token
         new.by = call.owner
-        enter(shared.holds.table, new, call)
+        enter(table, new, call)
         if call.owner.overlap.settled != settled:
             self._abandon(call)
             return False
@@ -328,10 +335,10 @@ class LockLogic:
         if hold.count:
             return
         table = self.shared.holds.table
-        replace(table, hold)
-        above = table.get(hold.key)
-        if above is not None and above.under is hold:
-            above.under = hold.under
+        if not replace(table, hold):
+            above = table.get(hold.key)
+            if above is not None and above.under is hold:
+                above.under = hold.under
         self.shared.watchdog.forget(hold)
         if hold.state is not LOST and hold.listeners is not None:
             hold.end(GIVEN_BACK)
@@ -369,7 +376,13 @@ class LockLogic:
             # Before the release is sent: a renewal that finds the key gone must not call that a loss.
             if not count and not hold.change(HELD, GIVEN_BACK):
                 raise await self._not_releasable(owner, hold)
-            reply = await self._send_release(owner, hold, count)
+            payload = self.release_command(hold.owner, count)
+            try:
+                reply = await shared.runtime.send(payload)
+            except (Cut, RedisError) as problem:
+                reply = await self._release_again(owner, hold, payload, problem)
+            if reply == DONE_IN_PART:
+                self.finish_release()
             level.told = True
             left = hold.drop(level, HELD, GIVEN_BACK)
             self._dropped(hold)
@@ -388,32 +401,32 @@ class LockLogic:
         if trace.on:
             logger.debug("%s is released: %d holds are left", self.named(owner), hold.count)
 
-    async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
-        """Leaves `count` holds on the server. Its reply is None if the owner had none there."""
+    def finish_release(self) -> None:
+        """Has the rest done of a release that replied `DONE_IN_PART`; only a lock with a queue has such."""
+
+    async def _release_again(self, owner: Owner, hold: Hold, payload: bytes, problem: Cut | RedisError) -> Reply:
+        """Sends a release again. Its reply is None if the owner had nothing there."""
         shared = self.shared
-        payload = self.release_command(hold.owner, count)
+        last = hold.state is GIVEN_BACK
         try:
-            return await shared.runtime.send(payload)
-        except (Cut, RedisError) as problem:
-            try:
-                reply, _ = await calls.repeat(
-                    shared.runtime,
-                    payload,
-                    problem,
-                    attempts=shared.attempts,
-                    # Then it is lost, whatever becomes of the release.
-                    expires=hold.ends,
-                    # An earlier copy may have given back the last hold; behind any other one is left.
-                    if_done=None if count else _given_back,
-                    on_doubt=owner.rename,
-                )
-            except RedisError as error:
-                if hold.ends <= shared.clock():
-                    shared.holds.lose(hold, ENDED, given_back=not count)
-                if hold.state is LOST:
-                    raise self.loss_of(owner, hold) from error
-                raise
-            return reply
+            reply, _ = await calls.repeat(
+                shared.runtime,
+                payload,
+                problem,
+                attempts=shared.attempts,
+                # Then it is lost, whatever becomes of the release.
+                expires=hold.ends,
+                # An earlier copy may have given back the last hold; behind any other one is left.
+                if_done=_given_back if last else None,
+                on_doubt=owner.rename,
+            )
+        except RedisError as error:
+            if hold.ends <= shared.clock():
+                shared.holds.lose(hold, ENDED, given_back=last)
+            if hold.state is LOST:
+                raise self.loss_of(owner, hold) from error
+            raise
+        return reply
 
     async def _not_releasable(self, owner: Owner, hold: Hold) -> LockNotHeldError:
         """Why a hold can't be released: it was lost, or another call has given it back."""
