@@ -1,6 +1,6 @@
 # The fields of a hold: one is made for every acquire, so making it and reading it has to be cheap.
 
-cdef class Turn:
+cdef class OwnerCall:
     """What takes its turn among the calls of one owner."""
 
     cdef unsigned long thread
@@ -15,25 +15,25 @@ cdef class HoldFields(Timer):
     cdef public Py_ssize_t count
     cdef public object leases
     cdef public long long token
-    cdef public double ends
+    cdef public double valid_until
     cdef public object state
     cdef public str reason
     cdef public list listeners
-    cdef public object under
-    cdef public object by
+    cdef public object lost_below
+    cdef public object taken_by
 
-    def __cinit__(self, tuple key, lock, bytes owner, lease, double ends, under, state):
+    def __cinit__(self, tuple key, lock, bytes owner, lease, double valid_until, lost_below, state):
         self.key = key
         self.lock = lock
         self.owner = owner
         self.count = 1
         self.leases = lease
-        self.ends = ends
+        self.valid_until = valid_until
         self.state = state
         self.reason = ""
         self.token = 0
-        self.under = under
-        self.by = None
+        self.lost_below = lost_below
+        self.taken_by = None
 
     def change(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
@@ -42,7 +42,7 @@ cdef class HoldFields(Timer):
         self.state = new
         return True
 
-    def nest(self, Call call not None, double ends, held):
+    def nest(self, AcquireCall call not None, double valid_until, held):
         """Counts one more level, which is what `call` acquired; False: the hold isn't in the state `held` any more."""
         # Made first: the garbage collector may run other code while it makes a list.
         leases = self.leases if isinstance(self.leases, list) else [self.leases]
@@ -51,14 +51,14 @@ cdef class HoldFields(Timer):
         (<list> leases).append(call.lease)
         self.leases = leases
         self.count += 1
-        if ends > self.ends:
-            self.ends = ends
+        if valid_until > self.valid_until:
+            self.valid_until = valid_until
         if call.token > self.token:
             self.token = call.token
         call.hold = self
         return True
 
-    def drop(self, Level level not None, held, given_back):
+    def drop(self, HoldLevel level not None, held, given_back):
         """Gives back one level, once; returns how many are left.
 
         -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
@@ -79,7 +79,7 @@ cdef class HoldFields(Timer):
 
 
 @cython.final
-cdef class Level(Turn):
+cdef class HoldLevel(OwnerCall):
     """One level of a hold that is to be given back once, by whoever comes first.
 
     `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
@@ -93,7 +93,7 @@ cdef class Level(Turn):
         self.told = False
 
 
-cdef class Call(Turn):
+cdef class AcquireCall(OwnerCall):
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
 
     `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
@@ -113,7 +113,7 @@ cdef class Call(Turn):
         self.token = 0
 
 
-def enter(dict table not None, HoldFields hold not None, Call call not None):
+def enter(dict table not None, HoldFields hold not None, AcquireCall call not None):
     """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
     table[hold.key] = hold
     call.hold = hold
@@ -121,11 +121,11 @@ def enter(dict table not None, HoldFields hold not None, Call call not None):
 
 def replace(dict table not None, HoldFields hold not None):
     """Takes a hold out of the table, where a lost one below it stays; False: it isn't there."""
-    cdef HoldFields under = hold.under
+    cdef HoldFields lost_below = hold.lost_below
     if table.get(hold.key) is not hold:
         return False
-    if under is None or not under.count:
+    if lost_below is None or not lost_below.count:
         del table[hold.key]
     else:
-        table[hold.key] = under
+        table[hold.key] = lost_below
     return True

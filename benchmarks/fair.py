@@ -17,8 +17,8 @@ import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import BareSocket
 from benchmarks.measure import interleave, one_core
-from pyredisson.logic.fair_lock import FairLockLogic
-from pyredisson.scripts import as_eval
+from pyredisson._protocol.scripts import as_eval
+from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.testing import Server
 
 LENGTHS = (10, 1_000, 10_000)
@@ -72,9 +72,9 @@ class _Queue:
         logic = lock._logic
         assert isinstance(logic, FairLockLogic)
         self._logic = logic
-        self._flags = client._shared.runtime.scripts.flags
+        self._flags = client._session.runtime.scripts.flags
         waiters = str(uuid.uuid4()).encode()
-        self._alive = logic.tick_command(waiters, ())
+        self._alive = logic.heartbeat_command(waiters, ())
         self._owners = [b"%b:%d" % (waiters, number) for number in range(length + 1)]
         self._holder = 0
         for owner in self._owners:

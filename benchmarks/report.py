@@ -21,14 +21,14 @@ def table(rows: Sequence[Row]) -> str:
     """The rows, and which targets were missed."""
     lines = [HEADER, *map(_line, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-    shown.insert(1, "  ".join("-" * width for width in widths))
+    readable = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    readable.insert(1, "  ".join("-" * width for width in widths))
     judged = [row for row in rows if row.target is not None]
     missed = [row.name for row in judged if not row.met]
     verdict = f"{len(judged) - len(missed)} of {len(judged)} targets met"
     return "\n".join(
         [
-            *shown,
+            *readable,
             "",
             "* everything pinned to one core; ratio: ours to the first one beside it",
             f"{verdict}; missed: {', '.join(missed)}" if missed else verdict,

@@ -11,7 +11,7 @@
 -- ARGV[3]  holds that the owner has left (0: the lock is free); absolute, so a second run changes nothing
 -- ARGV[4]  how long a place in the queue lasts by Redisson's rules, ms
 -- returns  1: the lock is free now; 2: the same, and dead waiters are still to be dropped before the next one can be
---          told, by fair_tick; 0: still held; nil: the owner holds nothing
+--          told, by fair_heartbeat; 0: still held; nil: the owner holds nothing
 --
 -- redis-cli --eval fair_release.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me:1 0 300000
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then

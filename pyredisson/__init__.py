@@ -12,11 +12,20 @@ except ModuleNotFoundError as error:
     ) from error
 
 from pyredisson import asyncio
-from pyredisson.at_signals import release_on_signals
+from pyredisson._api.sync.client import Client, connect
+from pyredisson._api.sync.count_down_latch import CountDownLatch
+from pyredisson._api.sync.fair_lock import FairLock, NonReentrantFairLock
+from pyredisson._api.sync.fenced_lock import FencedLock
+from pyredisson._api.sync.multi_lock import MultiLock, RedLock
+from pyredisson._api.sync.non_reentrant_lock import NonReentrantLock
+from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
+from pyredisson._api.sync.read_write_lock import ReadLock, ReadWriteLock, WriteLock
+from pyredisson._api.sync.rlock import Lock, Lockable
+from pyredisson._api.sync.semaphore import Semaphore
+from pyredisson._api.sync.spin_lock import SpinLock
+from pyredisson._client.signals import release_on_signals
+from pyredisson._settings.config import Config
 from pyredisson.backoff import ConstantBackoff, ExponentialBackoff
-from pyredisson.client import Client, connect
-from pyredisson.config import Config
-from pyredisson.count_down_latch import CountDownLatch
 from pyredisson.errors import (
     ClosedError,
     ConfigError,
@@ -31,17 +40,8 @@ from pyredisson.errors import (
     RedissonError,
     StaleTokenError,
 )
-from pyredisson.fair_lock import FairLock, NonReentrantFairLock
-from pyredisson.fenced_lock import FencedLock
 from pyredisson.holder import Holder
-from pyredisson.lock import Lock, Lockable
-from pyredisson.multi_lock import MultiLock, RedLock
-from pyredisson.non_reentrant_lock import NonReentrantLock
 from pyredisson.owners import ExplicitOwner, new_owner
-from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
-from pyredisson.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson.semaphore import Semaphore
-from pyredisson.spin_lock import SpinLock
 from pyredisson.version import VERSION as _VERSION
 
 __version__ = _VERSION

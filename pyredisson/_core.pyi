@@ -102,12 +102,12 @@ class HoldFields(Timer):
     count: int
     leases: int | list[int | None] | None
     token: int
-    ends: float
+    valid_until: float
     state: Any
     reason: str
     listeners: list[Any] | None
-    under: Any
-    by: Any
+    lost_below: Any
+    taken_by: Any
 
     def __init__(
         self,
@@ -115,28 +115,28 @@ class HoldFields(Timer):
         lock: object,
         owner: bytes,
         lease: int | None,
-        ends: float,
-        under: object,
+        valid_until: float,
+        lost_below: object,
         state: object,
     ) -> None: ...
     def change(self, old: object, new: object) -> bool:
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
 
-    def nest(self, call: Call, ends: float, held: object) -> bool:
+    def nest(self, call: AcquireCall, valid_until: float, held: object) -> bool:
         """Counts one more level, which is what `call` acquired; False: the hold isn't in the state `held` any more."""
 
-    def drop(self, level: Level, held: object, given_back: object) -> int:
+    def drop(self, level: HoldLevel, held: object, given_back: object) -> int:
         """Gives back one level, once; returns how many are left.
 
         -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
         becomes `given_back`.
         """
 
-class Turn:
+class OwnerCall:
     """What takes its turn among the calls of one owner."""
 
 @final
-class Level(Turn):
+class HoldLevel(OwnerCall):
     """One level of a hold that is to be given back once, by whoever comes first.
 
     `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
@@ -147,7 +147,7 @@ class Level(Turn):
 
     def __init__(self) -> None: ...
 
-class Call(Turn):
+class AcquireCall(OwnerCall):
     """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
 
     `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
@@ -161,30 +161,30 @@ class Call(Turn):
 
     def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
 
-def enter(table: dict[Any, Any], hold: HoldFields, call: Call) -> None:
+def enter(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
     """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
 
 def replace(table: dict[Any, Any], hold: HoldFields) -> bool:
     """Takes a hold out of the table, where a lost one below it stays; False: it isn't there."""
 
 @final
-class Turns:
+class CallQueues:
     """First come, first served, for each lock. A call waits in it with a signal, which is set when its turn comes.
 
     Each method is done before Python looks for a signal or switches threads: no interrupt strikes halfway.
     """
 
     def __init__(self) -> None: ...
-    def enter(self, key: Hashable, call: Turn) -> bool:
+    def enter(self, key: Hashable, call: OwnerCall) -> bool:
         """Whether it is this call's turn; it is at once when no other call has it."""
 
-    def held_here(self, key: Hashable) -> bool:
+    def is_on_this_thread(self, key: Hashable) -> bool:
         """Whether the call whose turn it is was last seen on the calling thread."""
 
-    def wait(self, key: Hashable, call: Turn, signal: Any) -> bool:
+    def wait(self, key: Hashable, call: OwnerCall, signal: Any) -> bool:
         """Has the signal set when it is this call's turn. True: it is already."""
 
-    def leave(self, key: Hashable, call: Turn) -> None:
+    def leave(self, key: Hashable, call: OwnerCall) -> None:
         """The call is over, or given up, whether it had its turn or not: the next one has it. Idempotent."""
 
 class Run(Generic[_T]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pyredisson.durations import Duration, seconds
+from pyredisson._settings.durations import Duration, seconds
 
 Jitter = Literal["equal", "full"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redis.exceptions import RedisError
+
 from pyredisson.holder import Holder
 
 
@@ -86,3 +88,7 @@ __all__ = [
     "RedissonError",
     "StaleTokenError",
 ]
+
+
+class UnsupportedServerError(ConfigError, RedisError):
+    """The server is too old, or not a single one; trying again doesn't help."""

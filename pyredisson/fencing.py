@@ -10,10 +10,10 @@ from collections.abc import Awaitable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from pyredisson._api.arguments import Name, key_of
 from pyredisson._core import prefixed
+from pyredisson._protocol.scripts import script
 from pyredisson.errors import StaleTokenError
-from pyredisson.faces import Name, key_of
-from pyredisson.scripts import script
 
 if TYPE_CHECKING:
     import redis.asyncio

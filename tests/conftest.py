@@ -25,7 +25,7 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.scripts import NAMES, script
+from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.testing import Proxy, Server, ServerError
 
 BEGUN = pytest.StashKey[float]()

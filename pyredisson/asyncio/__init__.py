@@ -1,16 +1,16 @@
 """The asyncio world: the same names as `pyredisson`, awaited."""
 
-from pyredisson.asyncio.client import Client, connect
-from pyredisson.asyncio.count_down_latch import CountDownLatch
-from pyredisson.asyncio.fair_lock import FairLock, NonReentrantFairLock
-from pyredisson.asyncio.fenced_lock import FencedLock
-from pyredisson.asyncio.lock import Lock, Lockable
-from pyredisson.asyncio.multi_lock import MultiLock, RedLock
-from pyredisson.asyncio.non_reentrant_lock import NonReentrantLock
-from pyredisson.asyncio.permit_expirable_semaphore import PermitExpirableSemaphore
-from pyredisson.asyncio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson.asyncio.semaphore import Semaphore
-from pyredisson.asyncio.spin_lock import SpinLock
+from pyredisson._api.aio.client import Client, connect
+from pyredisson._api.aio.count_down_latch import CountDownLatch
+from pyredisson._api.aio.fair_lock import FairLock, NonReentrantFairLock
+from pyredisson._api.aio.fenced_lock import FencedLock
+from pyredisson._api.aio.multi_lock import MultiLock, RedLock
+from pyredisson._api.aio.non_reentrant_lock import NonReentrantLock
+from pyredisson._api.aio.permit_expirable_semaphore import PermitExpirableSemaphore
+from pyredisson._api.aio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
+from pyredisson._api.aio.rlock import Lock, Lockable
+from pyredisson._api.aio.semaphore import Semaphore
+from pyredisson._api.aio.spin_lock import SpinLock
 
 __all__ = [
     "Client",

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from pyredisson._core import HoldFields, Turns
-from pyredisson.scripts import ScriptSet
-
-logger = logging.getLogger("pyredisson")
-
-
-class Trace:
-    """Whether the logger takes DEBUG, as it was at the last look: to ask the logger itself for each call would cost one
-    or two hundredths of an uncontended lock and unlock."""
-
-    __slots__ = ("on",)
-
-    def __init__(self) -> None:
-        self.on = False
-
-    def look(self) -> None:
-        """Asks the logger. To be called now and then: many times a second at most, once in a few calls at least."""
-        self.on = logger.isEnabledFor(logging.DEBUG)
-
-
-trace = Trace()
-"""One for the process, as the logger is."""
+from pyredisson._core import CallQueues, HoldFields
+from pyredisson._diagnostics import logger, readable
+from pyredisson._protocol.scripts import ScriptSet
 
 MOST_LOST = 10_000
 """Lost holds that nobody gave back are remembered up to this number, for the error that `unlock` raises."""
@@ -54,17 +34,17 @@ class State(Enum):
 HELD, GIVEN_BACK, LOST = State.HELD, State.GIVEN_BACK, State.LOST
 
 
-class Overlap:
+class OwnerCalls:
     """What calls of one owner that are under way at the same time must know of each other."""
 
-    __slots__ = ("ended", "settled", "standing", "turns")
+    __slots__ = ("background_releases", "ended", "in_flight", "queued_names")
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.in_flight = CallQueues()
         """Which call's command is on its way, for each lock, and which call is next."""
-        self.standing: set[bytes] = set()
+        self.queued_names: set[bytes] = set()
         """The names under which it stands in line for fair locks."""
-        self.settled = 0
+        self.background_releases = 0
         """How often what the owner had, or may have got, was given back in the background."""
         self.ended = False
         """Whether the thread or task that is the owner has ended."""
@@ -93,7 +73,7 @@ class Owner:
     arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
     """
 
-    __slots__ = ("__weakref__", "_prefix", "_renames", "doubts", "id", "name", "overlap")
+    __slots__ = ("__weakref__", "_prefix", "_renames", "calls", "epoch", "id", "name")
 
     def __init__(self, client_id: str, owner_id: int, renames: Renames | None = None) -> None:
         """`renames` is for explicit owners, which are forgotten and made again."""
@@ -104,21 +84,21 @@ class Owner:
     def begin(self, client_id: str) -> None:
         """As an owner of that client that has done nothing yet; also after `fork`, where the client is a new one."""
         self._prefix = f"{client_id}:{self.id}"
-        self.doubts = 0
+        self.epoch = 0
         """How often it was renamed."""
         self.name = self._prefix.encode()
         if self._renames is not None and self._renames.begun:
             # An owner of the same id may have been renamed, and forgotten: its names must not be used again.
             self.name = self._renames.next(self._prefix)
-        self.overlap = Overlap()
+        self.calls = OwnerCalls()
 
-    def rename(self) -> None:
+    def new_epoch(self) -> None:
         """From now on this owner takes locks under a new name; holds that it has keep theirs."""
-        self.doubts += 1
+        self.epoch += 1
         if self._renames is not None:
             self.name = self._renames.next(self._prefix)
         else:
-            self.name = f"{self._prefix}:{self.doubts}".encode()
+            self.name = f"{self._prefix}:{self.epoch}".encode()
 
     def follow(self) -> None:
         """Has this call go on under the owner's present name."""
@@ -131,7 +111,7 @@ class Owner:
     def apart(self) -> Owner:
         """The same owner under names that no other call has, so that the server tells this call from others."""
         other = copy(self)
-        other.doubts = 0
+        other.epoch = 0
         other._renames = None
         other._prefix = f"{self._prefix}.{next(_calls)}"
         other.name = other._prefix.encode()
@@ -159,16 +139,16 @@ class Hold(HoldFields):
     """The owner's name on the server, as it was when the lock was taken."""
     leases: int | list[int | None] | None
     """The lease of each nested hold in ms, innermost last (None: renewed); bare while there is one."""
-    ends: float
+    valid_until: float
     """The clock's reading from which on this hold can't be proven any more; once lost, since when."""
     state: State
     listeners: list[Listener] | None
     """Called when the hold is lost or given back."""
     token: int
     """The fencing token of the latest acquire; 0 for a lock that has none."""
-    under: Hold | None
+    lost_below: Hold | None
     """A lost hold of the same owner that has not been given back yet."""
-    by: Owner | None
+    taken_by: Owner | None
     """Who took it, where the watchdog is to tell of an owner that has ended."""
 
     @property
@@ -177,9 +157,9 @@ class Hold(HoldFields):
         return None in self.leases if isinstance(self.leases, list) else self.leases is None
 
     @property
-    def visited(self) -> bool:
+    def needs_renewal(self) -> bool:
         """Whether the watchdog goes to the server for it before its lease ends."""
-        return self.lock.kept or self.renewed
+        return self.lock.renew_fixed_leases or self.renewed
 
     def end(self, state: State) -> None:
         """Becomes given back or lost, and tells those who listen."""
@@ -242,7 +222,7 @@ class Held(Protocol):
     renewal: Renewal
     """Holds of locks with the same one are renewed in the same calls."""
 
-    kept: bool
+    renew_fixed_leases: bool
     """Whether also a fixed lease has something on the server that must be kept up."""
 
     def abandon_command(self, hold: Hold) -> bytes:
@@ -272,11 +252,11 @@ class Holds:
 
     def proven(self, hold: Hold) -> bool:
         """Whether the hold is still ours; it is lost here and now if its lease has ended."""
-        if hold.state is HELD and hold.ends <= self._clock():
-            self.lose(hold, ENDED)
+        if hold.state is HELD and hold.valid_until <= self._clock():
+            self.declare_lost(hold, ENDED)
         return hold.state is HELD
 
-    def lose(self, hold: Hold, reason: str, *, given_back: bool = False) -> None:
+    def declare_lost(self, hold: Hold, reason: str, *, given_back: bool = False) -> None:
         """Marks a hold as lost, once; it stays in the table until its owner gives it back.
 
         `given_back` by its owner, who learns only from the reply that there was nothing left to give back.
@@ -284,22 +264,22 @@ class Holds:
         if not hold.change(GIVEN_BACK if given_back else HELD, LOST):
             return
         hold.reason = reason
-        hold.ends = min(hold.ends, self._clock())
+        hold.valid_until = min(hold.valid_until, self._clock())
         # Before anyone is woken who might end the program: the callbacks are on their way.
         _guarded(self._on_lost, hold)
         hold.end(LOST)
         self._remembered.add(hold.key)
         # Last: a user's logging filter may raise.
-        logger.warning("lock %r was lost by owner %s: %s", shown(hold.lock.key), shown(hold.owner), reason)
+        logger.warning("lock %r was lost by owner %s: %s", readable(hold.lock.key), readable(hold.owner), reason)
 
     def _is_remembered(self, key: HoldKey) -> bool:
         hold = self.table.get(key)
-        return hold is not None and (hold.state is LOST or hold.under is not None)
+        return hold is not None and (hold.state is LOST or hold.lost_below is not None)
 
     def _forget(self, key: HoldKey) -> None:
         hold = self.table.get(key)
         if hold is not None:
-            hold.under = None
+            hold.lost_below = None
             if hold.state is LOST:
                 self.table.pop(key, None)
 
@@ -338,22 +318,17 @@ class Remembered(Generic[Key]):
 def _guarded(listener: Listener, hold: Hold) -> None:
     try:
         listener(hold)
-    except Exception:
+    except Exception:  # noqa: BLE001
         # An event loop that was just closed, a thread that can't start: the next listener must be told all the same.
         logger.exception("telling of the end of a hold failed")
 
 
-def buried(hold: Hold) -> Hold | None:
+def merge_lost(hold: Hold) -> Hold | None:
     """What to keep below a fresh hold, of what is in its place: the lost ones of the same owner, as one."""
-    under: Hold | None = hold.under
+    lost_below: Hold | None = hold.lost_below
     if hold.state is not LOST or not hold.count:
-        return under
-    if under is not None:
-        hold.count += under.count
-        hold.under = None
+        return lost_below
+    if lost_below is not None:
+        hold.count += lost_below.count
+        hold.lost_below = None
     return hold
-
-
-def shown(name: bytes) -> str:
-    """A name for a message."""
-    return name.decode("utf-8", "backslashreplace")

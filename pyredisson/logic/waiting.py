@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from pyredisson.fresh_error import fresh
-from pyredisson.logic.holds import logger, shown, trace
-from pyredisson.logic.hub import Channel
-from pyredisson.logic.shared import Shared
-from pyredisson.runtime import Signal
+from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._protocol.error_copies import copy_error
+from pyredisson.logic.channels import Channel
+from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.session import Session
 
 UNHEARD_WAIT = 1.0
 """Seconds between two looks while the subscription isn't confirmed: releases would go unnoticed."""
@@ -18,7 +18,7 @@ Attempt = Callable[[], Awaitable[float | None]]
 
 
 async def until(
-    shared: Shared,
+    session: Session,
     channel: bytes,
     attempt: Attempt,
     busy: float,
@@ -26,52 +26,52 @@ async def until(
     *,
     kind: type[Channel] = Channel,
     need: int = 1,
-    signal: Signal | None = None,
+    signal: Wakeup | None = None,
 ) -> bool:
     """Waits for a successful attempt until `deadline` (None: as long as it takes). False: not had in time.
 
     The caller has tried once, and was told to wait `busy` seconds at most. Giving up never awaits; what an
     attempt got that was interrupted is for the attempt, or the caller, to give back. `signal` is the waiter at the
-    hub, for a caller that must know it.
+    channels, for a caller that must know it.
     """
-    freed = shared.runtime.signal() if signal is None else signal
+    wakeup = session.runtime.wakeup() if signal is None else signal
     try:
-        return await _until(shared, channel, attempt, busy, deadline, freed, kind, need)
+        return await _until(session, channel, attempt, busy, deadline, wakeup, kind, need)
     except BaseException:
         # Interrupted on the way out, perhaps before it left the channel.
-        shared.hub.leave(channel, freed)
+        session.channels.leave(channel, wakeup)
         raise
 
 
 async def _until(
-    shared: Shared,
+    session: Session,
     name: bytes,
     attempt: Attempt,
     busy: float,
     deadline: float | None,
-    freed: Signal,
+    wakeup: Wakeup,
     kind: type[Channel],
     need: int,
 ) -> bool:
-    runtime = shared.runtime
+    runtime = session.runtime
     try:
-        channel = shared.hub.join(name, freed, kind, need)
+        channel = session.channels.join(name, wakeup, kind, need)
         while True:
             if channel.error is not None:
-                raise fresh(channel.error)
+                raise copy_error(channel.error)
             rest = busy if channel.confirmed else min(busy, UNHEARD_WAIT)
             if deadline is not None:
-                left = deadline - shared.clock()
+                left = deadline - session.clock()
                 if left <= 0:
                     return False
                 rest = min(rest, left)
-            trace.look()
-            if trace.on:
-                logger.debug("waiting on channel %r for %.3f s at most", shown(name), rest)
-            await runtime.wait(freed, rest)
-            if trace.on:
-                logger.debug("%s on channel %r", "woken" if freed.is_set() else "nothing heard", shown(name))
-            freed.clear()
+            debug.look()
+            if debug.on:
+                logger.debug("waiting on channel %r for %.3f s at most", readable(name), rest)
+            await runtime.wait(wakeup, rest)
+            if debug.on:
+                logger.debug("%s on channel %r", "woken" if wakeup.is_set() else "nothing heard", readable(name))
+            wakeup.clear()
             # Every wake-up is followed by a try: only a script's reply gives anything.
             again = await attempt()
             if again is None:
@@ -79,7 +79,7 @@ async def _until(
             busy = again
     except BaseException:
         # Woken, but it never came to a try that counts: leaving passes the wake-up on.
-        freed.set()
+        wakeup.set()
         raise
     finally:
-        shared.hub.leave(name, freed)
+        session.channels.leave(name, wakeup)

@@ -16,11 +16,14 @@ from typing import Any, cast
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Timer, Wheel
+from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._protocol.error_codes import may_pass, passes
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
-from pyredisson.logic import calls
-from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal, logger, shown, trace
-from pyredisson.runtime import Cut, Reply, Runtime, Signal
-from pyredisson.scripts import as_eval
+from pyredisson.logic import retry
+from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal
+from pyredisson.logic.ports import Runtime, Wakeup
 
 BATCH = 100
 """Locks a script call, as Redisson's `lockWatchdogBatchSize`: more would keep the server from others."""
@@ -79,9 +82,9 @@ class Watchdog:
         self.forget = self._wheel.discard
         """Takes a hold out that is over."""
         self._looks_at = math.inf
-        self._earlier = runtime.signal()
+        self._earlier = runtime.wakeup()
         self._due: deque[Hold] = deque()
-        self._work = runtime.signal()
+        self._work = runtime.wakeup()
         self._repairs: deque[tuple[bytes, float]] = deque()
         self._repair_for = max(REPAIR_FOR, self._lease)
         self._notices: deque[tuple[bytes, float]] = deque()
@@ -102,21 +105,21 @@ class Watchdog:
 
     def watch(self, hold: Hold, now: float) -> None:
         """Keeps an eye on a hold: renews it, or tells when its lease ends. `now` is when the acquire was sent."""
-        if hold.leases is None or hold.visited:
+        if hold.leases is None or hold.needs_renewal:
             if not self._grain_begins <= now < self._grain_ends:
                 self._next_grain(now)
             due = self._renewal_due
             if hold.leases is not None:
                 # A fixed lease may end before the first visit.
-                due = min(due, int(hold.ends * 1000) + 1)
+                due = min(due, int(hold.valid_until * 1000) + 1)
         else:
-            due = int(hold.ends * 1000) + 1
+            due = int(hold.valid_until * 1000) + 1
         self._wheel.add(hold, due)
         if due < self._looks_at:
             self._look_earlier()
 
     def _next_grain(self, now: float) -> None:
-        trace.look()
+        debug.look()
         grain = int(now * 1000) // self._grain
         self._renewal_due = grain * self._grain + self._round
         self._grain_begins = grain * self._grain / 1000
@@ -124,7 +127,7 @@ class Watchdog:
 
     def watch_nested(self, hold: Hold, now: float) -> None:
         """The same after a nested acquire: a renewal may come earlier by it, but never later."""
-        if not hold.visited or hold.due < 0 or int(now * 1000) + self._round < hold.due:
+        if not hold.needs_renewal or hold.due < 0 or int(now * 1000) + self._round < hold.due:
             self.watch(hold, now)
 
     def remind(self, alarm: Alarm, when: float) -> None:
@@ -199,8 +202,8 @@ class Watchdog:
     def _look(self, hold: Hold) -> None:
         if hold.state is not HELD or not self._holds.proven(hold):
             return
-        self._wheel.add(hold, int(hold.ends * 1000) + 1)
-        if hold.visited:
+        self._wheel.add(hold, int(hold.valid_until * 1000) + 1)
+        if hold.needs_renewal:
             self._due.append(hold)
             self._work.set()
 
@@ -234,7 +237,7 @@ class Watchdog:
         due: dict[Renewal, list[Hold]] = {}
         while self._due:
             hold = self._due.popleft()
-            if hold.state is HELD and hold.visited and not self._is_abandoned(hold):
+            if hold.state is HELD and hold.needs_renewal and not self._is_abandoned(hold):
                 due.setdefault(hold.lock.renewal, []).append(hold)
         if not due:
             return False
@@ -251,7 +254,7 @@ class Watchdog:
                     self._not_renewed(len(batch), error)
                     failed.extend(batch)
                 applied += 1
-        except Cut as problem:
+        except NoReply as problem:
             self._not_renewed(sum(map(len, batches)), problem.error)
         except RedisError as error:
             self._not_renewed(sum(map(len, batches)), error)
@@ -268,14 +271,14 @@ class Watchdog:
 
     def _is_abandoned(self, hold: Hold) -> bool:
         """Whether the hold was released because its owner has ended; if only that is so, it is logged once."""
-        owner = hold.by
-        if owner is None or not owner.overlap.ended or not hold.renewed or hold in self._reported:
+        owner = hold.taken_by
+        if owner is None or not owner.calls.ended or not hold.renewed or hold in self._reported:
             return False
         if self._release_ended:
             # What is released in the background must not meet a later hold.
-            owner.rename()
+            owner.new_epoch()
             self._wheel.discard(hold)
-            self._holds.lose(hold, "the thread or task that took it has ended")
+            self._holds.declare_lost(hold, "the thread or task that took it has ended")
             self.repair(hold.lock.abandon_command(hold))
             return True
         self._reported = {other: None for other in self._reported if other.state is HELD}
@@ -283,15 +286,15 @@ class Watchdog:
         logger.warning(
             "lock %r is renewed although the thread or task that took it, owner %s, has ended: until another thread"
             " leaves its block, it is removed by force, or its client is closed (release_when_owner_ends releases it)",
-            shown(hold.lock.key),
-            shown(hold.owner),
+            readable(hold.lock.key),
+            readable(hold.owner),
         )
         return False
 
     def _not_renewed(self, count: int, error: RedisError) -> None:
         """Logs a failed attempt: as a warning when it is the first in a row and not part of a server's outage."""
         self._failures += 1
-        outage = calls.may_pass(error)
+        outage = may_pass(error)
         level = logging.WARNING if self._failures == 1 and not outage else logging.DEBUG
         logger.log(level, "renewing %d locks failed and is tried again: %s", count, error)
         # One connection may be closed at any time.
@@ -300,7 +303,7 @@ class Watchdog:
 
     async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):
-            reply, _ = await calls.repeat(self._runtime, self._command(batch), reply, attempts=0)
+            reply, _ = await retry.repeat(self._runtime, self._command(batch), reply, attempts=0)
         ends = sent_at + self._lease
         due = int(sent_at * 1000) // self._grain * self._grain + self._round
         for hold, renewed in zip(batch, reply, strict=True):
@@ -309,11 +312,11 @@ class Watchdog:
                 continue
             if renewed != 1:
                 self._wheel.discard(hold)
-                self._holds.lose(hold, GONE)
+                self._holds.declare_lost(hold, GONE)
             else:
                 if hold.renewed:
-                    hold.ends = max(hold.ends, ends)
-                self._wheel.add(hold, min(due, int(hold.ends * 1000) + 1))
+                    hold.valid_until = max(hold.valid_until, ends)
+                self._wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
         if due < self._looks_at:
             self._look_earlier()
 
@@ -332,7 +335,7 @@ class Watchdog:
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
             if failed:
                 logger.info("%d releases were refused and are tried again", len(failed))
-        except (Cut, RedisError) as error:
+        except (NoReply, RedisError) as error:
             logger.info("%d releases failed and are tried again: %s", len(pending), error)
         finally:
             # Else whoever closed the client has seen to them.
@@ -356,9 +359,9 @@ class Watchdog:
             again = [
                 notice
                 for notice, reply in zip(pending, replies, strict=True)
-                if isinstance(reply, RedisError) and calls.passes(reply)
+                if isinstance(reply, RedisError) and passes(reply)
             ]
-        except (Cut, RedisError) as problem:
+        except (NoReply, RedisError) as problem:
             logger.debug("telling waiters of %d lost locks failed and is tried again: %s", len(pending), problem)
         finally:
             now = self._runtime.clock()
@@ -401,7 +404,7 @@ class Watchdog:
         return int(self._runtime.clock() * 1000)
 
 
-async def _repeat(reference: weakref.ref[Watchdog], loop: str, runtime: Runtime, signal: Signal, step: str) -> None:
+async def _repeat(reference: weakref.ref[Watchdog], loop: str, runtime: Runtime, signal: Wakeup, step: str) -> None:
     """One of the watchdog's loops. While it waits it refers only weakly to the watchdog, and so to the client."""
     watchdog = reference()
     if watchdog is None or not watchdog._is_first(loop):

@@ -116,17 +116,17 @@ class Proxy:
     def refuse(self, refusing: bool) -> None:
         """Accept new connections and close them at once, or serve them again."""
         self._refusing = refusing
-        self._settle()
+        self._release_in_background()
 
     def stall(self) -> None:
         """Let nothing through, both ways, on old connections and new; all of it is kept for `resume`."""
         self._conditions.stalled = True
-        self._settle()
+        self._release_in_background()
 
     def resume(self) -> None:
         """Send on what `stall` kept, and let everything flow again."""
         self._conditions.stalled = False
-        self._settle()
+        self._release_in_background()
 
     def blackhole(self) -> None:
         """Throw away everything that the connections of this moment carry, both ways, their closing too."""
@@ -135,7 +135,7 @@ class Proxy:
     def latency(self, seconds: float) -> None:
         """Delay everything that arrives from now on by `seconds`, each way."""
         self._conditions.latency = seconds
-        self._settle()
+        self._release_in_background()
 
     def start(self) -> Self:
         """Listen on a free port."""
@@ -185,7 +185,7 @@ class Proxy:
     def _on_all(self, action: Callable[[Relay], object]) -> None:
         self._call(lambda: [action(relay) for relay in self._relays])
 
-    def _settle(self) -> None:
+    def _release_in_background(self) -> None:
         """Return when the loop has begun a new round, and so sees what the caller has just changed."""
         self._call(lambda: None)
 

@@ -22,8 +22,8 @@ import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyredisson.config import Config
-from pyredisson.durations import lease_ms, seconds
+from pyredisson._settings.config import Config
+from pyredisson._settings.durations import lease_ms, seconds
 from pyredisson.errors import ConfigError
 from pyredisson.testing import Server
 
@@ -618,7 +618,7 @@ class TestYaml:
             Config.from_yaml(tmp_path / "none.yaml")
 
     def test_pyredisson_does_not_import_yaml(self) -> None:
-        code = "import sys, pyredisson.config; sys.exit('yaml' in sys.modules)"
+        code = "import sys, pyredisson._settings.config; sys.exit('yaml' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
 
 

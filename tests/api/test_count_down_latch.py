@@ -14,8 +14,8 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.logic import count_down_latch as logic
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
+from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy, Server
 
 from .worlds import LOSSES, NOWHERE, Behind, Lose, World
@@ -276,7 +276,7 @@ class TestWaiting:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
 
 def gets(behind: Behind) -> int:

@@ -13,7 +13,7 @@ from redis import Redis
 
 import pyredisson
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
-from pyredisson.logic import fair_lock
+from pyredisson.logic.locks import fair_lock
 from tests.properties.fair_worlds import AGE
 
 from .worlds import PATIENCE, Behind, Other, World

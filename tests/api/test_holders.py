@@ -143,9 +143,9 @@ async def test_what_is_shown_names_the_lock(world: World, kind: str) -> None:
         assert "'orders'" in repr(lost)
         assert repr(lost).endswith(": held>")
     assert repr(lost).endswith(": given back>")
-    shown = repr(lock.hold(wait_time=1.5, lease_time=10))
-    assert "'orders'" in shown
-    assert shown.endswith(": waits 1.5 s, lease 10 s>")
+    readable = repr(lock.hold(wait_time=1.5, lease_time=10))
+    assert "'orders'" in readable
+    assert readable.endswith(": waits 1.5 s, lease 10 s>")
     assert repr(lock.hold()).endswith(": waits without end, renewed>")
 
 

@@ -487,7 +487,7 @@ class TestCallback:
             lock = client.get_lock(f"orders:{number}")
             lock.on_lost(callback)
             lock.remove_on_lost(callback)
-        assert len(client._shared._callbacks) == 0
+        assert len(client._session._callbacks) == 0
 
 
 class TestManyLosses:
@@ -538,7 +538,7 @@ class TestManyLosses:
         for lock in locks:
             await lock.lock(60)
             await lock.force_unlock()
-        assert len(client._shared.holds.table) <= 20
+        assert len(client._session.holds.table) <= 20
         for lock in locks[-18:]:
             with pytest.raises(LockLostError):
                 await lock.unlock()

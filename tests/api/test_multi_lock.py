@@ -13,7 +13,7 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
-from pyredisson.logic import multi_lock
+from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 
 from .worlds import PATIENCE, World
@@ -483,8 +483,8 @@ class TestMembers:
     async def test_how_it_shows(self, world: World) -> None:
         client = world.connect()
         module = "pyredisson" if world.name == "threads" else "pyredisson.asyncio"
-        shown = repr(client.get_multi_lock(client.get_lock("b"), client.get_lock("a")))
-        assert shown == f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
+        readable = repr(client.get_multi_lock(client.get_lock("b"), client.get_lock("a")))
+        assert readable == f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
 
 
 async def test_both_sides_of_one_lock_in_whatever_order(world: World, server: Server) -> None:

@@ -97,17 +97,17 @@ async def test_a_question_makes_no_owner(world: World) -> None:
         await lock.is_held_by(2 + number)
     gc.collect()
     assert sys.getallocatedblocks() - before < MANY / 10
-    assert len(client._shared._explicit) == 1
+    assert len(client._session._explicit) == 1
 
 
 async def test_owners_are_forgotten_with_their_handles(world: World) -> None:
     client = world.connect(NOWHERE)
     handles = [client.get_lock("orders", owner=number) for number in range(1000)]
-    assert len(client._shared._explicit) == 1000
+    assert len(client._session._explicit) == 1000
     del handles
     for number in range(MANY):
         client.get_lock("orders", owner=f"request {number}")
-    assert len(client._shared._explicit) == 0
+    assert len(client._session._explicit) == 0
 
 
 async def test_a_hold_outlives_its_handle(world: World, behind: Behind) -> None:
@@ -120,7 +120,7 @@ async def test_a_hold_outlives_its_handle(world: World, behind: Behind) -> None:
     await client.get_lock("orders", owner="alice").unlock()
     assert not behind.holds("orders")
     gc.collect()
-    assert not client._shared._explicit
+    assert not client._session._explicit
 
 
 @pytest.mark.parametrize("owner", [7, "alice"])
@@ -136,9 +136,9 @@ async def test_a_name_in_doubt_is_not_used_again(world: World, proxy: Proxy, beh
         await client.get_lock("stock", owner=owner).unlock()
         await client.get_lock("orders", owner=owner).unlock()
         gc.collect()  # the error that told of the doubt refers to the call
-        assert not client._shared._explicit
+        assert not client._session._explicit
     assert len(names) == 3
-    assert client._shared.id + ":7" not in names
+    assert client._session.id + ":7" not in names
 
 
 def make_owners(client: pyredisson.Client, made: list[Any], begin: threading.Barrier) -> None:

@@ -13,8 +13,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 import pyredisson
-from pyredisson.logic import permit_acquire, watchdog
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
+from pyredisson.logic import watchdog
+from pyredisson.logic.permits import expirable_acquire
 from pyredisson.testing import Proxy, Server
 
 from .worlds import NOWHERE, Behind, World
@@ -488,7 +489,7 @@ class TestWaiting:
         assert len(await large.result()) == 3
 
     async def test_a_message_that_was_lost(self, world: World, behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(permit_acquire, "LOOK_AGAIN", 0.1)
+        monkeypatch.setattr(expirable_acquire, "LOOK_AGAIN", 0.1)
         semaphore = world.connect().get_permit_expirable_semaphore("stock")
         other = world.spawn(semaphore.acquire)
         await world.until(lambda: listeners(behind) == 1)

@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
-from pyredisson.logic import red_lock
+from pyredisson.logic.groups import red_lock
 from pyredisson.logic.holds import LOST
 from pyredisson.testing import Proxy, Server
 
@@ -216,7 +216,7 @@ class TestServersThatFail:
         proxies[0].resume()
         proxies[1].resume()
         await gone(world, redises)
-        await world.until(lambda: not any(member.shared.asked for member in members(red)))
+        await world.until(lambda: not any(member.session.asked for member in members(red)))
         assert await red.try_lock()
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         await red.unlock()
@@ -291,11 +291,11 @@ class TestValidity:
         red = make(world, servers)
         await red.lock(100)
         logic = members(red)
-        clock = logic[0].shared.clock
-        ends = [next(iter(member.shared.holds.table.values())).ends for member in logic]
+        clock = logic[0].session.clock
+        ends = [next(iter(member.session.holds.table.values())).valid_until for member in logic]
         assert all(99 < end - clock() <= 100 for end in ends)
         group = red._target._logic if hasattr(red, "_target") else red._logic
-        hold = next(iter(logic[0].shared.holds.table.values()))
+        hold = next(iter(logic[0].session.holds.table.values()))
         assert group.drift(hold) == pytest.approx(1.002)
         await red.unlock()
 
@@ -306,7 +306,7 @@ class TestLost:
         await red.lock()
         redises[0].delete("a")
         # Until that one is known to be lost.
-        holds = [hold for member in members(red) for hold in member.shared.holds.table.values()]
+        holds = [hold for member in members(red) for hold in member.session.holds.table.values()]
         await world.until(lambda: [hold.state for hold in holds].count(LOST) == 1)
         assert not red.lost.is_set()
         assert await red.is_held()

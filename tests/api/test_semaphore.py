@@ -14,8 +14,8 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.logic import semaphore as logic
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
+from pyredisson.logic.permits import semaphore as logic
 from pyredisson.testing import Proxy, Server
 
 from .worlds import LOSSES, NOWHERE, Behind, Lose, World
@@ -393,16 +393,16 @@ class TestWaiting:
         other = world.spawn(client.get_semaphore("stock").acquire)
         await world.until(lambda: behind.scripts() >= before + 2)
         channel = client_channel(client)
-        leaving = client_shared(client).runtime.signal()
-        with client_shared(client).hub.mutex:
+        leaving = client_shared(client).runtime.wakeup()
+        with client_shared(client).channels.mutex:
             # As one who came before and was woken, and whose time is over before it looks.
             channel.waiters = {leaving: 2, **channel.waiters}
-            client_shared(client).hub.waiting.add(leaving)
+            client_shared(client).channels.waiting.add(leaving)
         behind.redis.set("stock", 2)
         behind.redis.publish(CHANNEL, "2")
         await world.until(leaving.is_set)
         assert not other.done()
-        client_shared(client).hub.leave(CHANNEL.encode(), leaving)
+        client_shared(client).channels.leave(CHANNEL.encode(), leaving)
         await other.result()
 
     @pytest.mark.parametrize("wait", [None, 30])
@@ -470,11 +470,11 @@ class TestWaiting:
 
 def client_shared(client: Any) -> Any:
     """The inside of a client of either world."""
-    return getattr(client, "_target", client)._shared
+    return getattr(client, "_target", client)._session
 
 
 def client_channel(client: Any) -> Any:
-    return client_shared(client).hub._channels[CHANNEL.encode()]
+    return client_shared(client).channels._channels[CHANNEL.encode()]
 
 
 class TestDoubt:
@@ -642,7 +642,7 @@ class TestDoubt:
         self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The server may have forgotten what it did: asked again, it would do it again."""
-        monkeypatch.setattr("pyredisson.logic.once.REMEMBERED", 0.0)
+        monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
         semaphore = await self.made(world, proxy.url)
         proxy.cut_reply(sha("acquire"))
         await semaphore.acquire(2)

@@ -127,6 +127,6 @@ def test_users_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("typed")
     done = checked(PROGRAM, folder)
     assert done.returncode == 0, done.stdout
-    assert re.search(r'Revealed type is "def \(lock: pyredisson\.[a-z.]*Lock\)"', done.stdout)
+    assert re.search(r'Revealed type is "def \(lock: pyredisson\.[a-z._]*Lock\)"', done.stdout)
     refused = checked(WRONG, folder)
     assert refused.stdout.count("error:") == 2, refused.stdout

@@ -92,7 +92,13 @@ def test_the_fields_of_a_hold() -> None:
     under = Thing()
     hold = HoldFields((b"a", 1), "lock", b"me:1", None, 2.5, under, "held")
     assert (hold.key, hold.lock, hold.owner, hold.count, hold.leases) == ((b"a", 1), "lock", b"me:1", 1, None)
-    assert (hold.ends, hold.under, hold.state, hold.reason, hold.listeners) == (2.5, under, "held", "", None)
+    assert (hold.valid_until, hold.lost_below, hold.state, hold.reason, hold.listeners) == (
+        2.5,
+        under,
+        "held",
+        "",
+        None,
+    )
     wheel = Wheel()
     wheel.add(hold, 5)
     assert wheel.advance(5) == {0: [hold]}

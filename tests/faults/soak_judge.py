@@ -21,7 +21,7 @@ class Hold:
     kind: str
     name: str
     mode: str
-    """`exclusive`, `shared`, or how many may hold it at once."""
+    """`exclusive`, `session`, or how many may hold it at once."""
     asked: float
     """When its acquire was called: the server granted it at some time between this and `begin`."""
     begin: float

@@ -21,7 +21,7 @@ from redis.credentials import CredentialProvider
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Fault, Proxy, Server
 
 FLAGS = Server().version >= (7, 0, 0)

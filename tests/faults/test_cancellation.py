@@ -29,7 +29,7 @@ async def client(proxy: Proxy) -> AsyncIterator[Client]:
 
 async def nothing_left(admin: Redis, client: Client, name: str) -> None:
     await asyncio.to_thread(eventually, lambda: not admin.exists(name), 5)
-    assert not [hold for hold in client._shared.holds.table.values() if hold.key[0] == name.encode()]
+    assert not [hold for hold in client._session.holds.table.values() if hold.key[0] == name.encode()]
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -66,7 +66,7 @@ async def test_cancelled_at_any_turn_of_a_contended_wait_it_leaves_no_key(client
         assert struck or release is not None
         await (release or holder.unlock())
         await nothing_left(admin, client, "a")
-        assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
 
 async def test_cancelled_while_its_request_is_held_up_it_leaves_no_key(

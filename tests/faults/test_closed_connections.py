@@ -13,12 +13,12 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 
 import pyredisson
+from pyredisson._backends.aio.connection import connect
 from pyredisson._core import command
-from pyredisson.config import Config
-from pyredisson.runtime import Cut
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
 from pyredisson.testing import Proxy, Server
-from pyredisson.wire.node import Node
-from pyredisson.wire.pipelined import connect
 
 from .support import RELEASE, World, eventually, scripts_run
 
@@ -163,7 +163,7 @@ async def test_several_idle_connections_cost_one_try(server: Server, admin: Redi
     """They are likely to have ended together."""
     with pyredisson.connect(server.url, retry_attempts=0) as client:
         lock = client.get_lock("a")
-        pool: Any = client._engine.shared.runtime
+        pool: Any = client._lifecycle.session.runtime
         connections = [pool._another() for _ in range(3)]
         pool._idle.extend(connections)
         hang_up(admin)
@@ -269,7 +269,7 @@ class TestPipeline:
         after = pipeline.submit(command(b"SET", b"a", 2))
         pipeline.flush()
         assert await before == b"OK"
-        with pytest.raises(Cut) as raised:
+        with pytest.raises(NoReply) as raised:
             await after
         assert not raised.value.sent
         assert isinstance(raised.value.error, ConnectionError)

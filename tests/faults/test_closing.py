@@ -13,11 +13,11 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.engine import Engine
+from pyredisson._backends.aio.listener import AioListener
+from pyredisson._backends.threads.listener import Listener
+from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-from pyredisson.threads import ThreadRuntime
-from pyredisson.wire.aio_listener import AioListener
-from pyredisson.wire.listener import Listener
 
 from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, eventually
 
@@ -90,7 +90,9 @@ def test_an_interrupted_close_gives_back_what_is_held(server: Server, admin: Red
     assert not admin.exists("a")
 
 
-@pytest.mark.parametrize("step", [Engine.end, Listener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__)
+@pytest.mark.parametrize(
+    "step", [ClientLifecycle.end, Listener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
+)
 def test_an_interrupted_close_closes_the_connections(server: Server, admin: Redis, step: Callable[..., object]) -> None:
     client = pyredisson.connect(server.url, client_name="to-be-closed")
     assert not client.get_lock("a").is_locked()
@@ -185,7 +187,7 @@ def test_a_closed_client_that_held_a_lock_is_freed(server: Server) -> None:
         with pyredisson.connect(server.url) as client:
             client.get_lock("a").lock()
             client.get_lock("b").lock(60)
-            return weakref.ref(client._engine)
+            return weakref.ref(client._lifecycle)
 
     engine = use()
     # Its threads have to end first.

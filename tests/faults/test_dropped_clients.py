@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
 
 from .support import eventually
@@ -48,7 +49,7 @@ def use(server: Server) -> weakref.ref[object]:
     client = pyredisson.connect(server.url, client_name=NAME)
     with client.get_lock("a"), client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
-    return weakref.ref(client._engine)
+    return weakref.ref(client._lifecycle)
 
 
 def use_and_drop(server: Server) -> None:
@@ -72,7 +73,7 @@ def test_in_asyncio(server: Server, admin: Redis) -> None:
             client = pyredisson.asyncio.connect(server.url, client_name=NAME)
             async with client.get_lock("a"), client.get_lock("b", owner=1):
                 assert not await client.get_lock("b").try_lock(0.05)
-            return weakref.ref(client._engine)
+            return weakref.ref(client._lifecycle)
 
         # In this task, which goes on.
         engine = await use()
@@ -92,8 +93,8 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     client = pyredisson.connect(server.url, client_name=NAME)
     with client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
-    hub, watchdog = client._shared.hub, client._shared.watchdog
-    engine = weakref.ref(client._engine)
+    hub, watchdog = client._session.channels, client._session.watchdog
+    engine = weakref.ref(client._lifecycle)
     held, release = threading.Event(), threading.Event()
 
     def hold(mutexes: list[threading.RLock]) -> None:
@@ -103,7 +104,7 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
             held.set()
             release.wait(30)
 
-    pool, turns = client._runtime, client._engine
+    pool, turns = client._runtime, client._lifecycle
     mutexes = [hub.mutex, watchdog._starting, pool._making, turns._turn, turns._starting]
     holder = threading.Thread(target=hold, args=(mutexes,))
     holder.start()
@@ -124,7 +125,7 @@ async def test_in_asyncio_the_collector_may_run_on_another_thread(server: Server
         client = pyredisson.asyncio.connect(server.url, client_name=NAME)
         async with client.get_lock("b", owner=1):
             assert not await client.get_lock("b").try_lock(0.05)
-        return weakref.ref(client._engine)
+        return weakref.ref(client._lifecycle)
 
     loop = asyncio.get_running_loop()
     gc.disable()
@@ -150,7 +151,7 @@ def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Red
             assert await asyncio.to_thread(late.held.wait, 10)
             taking.cancel()
             await asyncio.wait([taking])
-            return weakref.ref(client._engine)
+            return weakref.ref(client._lifecycle)
 
         engine = await use()
         loop = asyncio.get_running_loop()
@@ -231,7 +232,7 @@ def test_what_it_has_still_to_send_is_sent(proxy: Proxy, admin: Redis, caplog: p
         proxy.cut()
         with pytest.raises(RedisError):
             lock.unlock()
-        return weakref.ref(client._engine)
+        return weakref.ref(client._lifecycle)
 
     # A record of the log would refer to the error, whose traceback refers to the lock.
     with warned(), caplog.at_level(logging.CRITICAL, "pyredisson"):
@@ -250,7 +251,7 @@ def test_a_lock_keeps_its_client_alive(server: Server) -> None:
     gc.collect()
     assert lock.try_lock()
     lock.unlock()
-    engine = weakref.ref(lock._logic.shared._say_last.__self__)  # type: ignore[attr-defined]
+    engine = weakref.ref(lock._logic.session._say_last.__self__)  # type: ignore[attr-defined]
     holder = [lock]
     del lock
 
@@ -266,10 +267,10 @@ def test_a_lock_keeps_its_client_alive(server: Server) -> None:
 def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     """Nobody may take what a program believes to hold: it is renewed for as long as the process lives."""
 
-    def take() -> weakref.ref[pyredisson.engine.Engine]:
+    def take() -> weakref.ref[ClientLifecycle]:
         client = pyredisson.connect(server.url, lock_watchdog_timeout=0.9)
         client.get_lock("a", owner=1).lock()
-        return weakref.ref(client._engine)
+        return weakref.ref(client._lifecycle)
 
     engine = take()
     gc.collect()
@@ -281,14 +282,14 @@ def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     alive.end()
     alive._subscriber.drop()
     alive._runtime.drop()
-    alive.say_farewell()
+    alive.send_final_releases()
 
 
 def test_one_that_was_closed_or_never_used_is_nothing_to_warn_of(server: Server) -> None:
     pyredisson.connect(server.url)
     with pyredisson.connect(server.url) as client:
         client.get_lock("a").lock()
-    engine = weakref.ref(client._engine)
+    engine = weakref.ref(client._lifecycle)
     del client
     # A warning would be an error.
     eventually(lambda: gc.collect() >= 0 and engine() is None)

@@ -12,13 +12,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import TimeoutError
 
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
 
 from .support import FLAGS, LOSSES, Child, Lose, Story, World, eventually
 
 ACQUIRE, RELEASE, LEAVE, TICK = (
-    script(f"fair_{name}", flags=FLAGS).sha for name in ("acquire", "release", "leave", "tick")
+    script(f"fair_{name}", flags=FLAGS).sha for name in ("acquire", "release", "leave", "heartbeat")
 )
 QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
 

@@ -143,7 +143,7 @@ def test_what_comes_after_the_farewell_starts_one_more(proxy: Proxy, admin: Redi
     before = len(proxy.commands)
     proxy.latency(0.02)
     for payload in payloads:
-        client._shared.repair(payload)
+        client._session.repair(payload)
     eventually(lambda: admin.keys() == [])
     eventually(lambda: not any(thread.name == "pyredisson-farewell" for thread in threading.enumerate()))
     # The first one may be gone by the time that the last one comes.

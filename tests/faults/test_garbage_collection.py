@@ -13,18 +13,19 @@ import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson.callbacks import Callbacks
-from pyredisson.logic.count_down_latch import LatchChannel
+from pyredisson._backends.clock import clock
+from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._client.callbacks import Callbacks
+from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, Holds
-from pyredisson.logic.hub import Channel, Hub
-from pyredisson.logic.read_write_lock import READER, WRITER
-from pyredisson.logic.read_write_lock import Turns as ReadWriteChannel
-from pyredisson.logic.semaphore import PermitChannel
+from pyredisson.logic.locks.read_write_lock import READER, WRITER
+from pyredisson.logic.locks.read_write_lock import ReadWriteChannel as ReadWriteChannel
+from pyredisson.logic.permits.count_down_latch import LatchChannel
+from pyredisson.logic.permits.semaphore import PermitChannel
 from pyredisson.logic.watchdog import Watchdog
-from pyredisson.signals import ThreadSignal
 from pyredisson.testing import Server
-from pyredisson.threads import clock
-from pyredisson.wire.blocking import Connection, Pool
 
 PATIENCE = 5.0
 
@@ -114,19 +115,28 @@ class Nobody:
     def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
 
 
-def hub_with(kind: type[Channel], *needs: int) -> tuple[Hub, list[ThreadSignal]]:
-    hub = Hub(clock)
+def hub_with(kind: type[Channel], *needs: int) -> tuple[ChannelRegistry, list[ThreadWakeup]]:
+    hub = ChannelRegistry(clock)
     hub.attach(Nobody())
-    signals = [ThreadSignal() for _ in needs]
+    signals = [ThreadWakeup() for _ in needs]
     for signal, need in zip(signals, needs, strict=True):
         hub.join(b"a", signal, kind, need)
     return hub, signals
 
 
-HUB = (Hub.join, Hub.leave, Hub.message, Hub.subscribed, Hub.disconnected, Hub.sweep, Hub.wake_all, Hub.names)
+HUB = (
+    ChannelRegistry.join,
+    ChannelRegistry.leave,
+    ChannelRegistry.message,
+    ChannelRegistry.subscribed,
+    ChannelRegistry.disconnected,
+    ChannelRegistry.sweep,
+    ChannelRegistry.wake_all,
+    ChannelRegistry.names,
+)
 
 
-def disconnect(hub: Hub) -> None:
+def disconnect(hub: ChannelRegistry) -> None:
     with hub.mutex:
         hub.disconnected()
         hub.names()
@@ -135,7 +145,7 @@ def disconnect(hub: Hub) -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        lambda hub, _: hub.join(b"a", ThreadSignal()),
+        lambda hub, _: hub.join(b"a", ThreadWakeup()),
         lambda hub, signal: hub.leave(b"a", signal),
         lambda hub, _: hub.message(b"a", b"0"),
         lambda hub, _: hub.subscribed(b"a"),
@@ -145,7 +155,7 @@ def disconnect(hub: Hub) -> None:
     ],
     ids=["join", "leave", "message", "subscribed", "disconnected", "sweep", "wake_all"],
 )
-def test_a_waiter_is_collected_in_the_hub(act: Callable[[Hub, ThreadSignal], object]) -> None:
+def test_a_waiter_is_collected_in_the_hub(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
         hub, (one, other, _) = hub_with(Channel, 1, 1, 1)
         return lambda: act(hub, other), lambda: hub.leave(b"a", one)
@@ -167,7 +177,7 @@ def test_a_waiter_is_collected_in_the_hub(act: Callable[[Hub, ThreadSignal], obj
 def test_a_waiter_that_is_collected_while_others_are_woken_takes_no_wake_up_along(
     kind: type[Channel], need: int, payload: bytes
 ) -> None:
-    woken: list[ThreadSignal] = []
+    woken: list[ThreadWakeup] = []
 
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
         hub, (one, other) = hub_with(kind, need, need)
@@ -232,7 +242,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> 
 def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
     with pyredisson.connect(server.url) as client:
         lock = client.get_lock("a", owner=1)
-        holds = client._shared.holds
+        holds = client._session.holds
 
         def ignore(_: object) -> None: ...
 
@@ -243,13 +253,13 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
             hold.listen(ignore)
 
             def act() -> None:
-                holds.lose(hold, "for a test")
+                holds.declare_lost(hold, "for a test")
                 with pytest.raises(pyredisson.LockLostError):
                     lock.unlock()
 
             return act, lambda: hold.unlisten(ignore)
 
-        collect_at_each_line([Holds.lose, Hold.end], story)
+        collect_at_each_line([Holds.declare_lost, Hold.end], story)
 
 
 def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Server, admin: Redis) -> None:
@@ -301,7 +311,7 @@ def test_a_repair_is_left_by_a_collection_while_the_watchdog_is_started(server: 
 
         def repair() -> None:
             if not client.closed:
-                client._shared.repair(payload)
+                client._session.repair(payload)
 
         return act, repair
 
@@ -336,7 +346,7 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(serv
     with pyredisson.connect(server.url) as client:
 
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
-            connection = Connection(client._engine.node)
+            connection = Connection(client._lifecycle.node)
             connection.open()
 
             def act() -> None:

@@ -12,8 +12,9 @@ import pytest
 from redis.exceptions import RedisError
 
 import pyredisson.asyncio
-from pyredisson import LockLostError, thread_start
-from pyredisson.logic import multi_lock
+from pyredisson import LockLostError
+from pyredisson._backends import thread_start
+from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Proxy, Server
 
 from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, cancel_after, eventually
@@ -36,7 +37,7 @@ def left(redises: list[Any]) -> list[Any]:
 
 
 def believed(clients: list[Any]) -> int:
-    return sum(len(client._shared.holds.table) for client in clients)
+    return sum(len(client._session.holds.table) for client in clients)
 
 
 async def take_and_end(group: Any, seconds: float) -> None:
@@ -73,7 +74,7 @@ class TestStopped:
         clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
         holders = [client.get_lock("a", owner=1) for client in clients]
         # A majority, and always the last.
-        busy = sorted(holders, key=lambda lock: lock._logic.shared.server)[1:]
+        busy = sorted(holders, key=lambda lock: lock._logic.session.server)[1:]
         group = make(kind, clients)
         for turns in range(STEPS):
             for holder in busy:
@@ -148,7 +149,7 @@ class TestStopped:
         user.say()
         assert user.wait() == 0
 
-    @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.begin])
+    @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
     async def test_interrupted_before_it_asked(
         self, servers: list[Server], redises: list[Any], moment: Callable[..., object]
     ) -> None:
@@ -287,7 +288,7 @@ class TestMultiLock:
     ) -> None:
         monkeypatch.setattr(multi_lock, "SHORT", -1.0)
         group = make("multi", [world.connect(each.url) for each in proxies])
-        ports = [member.shared.server for member in group._logic.members]
+        ports = [member.session.server for member in group._logic.members]
         first, last = (
             next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
         )

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from pyredisson._backends.thread_start import start_thread
 from pyredisson.testing import Proxy, Server
-from pyredisson.thread_start import begin
 
 from .support import ACQUIRE, Child, InterruptAt, eventually, listeners
 
@@ -91,7 +91,7 @@ for user in users:
     user.start()
 for user in users:
     user.join()
-waiters = sum(len(channel.waiters) for channel in client._shared.hub._channels.values())
+waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
 print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()
 """
@@ -221,7 +221,7 @@ client.get_lock("other").is_locked()
 print("go")
 sys.stdin.readline()
 signal.signal(signal.SIGINT, signal.default_int_handler)
-print("begin")
+print("start_thread")
 try:
     lock.lock()
 except KeyboardInterrupt:
@@ -242,7 +242,7 @@ def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
     assert user.hear() == "go"
     late = proxy.hold_request(ACQUIRE)
     user.say()
-    assert user.hear() == "begin"
+    assert user.hear() == "start_thread"
     assert late.held.wait(10)
     # The client can't reach the server and have that connection dropped: the late request runs.
     proxy.refuse(True)
@@ -263,7 +263,7 @@ def test_an_interrupted_acquire_whose_reply_was_on_its_way_leaves_nothing(
     assert user.hear() == "go"
     late = proxy.hold_reply(ACQUIRE)
     user.say()
-    assert user.hear() == "begin"
+    assert user.hear() == "start_thread"
     assert late.held.wait(10)
     assert admin.exists("a")
     user.signal(signal.SIGINT)
@@ -279,7 +279,7 @@ def test_an_interrupted_reentrant_acquire_keeps_the_outer_holds(
     assert user.hear() == "go"
     late = proxy.hold_reply(ACQUIRE)
     user.say()
-    assert user.hear() == "begin"
+    assert user.hear() == "start_thread"
     assert late.held.wait(10)
     assert admin.hvals("a") == [b"%d" % (depth + 1)]
     user.signal(signal.SIGINT)
@@ -296,7 +296,7 @@ def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
     user = child(INTERRUPTED_ONCE, server.url, 1, 0)
     assert user.hear() == "go"
     user.say()
-    assert user.hear() == "begin"
+    assert user.hear() == "start_thread"
     eventually(lambda: listeners(admin, "a") == 1)
     user.signal(signal.SIGINT)
     assert user.hear(3) == "interrupted None"
@@ -312,4 +312,4 @@ def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:
     with InterruptAt(threading.Condition._acquire_restore), pytest.raises(KeyboardInterrupt):  # type: ignore[attr-defined]
         while True:
             # One that is there at once isn't waited for.
-            begin(threading.Thread(target=int))
+            start_thread(threading.Thread(target=int))

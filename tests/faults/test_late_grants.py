@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import InvalidResponse
 
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
 
 from .support import ACQUIRE, FLAGS, PATIENCE, Story, World, eventually

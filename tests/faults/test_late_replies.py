@@ -14,8 +14,8 @@ from redis.exceptions import ConnectionError
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson._backends.threads.connection import Connection
 from pyredisson.testing import Proxy, Server
-from pyredisson.wire.blocking import Connection
 
 from .support import ACQUIRE, PATIENCE, RELEASE, InterruptAt, World, listeners, scripts_run
 

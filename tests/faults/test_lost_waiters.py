@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
 
 from .support import FLAGS, World, listeners

@@ -16,9 +16,9 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockLostError, LockNotHeldError
-from pyredisson.logic.lock import LockLogic
+from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.testing import Proxy, Server
-from pyredisson.threads import ThreadRuntime
 
 from .support import ACQUIRE, PATIENCE, eventually
 

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, ResponseError
 
 from pyredisson import ClosedError
-from pyredisson.logic import calls, once
+from pyredisson.logic import exactly_once, retry
 from pyredisson.testing import Proxy, Server
 
 from .support import World
@@ -94,8 +94,8 @@ def away(proxy: Proxy) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of a fiftieth, so that more tries than a call without a limit once had fit into a test."""
-    monkeypatch.setattr(calls, "FIRST_DELAY", calls.FIRST_DELAY / 50)
-    monkeypatch.setattr(calls, "LONGEST_DELAY", calls.LONGEST_DELAY / 50)
+    monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 50)
+    monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 50)
 
 
 @pytest.mark.usefixtures("quick")
@@ -124,8 +124,8 @@ async def test_a_call_without_time_to_wait_survives_a_short_outage(
     world: World, proxy: Proxy, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A fifth of the usual pauses: they bridge half a second.
-    monkeypatch.setattr(calls, "FIRST_DELAY", calls.FIRST_DELAY / 5)
-    monkeypatch.setattr(calls, "LONGEST_DELAY", calls.LONGEST_DELAY / 5)
+    monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 5)
+    monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 5)
     prepare(admin)
     client = world.connect(proxy.url, timeout=0.8)
     await world.do(client.get_lock("z").is_locked())
@@ -287,8 +287,8 @@ async def test_a_wrong_type_is_not_waited_for(world: World, server: Server, admi
 async def test_closing_ends_a_call_that_rides_out_an_outage(
     world: World, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "FIRST_DELAY", 60.0)
-    monkeypatch.setattr(calls, "LONGEST_DELAY", 60.0)
+    monkeypatch.setattr(retry, "FIRST_DELAY", 60.0)
+    monkeypatch.setattr(retry, "LONGEST_DELAY", 60.0)
     client = world.connect(proxy.url, timeout=0.8)
     away(proxy)
     call = world.start(lambda: done(world, WITHOUT_LIMIT[kind], client))
@@ -325,7 +325,7 @@ async def test_a_semaphore_that_rides_longer_than_the_server_remembers(
     world: World, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the first copy took is given back before another one takes: a permit is taken once."""
-    monkeypatch.setattr(once, "REMEMBERED", 0.3)
+    monkeypatch.setattr(exactly_once, "REMEMBERED", 0.3)
     admin.set("permits", 5)
     client = world.connect(proxy.url, timeout=0.8)
     proxy.cut_reply(b"pyredisson_once")

@@ -15,10 +15,11 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson._api import arguments
+from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
+from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.asyncio import Client
-from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
-from pyredisson.permit_expirable_semaphore import PermitExpirableSemaphore
-from pyredisson.scripts import NAMES, script
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.testing import Proxy, Server
 
 from .support import FLAGS, LOSSES, Child, InterruptAt, Lose, World, cancel_after, eventually
@@ -64,7 +65,7 @@ class TestLostReplies:
         assert await world.do(semaphore.try_release(many)) == 3
         assert state(admin) == (5, 0)
         assert all(fault.happened.is_set() for fault in faults)
-        assert client._shared.doubtful_permits == set()
+        assert client._session.doubtful_permits == set()
 
     @LOSSES
     async def test_the_answer_is_still_no(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
@@ -180,7 +181,7 @@ class TestLateCopies:
             await world.do(semaphore.release(permits))
         assert fault.happened.is_set()
         await world.until(lambda: state(admin) == (3, 0))
-        assert client._shared.holds.table == {}
+        assert client._session.holds.table == {}
 
 
 @pytest_asyncio.fixture
@@ -192,8 +193,8 @@ async def client(proxy: Proxy) -> AsyncIterator[Client]:
 async def whole(admin: Redis, client: Client) -> None:
     """All permits are free again."""
     await asyncio.to_thread(eventually, lambda: state(admin) == (3, 0), 5)
-    assert client._shared.holds.table == {}
-    assert client._shared.doubtful_permits == set()
+    assert client._session.holds.table == {}
+    assert client._session.doubtful_permits == set()
 
 
 async def take_and_end(client: Client, seconds: float, renew: bool) -> None:
@@ -234,7 +235,7 @@ class TestCancellation:
             assert struck or release is not None
             await (release or semaphore.release(held))
             await whole(admin, client)
-            assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+            assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
     @pytest.mark.parametrize("what", ["request", "reply"])
     async def test_an_acquire_on_its_way(self, client: Client, proxy: Proxy, admin: Redis, what: str) -> None:
@@ -269,7 +270,7 @@ class TestCancellation:
         await semaphore.set_permits(0)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(semaphore.acquire(), 0.2)
-        assert client._shared.watchdog.unrepaired() == []
+        assert client._session.watchdog.unrepaired() == []
         assert ours(admin) == []
 
 
@@ -285,7 +286,7 @@ class TestInterrupts:
                 release(permits)
             assert interrupt.happened
             eventually(lambda: state(admin) == (3, 0))
-            assert client._shared.holds.table == {}
+            assert client._session.holds.table == {}
 
     def test_before_the_ids_were_read(self, server: Server, admin: Redis) -> None:
         with pyredisson.connect(server.url) as client:
@@ -297,7 +298,7 @@ class TestInterrupts:
             # As if the signal had come before the call.
             assert interrupt.happened
             assert state(admin) == (2, 1)
-            with InterruptAt(pyredisson.faces.ids_of), pytest.raises(KeyboardInterrupt):
+            with InterruptAt(arguments.ids_of), pytest.raises(KeyboardInterrupt):
                 semaphore.release(permit)
             eventually(lambda: state(admin) == (3, 0))
 
@@ -312,7 +313,7 @@ class TestInterrupts:
                 semaphore.acquire_many(2, renew=True)
             assert interrupt.happened
             eventually(lambda: state(admin) == (3, 0))
-            assert client._shared.holds.table == {}
+            assert client._session.holds.table == {}
 
     @pytest.mark.parametrize("renew", [False, True])
     def test_at_random_moments(self, server: Server, admin: Redis, child: Callable[..., Child], renew: bool) -> None:
@@ -384,7 +385,7 @@ for _ in range(rounds):
             semaphore.try_release(permits)
 print(interrupts, flush=True)
 sys.stdin.readline()
-print(len(client._shared.holds.table), flush=True)
+print(len(client._session.holds.table), flush=True)
 client.close()
 """
 

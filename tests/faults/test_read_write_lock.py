@@ -10,7 +10,7 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
 
 from .support import FLAGS, LOSSES, Lose, World, eventually
@@ -109,8 +109,8 @@ async def test_cancelled_at_any_turn_it_leaves_no_key(proxy: Proxy, admin: Redis
             if not waiter.cancelled():
                 await lock.unlock()
             await asyncio.to_thread(eventually, lambda: admin.keys() == [], 5)
-            assert not client._shared.holds.table
-        assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+            assert not client._session.holds.table
+        assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
 
 async def test_a_server_that_forgot_everything_is_noticed(world: World, admin: Redis, proxy: Proxy) -> None:

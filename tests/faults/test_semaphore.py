@@ -15,11 +15,11 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson._protocol.scripts import script
 from pyredisson.asyncio import Client, Semaphore
-from pyredisson.logic.hub import Hub
-from pyredisson.logic.once import Lanes
-from pyredisson.logic.semaphore import SemaphoreLogic
-from pyredisson.scripts import script
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.exactly_once import SessionSlots
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
 
 from .support import FLAGS, Child, InterruptAt, cancel_after, eventually
@@ -41,7 +41,7 @@ async def client(proxy: Proxy, admin: Redis) -> AsyncIterator[Client]:
 async def whole(admin: Redis, client: Client, permits: int = PERMITS) -> None:
     """So many permits are free, and that doesn't change any more."""
     await asyncio.to_thread(eventually, lambda: int(admin.get("stock") or 0) == permits, 5)
-    assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+    assert not any(channel.waiters for channel in client._session.channels._channels.values())
     # All that was posted has run, as it came before this.
     assert await client.get_semaphore("stock").available_permits() == permits
 
@@ -214,7 +214,7 @@ for _ in range(rounds):
         interrupts += bool(frames)
         if inside and not left:
             frame, line = frames[-1]
-            if line == frame.f_code.co_firstlineno and frame.f_code.co_filename.endswith("/pyredisson/semaphore.py"):
+            if line == frame.f_code.co_firstlineno and frame.f_code.co_filename.endswith("/sync/semaphore.py"):
                 # A signal that comes at the very first instruction of the face's call comes before the call.
                 semaphore.release()
     except Exception as error:
@@ -222,7 +222,7 @@ for _ in range(rounds):
 over.set()
 if contended:
     contender.join()
-waiters = sum(len(channel.waiters) for channel in client._shared.hub._channels.values())
+waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
 print(json.dumps({"interrupts": interrupts, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()
 """
@@ -250,7 +250,9 @@ def test_interrupts_at_random_moments_leave_the_permits_whole(
     assert admin.get("stock") == permits
 
 
-@pytest.mark.parametrize("function", [SemaphoreLogic.release, SemaphoreLogic._add_command, Lanes.take, Lanes.call])
+@pytest.mark.parametrize(
+    "function", [SemaphoreLogic.release, SemaphoreLogic._add_command, SessionSlots.take, SessionSlots.call]
+)
 def test_ctrl_c_on_the_way_to_a_release_gives_back_all_the_same(
     server: Server, admin: Redis, function: Callable[..., Any]
 ) -> None:
@@ -274,7 +276,7 @@ def test_ctrl_c_with_permits_in_its_hands_gives_them_back(server: Server, admin:
     with pyredisson.connect(server.url, lock_watchdog_timeout=3) as client:
         semaphore = client.get_semaphore("stock")
         semaphore.acquire(PERMITS)
-        interrupt = InterruptAt(Hub.leave)
+        interrupt = InterruptAt(ChannelRegistry.leave)
         ended: list[bool] = []
 
         def wait() -> None:
@@ -292,7 +294,7 @@ def test_ctrl_c_with_permits_in_its_hands_gives_them_back(server: Server, admin:
         assert interrupt.happened
         assert ended
         eventually(lambda: admin.get("stock") == b"5", 5)
-        assert not any(channel.waiters for channel in client._shared.hub._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
 
 CLAIMING = (

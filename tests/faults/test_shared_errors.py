@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError
 
-from pyredisson.fresh_error import fresh
+from pyredisson._protocol.error_copies import copy_error
 from pyredisson.testing import Proxy, Server
 
 from .support import ACQUIRE, World
@@ -84,7 +84,7 @@ async def test_a_channel_that_is_refused(world: World, proxy: Proxy, admin: Redi
     admin.hset("a", "another:1", 1)
     client = world.connect(proxy.url, username="deaf", password="any")
     asking = proxy.hold_request(b"SUBSCRIBE")
-    waiting = client._shared.hub.waiting
+    waiting = client._session.channels.waiting
 
     async def take(i: int) -> None:
         if i == 9:
@@ -135,7 +135,7 @@ ERRORS = [
 def test_a_copy_says_what_the_original_says(error: Exception) -> None:
     cause = ValueError("why")
     error.__cause__ = cause
-    twin = fresh(error)
+    twin = copy_error(error)
     assert twin is not error
     assert type(twin) is type(error)
     assert (twin.args, str(twin), vars(twin)) == (error.args, str(error), vars(error))
@@ -149,4 +149,4 @@ def test_a_copy_says_what_the_original_says(error: Exception) -> None:
 
 def test_what_cannot_be_copied_is_raised_itself() -> None:
     error = Picky(3, where="there")
-    assert fresh(error) is error
+    assert copy_error(error) is error

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from pyredisson.logic import hub
+from pyredisson._backends.aio import listener as aio_listener
+from pyredisson._backends.threads import listener
+from pyredisson.logic import channels
 from pyredisson.testing import Proxy, Server
-from pyredisson.wire import aio_listener, listener
 
 from .support import World, listeners
 
@@ -22,7 +23,7 @@ SHORT = 0.1
 @pytest.fixture(params=["ping", "unsubscribe"])
 def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
     """The user `app` may do everything but this."""
-    for module in (hub, listener, aio_listener):
+    for module in (channels, listener, aio_listener):
         monkeypatch.setattr(module, "LINGER", SHORT)
     admin.acl_setuser(
         "app", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{request.param}"]

@@ -171,14 +171,14 @@ def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server, step: 
         lock = client.get_lock("a", owner=1)
         lock.on_lost(told.append)
         lock.lock()
-        holds, hold = client._shared.holds, lock._logic.hold_of(1)
+        holds, hold = client._session.holds, lock._logic.hold_of(1)
         assert hold is not None
-        other = threading.Thread(target=holds.lose, args=(hold, "the other saw it"))
+        other = threading.Thread(target=holds.declare_lost, args=(hold, "the other saw it"))
         steps = 0
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal steps
-            if frame.f_code is not Holds.lose.__code__:
+            if frame.f_code is not Holds.declare_lost.__code__:
                 return None
             if event == "line":
                 steps += 1
@@ -190,7 +190,7 @@ def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server, step: 
 
         sys.settrace(trace)
         try:
-            holds.lose(hold, "the one saw it")
+            holds.declare_lost(hold, "the one saw it")
         finally:
             sys.settrace(None)
         assert steps >= step

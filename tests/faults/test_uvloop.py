@@ -16,12 +16,12 @@ from redis.exceptions import ConnectionError
 
 import pyredisson.asyncio
 from pyredisson import Config
+from pyredisson._backends.aio.connection import Pipeline, connect
+from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._core import command
-from pyredisson.runtime import Cut
-from pyredisson.signals import AioSignal
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.node import Node
 from pyredisson.testing import Proxy, Server
-from pyredisson.wire.node import Node
-from pyredisson.wire.pipelined import Pipeline, connect
 
 from .support import PATIENCE, eventually, listeners
 
@@ -95,7 +95,7 @@ def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, 
             await asyncio.sleep(0)
         if pipeline.usable:
             for future in [pipeline.submit(PING) for _ in range(3)]:
-                with pytest.raises(Cut):
+                with pytest.raises(NoReply):
                     await future
         # Who listens doesn't look first.
         subscribed.write(PING)
@@ -179,7 +179,7 @@ def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server)
 
         future = pipeline.submit(PING)
         pipeline.hear = hear
-        with pytest.raises(Cut, match="a fault in the listener"):
+        with pytest.raises(NoReply, match="a fault in the listener"):
             await future
         await pipeline.gone
 
@@ -204,7 +204,7 @@ def test_a_wait_is_not_over_early(run: Run) -> None:
     async def story() -> None:
         for seconds in (0.0304, 0.0203, 0.01049, 0.02044):
             begin = time.monotonic()
-            assert not await AioSignal().wait(seconds)
+            assert not await AioWakeup().wait(seconds)
             assert time.monotonic() - begin >= seconds
 
     run(story)

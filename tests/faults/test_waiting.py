@@ -11,9 +11,9 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 import pyredisson
+from pyredisson._backends.threads import listener
+from pyredisson._backends.threads.runtime import run
 from pyredisson.testing import Proxy, Server
-from pyredisson.threads import run
-from pyredisson.wire import listener
 
 from .support import Story, World, listeners, scripts_run
 
@@ -237,8 +237,8 @@ async def test_who_waits_for_something_else_does_not_read_the_subscription(
     with pyredisson.connect(server.url) as client:
         admin.hset("a", "another:1", 1)
         assert not client.get_lock("a").try_lock(0.1)
-        runtime = client._shared.runtime
-        signal = runtime.signal()
+        runtime = client._session.runtime
+        signal = runtime.wakeup()
         other = threading.Thread(target=run, args=(runtime.wait, signal, 20))
         other.start()
 

@@ -12,8 +12,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 import pyredisson
+from pyredisson._backends.threads.runtime import start
 from pyredisson.testing import Proxy, Server
-from pyredisson.threads import start
 
 from .support import ACQUIRE, PATIENCE, RENEW, World, eventually
 
@@ -297,7 +297,7 @@ async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(world: 
 def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
     """An interrupt right after a thread was started has it started again: two that repair would lose commands."""
     with pyredisson.connect(server.url) as client, client.get_lock("a"):
-        watchdog = client._shared.watchdog
+        watchdog = client._session.watchdog
         eventually(lambda: len(watchdog._running) == 2)
         for loop in (watchdog.renew, watchdog.keep_time):
             again = start(loop, "again")

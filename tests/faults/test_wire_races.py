@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 
-from pyredisson.config import Config
+from pyredisson._backends.threads.connection import Connection
+from pyredisson._protocol.handshake import Peer, Welcome
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
 from pyredisson.testing import Server
-from pyredisson.wire.blocking import Connection
-from pyredisson.wire.handshake import Peer, Welcome
-from pyredisson.wire.node import Node
 
 
 class Overtaken(list[Peer]):

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import RedisError
 
+from pyredisson._backends.threads.connection import Connection
 from pyredisson._core import command
-from pyredisson.config import Config
-from pyredisson.runtime import Reply
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
 from pyredisson.testing import Server as RealServer
-from pyredisson.wire.blocking import Connection
-from pyredisson.wire.node import Node
 
-from .simulator.containers import shown
+from .simulator.containers import readable
 from .simulator.keys import Hash, List, SortedSet, Value
 from .simulator.server import Server
 
@@ -156,7 +156,7 @@ class Both:
         if isinstance(value, List):
             return self._admin.lrange(key, 0, -1)
         if isinstance(value, SortedSet):
-            return {member: shown(self._admin.zscore(key, member) or 0.0) for member in value}
+            return {member: readable(self._admin.zscore(key, member) or 0.0) for member in value}
         return self._admin.get(key)
 
 
@@ -164,7 +164,7 @@ def _plain(value: Value | None) -> object:
     if isinstance(value, Hash):
         return list(value.items())
     if isinstance(value, SortedSet):
-        return {member: shown(score) for member, score in value.items()}
+        return {member: readable(score) for member, score in value.items()}
     return value
 
 

@@ -7,21 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from pyredisson._core import Call
-from pyredisson.logic.fair_line import Turn
-from pyredisson.logic.fair_lock import FairLockLogic
-from pyredisson.logic.group import GroupLogic, Mark, Party
+from pyredisson._core import AcquireCall
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.scripts import script
+from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
+from pyredisson.logic.groups.multi_lock import MultiLockLogic
+from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD, Hold, Owner
-from pyredisson.logic.hub import Channel, Hub
-from pyredisson.logic.lock import LockLogic, renew
-from pyredisson.logic.multi_lock import MultiLockLogic
-from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
-from pyredisson.logic.red_lock import RedLockLogic
-from pyredisson.logic.semaphore import SemaphoreLogic
-from pyredisson.logic.shared import Shared
+from pyredisson.logic.locks.fair_lock import FairLockLogic
+from pyredisson.logic.locks.fair_queue import QueueTicket
+from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
+from pyredisson.logic.locks.rlock import LockLogic, renew
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.session import Session
 from pyredisson.logic.watchdog import Watchdog
-from pyredisson.runtime import Reply, Signal
-from pyredisson.scripts import script
 
 from .simulator import KINDS, Logic, Violation, run
 from .simulator.groups import MultiLockUser, RedLockUser
@@ -29,10 +30,10 @@ from .simulator.groups import MultiLockUser, RedLockUser
 ENOUGH = 4000
 
 
-class NoLookAgain(Hub):
+class NoLookAgain(ChannelRegistry):
     """Tells nobody that messages arrive from now on."""
 
-    def join(self, name: bytes, signal: Signal, kind: type[Channel] = Channel, need: int = 1) -> Channel:
+    def join(self, name: bytes, signal: Wakeup, kind: type[Channel] = Channel, need: int = 1) -> Channel:
         channel = super().join(name, signal, kind, need)
         signal.clear()
         return channel
@@ -44,10 +45,10 @@ class NoLookAgain(Hub):
                 channel.confirmed = True
 
 
-class NoPassOn(Hub):
+class NoPassOn(ChannelRegistry):
     """A waiter that leaves takes its wake-up along."""
 
-    def leave(self, name: bytes, signal: Signal) -> None:
+    def leave(self, name: bytes, signal: Wakeup) -> None:
         signal.clear()
         super().leave(name, signal)
 
@@ -57,7 +58,7 @@ class NoUndo(LockLogic):
 
     __slots__ = ()
 
-    def __init__(self, shared: Shared, key: bytes) -> None:
+    def __init__(self, shared: Session, key: bytes) -> None:
         super().__init__(shared, key)
         shared.runtime.post = _ignore  # type: ignore[method-assign]
 
@@ -67,11 +68,11 @@ class BeliefFromTheReply(LockLogic):
 
     __slots__ = ()
 
-    async def _try(self, call: Call) -> float | None:
+    async def _try(self, call: AcquireCall) -> float | None:
         busy = await super()._try(call)
         hold = self.hold_of(call.owner.id)
         if busy is None and hold is not None and hold.state is HELD:
-            hold.ends = self.shared.clock() + (self.shared.lease if call.lease is None else call.lease) / 1000
+            hold.valid_until = self.session.clock() + (self.session.lease if call.lease is None else call.lease) / 1000
         return busy
 
 
@@ -81,7 +82,7 @@ class OneNameForLife(LockLogic):
     __slots__ = ()
 
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
-        owner.doubts = 0
+        owner.epoch = 0
         owner.name = owner._prefix.encode()
         return await super().acquire(owner, lease, deadline)
 
@@ -95,7 +96,7 @@ class ErrorsAreSuccess(Watchdog):
         if failed:
             self._due.clear()
             for hold in due:
-                hold.ends = self._runtime.clock() + self._lease
+                hold.valid_until = self._runtime.clock() + self._lease
         return False
 
 
@@ -120,7 +121,7 @@ class NoSemaphoreUndo(SemaphoreLogic):
 
     __slots__ = ()
 
-    def __init__(self, shared: Shared, key: bytes) -> None:
+    def __init__(self, shared: Session, key: bytes) -> None:
         super().__init__(shared, key)
         shared.runtime.post = _ignore  # type: ignore[method-assign]
 
@@ -138,8 +139,8 @@ class NoGiveUp(FairLockLogic):
 
     __slots__ = ()
 
-    def _give_up(self, turn: Turn) -> None:
-        turn.owner.rename()
+    def _give_up(self, turn: QueueTicket) -> None:
+        turn.owner.new_epoch()
 
 
 class NothingBack(MultiLockLogic):
@@ -147,7 +148,7 @@ class NothingBack(MultiLockLogic):
 
     __slots__ = ()
 
-    def taken(self, party: Party, taken: Sequence[object]) -> list[Mark]:
+    def taken(self, party: GroupOwner, taken: Sequence[object]) -> list[MemberRelease]:
         return []
 
 
@@ -178,13 +179,13 @@ def changed(names: str, old: bytes, new: bytes) -> dict[str, bytes]:
     return {name: text.replace(old, new) for name, text in texts.items()}
 
 
-FAIR = "fair_acquire fair_release fair_force_release fair_leave fair_tick"
+FAIR = "fair_acquire fair_release fair_force_release fair_leave fair_heartbeat"
 PUBLISH, SILENCE = b"redis.pcall('PUBLISH'", b"tostring('PUBLISH'"
 ONCE = b"if last and tonumber(last) >= tonumber(ARGV[1]) then"
 
 PLANTED = {
-    "no look-again": Logic(hub=NoLookAgain),
-    "no pass-on": Logic(hub=NoPassOn),
+    "no look-again": Logic(channels=NoLookAgain),
+    "no pass-on": Logic(channels=NoPassOn),
     "no undo": Logic(objects=(NoUndo,)),
     "belief from the reply": Logic(objects=(BeliefFromTheReply,)),
     "one name for life": Logic(objects=(OneNameForLife,)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyredisson._core import command, pack
-from pyredisson.runtime import Reply
-from pyredisson.scripts import ScriptSet
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.scripts import ScriptSet
 
 from .simulator.server import Server
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyredisson.logic.fenced_lock import FencedLockLogic
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+from pyredisson.logic.locks.rlock import LockLogic
 
 from .simulator import Violation, run
 from .simulator.kinds import RESTARTS

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import RedisError
 
+from pyredisson._backends.threads.connection import Connection
 from pyredisson._core import command, pack, prefixed
-from pyredisson.config import Config
-from pyredisson.logic.lock import CHANNEL
-from pyredisson.runtime import Reply
-from pyredisson.scripts import ScriptSet, as_eval, script
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.scripts import ScriptSet, as_eval, script
+from pyredisson._settings.config import Config
+from pyredisson.logic.locks.rlock import CHANNEL
 from pyredisson.testing import Server as RealServer
-from pyredisson.wire.blocking import Connection
-from pyredisson.wire.node import Node
 
 from .simulator.server import Server
 
@@ -99,7 +99,7 @@ class Both:
         """On the real server it is deleted: what a script sees is the same."""
         left = self._model.execute(command(b"PTTL", key))
         if left >= 0:
-            self._model.keyspace.ends[key] -= left + 1
+            self._model.keyspace.valid_until[key] -= left + 1
             self._admin.delete(key)
 
     def _persist(self, key: bytes, owner: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from redis import Redis
 from redis.client import PubSub
 
-from pyredisson.scripts import Script
+from pyredisson._protocol.scripts import Script
 from pyredisson.testing import Server
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b:1", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:7"

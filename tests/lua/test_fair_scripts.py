@@ -14,7 +14,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.scripts import Script
+from pyredisson._protocol.scripts import Script
 from pyredisson.testing import Server
 from tests.properties.fair_worlds import AGE
 
@@ -61,12 +61,12 @@ class Fair:
 
     def tick(self, client: str, *waiters: str, redis: Any = None) -> Any:
         """What it says of the lock, of the client, and of the one that it told."""
-        left, known, told, *_ = self.run("fair_tick", CHANNEL, client, WAIT, *waiters, redis=redis)
+        left, known, told, *_ = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters, redis=redis)
         return left, known, told.decode()
 
     def strayed(self, client: str, *waiters: str) -> list[str]:
         """Which of a client's waiters have no place, as its tick says."""
-        *_, strayed = self.run("fair_tick", CHANNEL, client, WAIT, *waiters)
+        *_, strayed = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
         return [owner.decode() for owner in strayed]
 
     def delete(self, told: int = 100, redis: Any = None) -> Any:
@@ -1245,7 +1245,7 @@ class TestBounds:
         assert replies == [2]
         assert at.release(A) is None
         assert heard(ear) == []
-        ticks = [at.run("fair_tick", CHANNEL, "", WAIT) for _ in range(2)]
+        ticks = [at.run("fair_heartbeat", CHANNEL, "", WAIT) for _ in range(2)]
         assert [(told.decode(), more) for _, _, told, more, _ in ticks] == [("", 1), (JAVA, 0)]
         assert heard(ear) == [JAVA]
         assert at.redis.exists(CLIENTS) == 0
@@ -1254,7 +1254,7 @@ class TestBounds:
     def test_a_tick_before_many_dead(self, at: Fair) -> None:
         self.dead(at, 500)
         at.acquire(B)
-        assert [at.run("fair_tick", CHANNEL, ME, WAIT, B)[3] for _ in range(3)] == [1, 1, 0]
+        assert [at.run("fair_heartbeat", CHANNEL, ME, WAIT, B)[3] for _ in range(3)] == [1, 1, 0]
         assert at.queue() == [B]
 
 

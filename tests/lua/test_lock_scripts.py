@@ -11,7 +11,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.scripts import NAMES, Script
+from pyredisson._protocol.scripts import NAMES, Script
 from pyredisson.testing import Server
 
 from .scripted import ME, YOU, ScriptedLock, heard

@@ -59,13 +59,13 @@ class PermitScripts(Scripted):
         """The free permits, as Redisson reads them."""
         return self.text(FREE)
 
-    def ends(self) -> dict[bytes, int]:
+    def valid_until(self) -> dict[bytes, int]:
         """When which permit ends, as Redisson reads it: whole milliseconds, of which it takes the digits."""
         raw = self.redis.execute_command("EVAL", "return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')", 1, USED)
         return {permit: int(score.decode()) for permit, score in zip(raw[::2], raw[1::2], strict=True)}
 
     def left(self, permit: bytes) -> int:
-        return self.ends()[permit] - self.now()
+        return self.valid_until()[permit] - self.now()
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ class TestAcquire:
         for _ in range(2):
             assert at.acquire(30_000, A, B) is None
             assert at.free() == "3"
-            assert set(at.ends()) == {A, B}
-            assert at.ends()[A] == at.ends()[B]
+            assert set(at.valid_until()) == {A, B}
+            assert at.valid_until()[A] == at.valid_until()[B]
             assert 25_000 < at.left(A) <= 30_000
         assert at.acquire(30_000, C, D, E) is None
         assert at.free() == "0"
@@ -91,12 +91,12 @@ class TestAcquire:
         at.redis.set(FREE, 1)
         for _ in range(2):
             assert at.acquire(-1, A) is None
-            assert at.ends() == {A: FOREVER}
+            assert at.valid_until() == {A: FOREVER}
 
     def test_a_lease_beyond_all_times_is_endless(self, at: PermitScripts) -> None:
         at.redis.set(FREE, 1)
         assert at.acquire(2**52, A) is None
-        assert at.ends() == {A: FOREVER}
+        assert at.valid_until() == {A: FOREVER}
 
     def test_a_second_copy_begins_the_lease_anew(self, at: PermitScripts) -> None:
         """Who sent it counts from the copy that was answered."""
@@ -117,9 +117,9 @@ class TestAcquire:
         at.acquire(30_000, A, B, C)
         for given_back in (B, A):
             assert at.release(given_back) == []
-            free, held = at.free(), at.ends()
+            free, held = at.free(), at.valid_until()
             assert at.acquire(30_000, A, B, C) == [-2, 0]
-            assert (at.free(), at.ends()) == (free, held)
+            assert (at.free(), at.valid_until()) == (free, held)
 
     def test_a_second_copy_when_one_has_ended_and_is_taken(self, at: PermitScripts) -> None:
         """Who sent it must not believe in a permit that another has by now."""
@@ -127,10 +127,10 @@ class TestAcquire:
         at.acquire(30_000, A, B)
         at.redis.zadd(USED, {B: 1})
         assert at.acquire(30_000, C) is None
-        held = at.ends()
+        held = at.valid_until()
         for _ in range(2):
             assert at.acquire(30_000, A, B) == [-2, 0]
-            assert (at.free(), at.ends()) == ("0", held)
+            assert (at.free(), at.valid_until()) == ("0", held)
 
     def test_a_copy_that_comes_when_all_was_given_back(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 2)
@@ -139,7 +139,7 @@ class TestAcquire:
             assert at.withdraw(A, B) == []
             assert 650_000 < at.redis.pttl(MARK + A.hex()) <= 660_000
         assert at.acquire(30_000, A, B) == [-1, 0]
-        assert (at.free(), at.ends()) == ("2", {})
+        assert (at.free(), at.valid_until()) == ("2", {})
         assert heard(ear) == [b"2"]
 
     def test_a_copy_that_was_given_up_before_it_came(self, at: PermitScripts, ear: PubSub) -> None:
@@ -147,7 +147,7 @@ class TestAcquire:
         assert at.withdraw(A) == []
         assert at.acquire(-1, A) == [-1, 0]
         assert at.acquire(-1, B) is None
-        assert (at.free(), set(at.ends())) == ("1", {B})
+        assert (at.free(), set(at.valid_until())) == ("1", {B})
         assert heard(ear) == []
 
     @pytest.mark.parametrize("free", [None, "0", "1", "-3"])
@@ -156,7 +156,7 @@ class TestAcquire:
             at.redis.set(FREE, free)
         for _ in range(2):
             assert at.acquire(30_000, A, B) == ([-3, 0] if free is None else [-1, int(free)])
-            assert (at.free(), at.ends()) == (free, {})
+            assert (at.free(), at.valid_until()) == (free, {})
         assert heard(ear) == []
 
     def test_too_few_and_when_the_next_one_ends(self, at: PermitScripts) -> None:
@@ -183,7 +183,7 @@ class TestAcquire:
         at.use(E, 10_000)
         for _ in range(2):
             assert at.acquire(30_000, A, B) is None
-            assert (at.free(), set(at.ends())) == ("0", {A, B, E})
+            assert (at.free(), set(at.valid_until())) == ("0", {A, B, E})
         # Nothing came free for anybody else.
         assert heard(ear) == []
 
@@ -192,7 +192,7 @@ class TestAcquire:
         at.use(C, -1)
         at.use(D, -5_000)
         assert at.acquire(30_000, A) is None
-        assert (at.free(), set(at.ends())) == ("0", {A, C})
+        assert (at.free(), set(at.valid_until())) == ("0", {A, C})
 
     def test_what_has_ended_may_be_too_few(self, at: PermitScripts, ear: PubSub) -> None:
         at.redis.set(FREE, 1)
@@ -200,7 +200,7 @@ class TestAcquire:
         at.use(D, 10_000)
         left, free = at.acquire(30_000, A, B, E)
         assert (5_000 < left <= 10_000, free) == (True, 2)
-        assert (at.free(), set(at.ends())) == ("2", {D})
+        assert (at.free(), set(at.valid_until())) == ("2", {D})
         # It may be enough for another one.
         assert heard(ear) == [b"2"]
 
@@ -209,12 +209,12 @@ class TestAcquire:
         for permit in (B, C):
             at.use(permit, -1)
         assert at.acquire(30_000, A) == [-1, 0]
-        assert (at.free(), at.ends()) == ("0", {})
+        assert (at.free(), at.valid_until()) == ("0", {})
         at.redis.set(FREE, -2)
         for permit in (B, C, D, E):
             at.use(permit, -1)
         assert at.acquire(30_000, A) is None
-        assert (at.free(), A in at.ends(), len(at.ends())) == ("0", True, 2)
+        assert (at.free(), A in at.valid_until(), len(at.valid_until())) == ("0", True, 2)
         assert heard(ear) == []
 
     def test_the_permits_in_use_end_with_the_semaphore(self, at: PermitScripts) -> None:
@@ -246,9 +246,9 @@ class TestRelease:
         at.redis.set(FREE, 3)
         at.use(A, 10_000)
         assert at.release(A) == []
-        assert (at.free(), at.ends()) == ("4", {})
+        assert (at.free(), at.valid_until()) == ("4", {})
         assert at.release(A) == [1, A]
-        assert (at.free(), at.ends()) == ("4", {})
+        assert (at.free(), at.valid_until()) == ("4", {})
         assert heard(ear) == [b"4"]
 
     def test_several(self, at: PermitScripts, ear: PubSub) -> None:
@@ -256,7 +256,7 @@ class TestRelease:
         for permit in (A, B, C):
             at.use(permit, None)
         assert at.release(A, C) == []
-        assert (at.free(), set(at.ends())) == ("2", {B})
+        assert (at.free(), set(at.valid_until())) == ("2", {B})
         assert at.release(A, C) == [2, A, C]
         assert heard(ear) == [b"2"]
 
@@ -267,7 +267,7 @@ class TestRelease:
         for _ in range(2):
             assert at.release(A, B, C) == [1, B, C]
             assert at.release(A, B) == [0, B]
-            assert (at.free(), set(at.ends())) == ("0", {A, B})
+            assert (at.free(), set(at.valid_until())) == ("0", {A, B})
         assert heard(ear) == []
 
     def test_nothing_is_free_below_zero(self, at: PermitScripts, ear: PubSub) -> None:
@@ -291,7 +291,7 @@ class TestRelease:
         at.use(D, 10_000)
         for _ in range(2):
             assert at.withdraw(A, B, C) == []
-            assert (at.free(), set(at.ends())) == ("2", {D})
+            assert (at.free(), set(at.valid_until())) == ("2", {D})
         assert heard(ear) == [b"2"]
 
     def test_another_type(self, at: PermitScripts) -> None:
@@ -313,14 +313,14 @@ class TestRenew:
             assert at.left(B) < 0
             assert at.redis.zscore(other, C) > at.now() + 25_000
         assert sorted(at.redis.keys()) == sorted([USED.encode(), other.encode()])
-        assert all(isinstance(score, int) for score in at.ends().values())
+        assert all(isinstance(score, int) for score in at.valid_until().values())
 
     @pytest.mark.parametrize("left", [60_000, None])
     def test_a_longer_lease_stays(self, at: PermitScripts, left: int | None) -> None:
         at.use(A, left)
-        before = at.ends()
+        before = at.valid_until()
         assert at.renew(30_000, (USED, A)) == [1]
-        assert at.ends() == before
+        assert at.valid_until() == before
 
     @pytest.mark.parametrize("kind", [("SET", "x", "text"), ("HSET", "x", "a", "1"), ("SADD", "x", "a")])
     def test_a_neighbour_of_another_type(self, at: PermitScripts, kind: tuple[str, ...]) -> None:
@@ -336,7 +336,7 @@ class TestRenew:
         for permit in permits:
             at.use(permit, 1_000)
         assert at.renew(30_000, *[(USED, permit) for permit in permits]) == [1] * 100
-        assert min(at.ends().values()) > at.now() + 25_000
+        assert min(at.valid_until().values()) > at.now() + 25_000
 
 
 class TestLease:
@@ -344,10 +344,10 @@ class TestLease:
         at.use(A, 10_000)
         at.use(B, None)
         at.use(C, -1)
-        before = at.ends()
+        before = at.valid_until()
         assert 5_000 < at.lease(A) <= 10_000
         assert (at.lease(B), at.lease(C), at.lease(D)) == (-1, None, None)
-        assert at.ends() == before
+        assert at.valid_until() == before
 
     def test_set(self, at: PermitScripts) -> None:
         for permit, left in ((A, 10_000), (B, None), (C, -1)):
@@ -357,12 +357,12 @@ class TestLease:
                 assert at.lease(permit, 5_000) == 5_000
                 assert 1_000 < at.left(permit) <= 5_000
                 assert at.lease(permit, -1) == -1
-                assert at.ends()[permit] == FOREVER
+                assert at.valid_until()[permit] == FOREVER
         for permit in (C, D):
             assert at.lease(permit, 5_000) is None
-        assert (at.left(C) < 0, D in at.ends()) == (True, False)
+        assert (at.left(C) < 0, D in at.valid_until()) == (True, False)
         assert at.lease(A, 2**52) == -1
-        assert at.ends()[A] == FOREVER
+        assert at.valid_until()[A] == FOREVER
 
     def test_a_semaphore_that_is_gone(self, at: PermitScripts) -> None:
         assert at.lease(A, 5_000) is None
@@ -382,7 +382,7 @@ class TestCount:
         at.use(D, -5_000)
         for _ in range(2):
             assert at.count() == [5, 2]
-            assert (at.free(), set(at.ends())) == ("5", {A, B})
+            assert (at.free(), set(at.valid_until())) == ("5", {A, B})
         assert heard(ear) == [b"5"]
 
     def test_below_zero(self, at: PermitScripts, ear: PubSub) -> None:
@@ -418,7 +418,7 @@ class TestSet:
         assert at.free() == "-1"
         assert at.set(8, 2) == 1
         assert at.free() == "0"
-        assert set(at.ends()) == {A, B}
+        assert set(at.valid_until()) == {A, B}
         assert at.redis.pttl(FREE) > 0
         assert heard(ear) == [b"6"]
 
@@ -445,7 +445,7 @@ class TestServers:
             assert at.withdraw(B) == []
             with pytest.raises(ResponseError, match="maxmemory"):
                 at.acquire(30_000, D)
-        assert (at.free(), set(at.ends())) == ("3", {C})
+        assert (at.free(), set(at.valid_until())) == ("3", {C})
 
     def test_without_permission_on_the_channel(self, at: PermitScripts, ear: PubSub) -> None:
         with at.user("~*", "+@all", "resetchannels") as deaf:
@@ -480,4 +480,4 @@ class TestServers:
             for call in calls:
                 with pytest.raises(ResponseError, match="read only"):
                     call()
-        assert (at.free(), set(at.ends())) == ("1", {A})
+        assert (at.free(), set(at.valid_until())) == ("1", {A})

@@ -86,7 +86,7 @@ def test_the_wheel_works_elsewhere(dist: Path, tmp_path: Path) -> None:
 import importlib.resources
 import pyredisson
 from pyredisson import _core
-from pyredisson.logic import lock
+from pyredisson.logic.locks import rlock
 print(pyredisson.__file__)
 print(_core.__file__)
 print(_core.slot("foo"))

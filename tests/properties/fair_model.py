@@ -51,7 +51,7 @@ class Line:
     """Since when the lock is free and the head of the line is the one that it is now."""
     offered: Moment | None = None
     """Since when the head knows of that from a script of ours."""
-    ends: int = 0
+    valid_until: int = 0
     """The last millisecond of the holder's lease."""
     forgotten_at: int | None = None
     """When the server forgets which waiters are ours, ms."""
@@ -60,9 +60,9 @@ class Line:
 
     def is_free(self) -> bool | None:
         """Whether nobody holds the lock in the present step; None: its time may be over just now."""
-        if not self.state.holders or self.world.before > self.ends:
+        if not self.state.holders or self.world.before > self.valid_until:
             return True
-        return False if self.world.after <= self.ends else None
+        return False if self.world.after <= self.valid_until else None
 
     def keeps(self, name: bytes) -> bool | None:
         """Whether the turn of that name is to be waited for. None: it is on the edge."""
@@ -142,10 +142,10 @@ class Line:
             if name == actor and leaves:
                 continue
             if self.keeps(name):
-                raise Unfair(f"{shown(name)} lost its place, though it is alive and did not give up")
+                raise Unfair(f"{readable(name)} lost its place, though it is alive and did not give up")
         came = [name for name in now.queue if name not in old]
         if came not in ([], [actor]) or (came and not arrives):
-            raise Unfair(f"{[*map(shown, came)]} came into the line")
+            raise Unfair(f"{[*map(readable, came)]} came into the line")
         if now.queue != [name for name in old if name in now.queue] + came:
             raise Unfair("the order of the line changed")
         for name in left:
@@ -158,7 +158,9 @@ class Line:
                 # Whatever ours left at the end of the line, the place of whoever comes next must last.
                 sound = self.places[tail].gone or self.keeps(tail)
                 if sound and now.scores[came[0]] < self.world.before + java.WAIT * 0.75:
-                    raise Unfair(f"{shown(came[0])} got a place that is over before its time, behind {shown(tail)}")
+                    raise Unfair(
+                        f"{readable(came[0])} got a place that is over before its time, behind {readable(tail)}"
+                    )
 
     def _check_messages(self, now: State) -> None:
         for channel, payload in self.world.heard:
@@ -167,12 +169,12 @@ class Line:
                 raise Unfair(f"{payload!r} was published")
             anew = name in self.state.queue and name not in self.state.scores
             if not anew and (now.queue[:1] != [name] or LOCK in now.left_of):
-                raise Unfair(f"{shown(name)} was told, and it is not its turn")
+                raise Unfair(f"{readable(name)} was told, and it is not its turn")
 
     def must_tell(self, now: State) -> None:
         """Whoever made the lock free, or found it so, must have told the next one."""
         if now.queue and LOCK not in now.left_of and not self.tells(now):
-            raise Unfair(f"nobody told {shown(now.queue[0])} that it is next")
+            raise Unfair(f"nobody told {readable(now.queue[0])} that it is next")
 
     def tells(self, now: State) -> bool:
         """Whether the last step told the head of the line."""
@@ -185,32 +187,32 @@ class Line:
         elif self.free_since is None or self.state.queue[:1] != now.queue[:1] or self.free_since.first > world.after:
             since = world.before
             if self.state.holders and self.state.queue[:1] == now.queue[:1]:
-                since = min(since, self.ends)
+                since = min(since, self.valid_until)
             self.free_since, self.offered = Moment(since, world.after), None
         if ours and self.offered is None and self.free_since is not None and self.tells(now):
             self.offered = Moment(world.before, world.after)
         if LOCK in now.left_of:
-            self.ends = world.after + now.left_of[LOCK]
+            self.valid_until = world.after + now.left_of[LOCK]
         self.forgotten_at = world.after + now.left_of[WAITERS] if WAITERS in now.left_of else None
         self.state = now
 
 
 def _check(now: State, *, torn: bool) -> None:
     if len(now.holders) > 1:
-        raise Unfair(f"held by {[*map(shown, now.holders)]}")
+        raise Unfair(f"held by {[*map(readable, now.holders)]}")
     for key in (LOCK, WAITERS, CLIENTS):
         if now.left_of.get(key, 0) < 0:
             raise Unfair(f"{key!r} never expires")
     if not torn and len(set(now.queue)) < len(now.queue):
-        raise Unfair(f"the line has somebody twice: {[*map(shown, now.queue)]}")
+        raise Unfair(f"the line has somebody twice: {[*map(readable, now.queue)]}")
     if not torn and set(now.queue) != set(now.scores):
-        raise Unfair(f"the line is {[*map(shown, now.queue)]}, the scores are of {[*map(shown, now.scores)]}")
+        raise Unfair(f"the line is {[*map(readable, now.queue)]}, the scores are of {[*map(readable, now.scores)]}")
     broken = [name for name, score in now.scores.items() if not score.is_integer()]
     if broken:
-        raise Unfair(f"the score of {shown(broken[0])} is no whole number")
+        raise Unfair(f"the score of {readable(broken[0])} is no whole number")
 
 
-def shown(name: bytes) -> str:
+def readable(name: bytes) -> str:
     """An owner as the rules of the machine name it: `a1`, and `a1.2` after two changes of name."""
     client, _, rest = name.partition(b":")
     return client.decode().rstrip("-") + rest.decode().replace(":", ".")

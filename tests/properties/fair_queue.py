@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from . import fair_java as java
-from .fair_model import Line, Moment, Unfair, shown
+from .fair_model import Line, Moment, Unfair, readable
 from .fair_worlds import CHANNEL, CLIENTS, KEYS, SCORES, WAITERS, State, World
 
 LEASE = 30_000
@@ -176,7 +176,7 @@ class FairQueue(RuleBasedStateMachine):
         self._release(who, 0, twice=twice)
         if late:
             self._rename(person, ("fair_acquire", self._acquire_args(name, 1, queues=True)))
-            self.late[f"release by {shown(name)}"] = ("fair_release", (CHANNEL, name, 0, WAIT))
+            self.late[f"release by {readable(name)}"] = ("fair_release", (CHANNEL, name, 0, WAIT))
 
     @precondition(some(waiting))
     @rule(who=among(waiting), twice=TWICE)
@@ -206,14 +206,14 @@ class FairQueue(RuleBasedStateMachine):
         now = world.end()
         took = owner in now.holders and owner not in line.state.holders
         if took and not line.torn and line.is_free() and (closed or line.before_me(owner)):
-            raise Unfair(f"a late copy took the lock for {shown(owner)}")
+            raise Unfair(f"a late copy took the lock for {readable(owner)}")
         line.follow(owner, now, arrives=not closed, leaves=True)
         self._hear()
 
     @precondition(some(tickers))
     @rule(client=among(tickers), twice=TWICE)
     def tick(self, client: str, twice: bool) -> None:
-        self._tick(client, twice=twice)
+        self._heartbeat(client, twice=twice)
 
     @precondition(lambda machine: bool(machine.line.state.holders))
     @rule(java=st.booleans())
@@ -386,34 +386,34 @@ class FairQueue(RuleBasedStateMachine):
         if not person.foreign:
             copy = ("fair_acquire", self._acquire_args(name, 1, queues=True)) if doubt else None
             self._rename(person, copy)
-            self.late[f"leave by {shown(name)}"] = ("fair_leave", args)
+            self.late[f"leave by {readable(name)}"] = ("fair_leave", args)
         person.state, person.count, person.told = IDLE, 0, False
         self._hear()
 
     def _rename(self, person: Person, copy: tuple[str, tuple[bytes | int, ...]] | None) -> None:
         if copy is not None:
-            self.late[f"acquire by {shown(person.name)}"] = copy
+            self.late[f"acquire by {readable(person.name)}"] = copy
         person.names += 1
 
-    def _tick(self, client: str, *, twice: bool = False) -> bool:
+    def _heartbeat(self, client: str, *, twice: bool = False) -> bool:
         line, world = self.line, self.world
         name = client_id(client, self.lives[client])
         waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
         world.begin()
         for _ in range(1 + twice):
-            _, known, told, more, strayed = world.script("fair_tick", CHANNEL, name, WAIT, *waiters)
+            _, known, told, more, strayed = world.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters)
         now = world.end()
         if more:
             raise Unfair("so few dead waiters are dropped in one call")
         if strayed != [waiter for waiter in waiters if waiter not in line.state.scores]:
-            raise Unfair(f"{[*map(shown, strayed)]} are said to have no place")
+            raise Unfair(f"{[*map(readable, strayed)]} are said to have no place")
         if line.state.queue:
             line.ticks[name] = Moment(world.before, world.after)
         if not line.torn:
             if now.queue[:1] == line.state.queue[:1] and now.queue and line.keeps(now.queue[0]) is False:
-                raise Unfair(f"{shown(now.queue[0])} is dead and heads the line")
+                raise Unfair(f"{readable(now.queue[0])} is dead and heads the line")
             if told not in (b"", *now.queue[:1]):
-                raise Unfair(f"{shown(told)} is said to be next")
+                raise Unfair(f"{readable(told)} is said to be next")
         line.follow(None, now)
         if not line.torn and line.free_since is not None:
             line.must_tell(now)
@@ -449,7 +449,7 @@ class FairQueue(RuleBasedStateMachine):
             self.line.follow(None, self.world.end())
         for client in self.clients():
             waiters = [who for who in self.waiting() if self.people[who].client == client]
-            if waiters and not self._tick(client):
+            if waiters and not self._heartbeat(client):
                 for who in waiters:
                     self._ask(who)
         free = self.line.free_since is not None
@@ -474,11 +474,11 @@ class FairQueue(RuleBasedStateMachine):
         """Those who live all get it, in time; a last one finds the line empty and leaves nothing."""
         try:
             if sys.exception() is None:
-                self._settle()
+                self._release_in_background()
         finally:
             self.world.close()
 
-    def _settle(self) -> None:
+    def _release_in_background(self) -> None:
         # A client of ours waits too: where nobody of ours lives, Java passes over our dead in minutes, by its rules.
         self.people["last1"] = Person("last", 1)
         self._ask("last1")
@@ -492,7 +492,7 @@ class FairQueue(RuleBasedStateMachine):
             self._end_foreign_dead()
             self._live(TICK)
         else:
-            raise Unfair(f"never served: {self.waiting()}; in line: {[*map(shown, self.line.state.queue)]}")
+            raise Unfair(f"never served: {self.waiting()}; in line: {[*map(readable, self.line.state.queue)]}")
         # Of ours, what ends by itself may stay.
         if self.line.state.left_of.keys() - {WAITERS, CLIENTS}:
             raise Unfair(f"left at the end: {self.line.state}")

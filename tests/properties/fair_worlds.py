@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from pyredisson._core import command, prefixed
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server as RealServer
 from tests.logic.simulator.server import Server
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from redis.exceptions import ConnectionError
 
-from pyredisson.config import Config
-from pyredisson.logic.hub import Hub
-from pyredisson.logic.shared import Shared
-from pyredisson.runtime import Cut, Reply
-from pyredisson.signals import ThreadSignal
-from pyredisson.threads import clock
-from pyredisson.wire.blocking import Connection
-from pyredisson.wire.node import Node
+from pyredisson._backends.clock import clock
+from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.session import Session
 
 
 class Fate(Enum):
@@ -58,9 +58,9 @@ class Flaky:
         self.posted: list[bytes] = []
         """What is still to run in the background."""
         self.overtake: Callable[[], None] = lambda: None
-        self.shared = Shared(Config(retry_attempts=ATTEMPTS), start=print, notify=print, say_last=self.post)
+        self.session = Session(Config(retry_attempts=ATTEMPTS), start=print, notify=print, say_last=self.post)
         runtime: Any = self
-        self.shared.begin(runtime, runtime, Hub(clock))
+        self.session.begin(runtime, runtime, ChannelRegistry(clock))
 
     def execute(self, payload: bytes) -> Reply:
         """What the server does when a request arrives."""
@@ -75,10 +75,10 @@ class Flaky:
         if fate is Fate.INTERRUPTED_BEFORE:
             raise Interrupted
         if fate in {Fate.NOT_SENT, Fate.REQUEST_LOST}:
-            raise Cut(ConnectionError("cut"), sent=fate is Fate.REQUEST_LOST, server=self._connection.server)
+            raise NoReply(ConnectionError("cut"), sent=fate is Fate.REQUEST_LOST, server=self._connection.server)
         reply = self.execute(payload)
         if fate is Fate.REPLY_LOST:
-            raise Cut(ConnectionError("cut"), sent=True, server=self._connection.server)
+            raise NoReply(ConnectionError("cut"), sent=True, server=self._connection.server)
         if fate is Fate.INTERRUPTED_AFTER:
             raise Interrupted
         return reply
@@ -100,8 +100,8 @@ class Flaky:
 
     async def sleep(self, seconds: float) -> None: ...
 
-    def signal(self) -> ThreadSignal:
-        return ThreadSignal()
+    def wakeup(self) -> ThreadWakeup:
+        return ThreadWakeup()
 
     def jitter(self) -> float:
         return 0.0

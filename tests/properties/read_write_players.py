@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 
 LOCK = "orders"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 
 from .fair_model import Unfair
@@ -28,7 +28,7 @@ SETTINGS = settings(
 )
 """What fails is printed as the steps that lead to it; the time-outs leave time for making these few."""
 
-SCRIPTS = ("fair_acquire", "fair_delete", "fair_force_release", "fair_leave", "fair_release", "fair_tick")
+SCRIPTS = ("fair_acquire", "fair_delete", "fair_force_release", "fair_leave", "fair_release", "fair_heartbeat")
 
 
 class InMemory(FairQueue):

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from redis.exceptions import RedisError
 
-from pyredisson.logic import red_lock
-from pyredisson.logic.group import GroupLogic, Party
+from pyredisson._backends.threads.runtime import run
+from pyredisson.logic.groups import red_lock
+from pyredisson.logic.groups.group import GroupLogic, GroupOwner
+from pyredisson.logic.groups.multi_lock import MultiLockLogic
+from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD
-from pyredisson.logic.lock import LockLogic
-from pyredisson.logic.multi_lock import MultiLockLogic
-from pyredisson.logic.red_lock import RedLockLogic
-from pyredisson.runtime import Signal
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.ports import Wakeup
 from pyredisson.testing import Server
-from pyredisson.threads import run
 
 from .flaky import CUTS, INTERRUPTS, Fate, Flaky, Interrupted
 
@@ -38,7 +38,7 @@ class Slow(Flaky):
         self.slow: list[bool] = []
         self.stragglers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.interrupted = False
-        self.shared.lease = HOUR
+        self.session.lease = HOUR
 
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self.slow and self.slow.pop(0):
@@ -46,7 +46,7 @@ class Slow(Flaky):
         else:
             run(operation)
 
-    async def wait(self, signal: Signal, seconds: float) -> None:
+    async def wait(self, signal: Wakeup, seconds: float) -> None:
         if self.interrupted:
             self.interrupted = False
             raise Interrupted
@@ -62,12 +62,12 @@ class Machine(RuleBasedStateMachine):
             redis.flushall()
         self.clients = [Slow(server.url) for server in servers]
         self.places = self.choose()
-        self.members = [LockLogic(self.clients[place].shared, name) for place, name in self.places]
+        self.members = [LockLogic(self.clients[place].session, name) for place, name in self.places]
         self.group = self.make()
         self.parties = []
         for _ in range(2):
-            each = [client.shared.new_owner() for client in self.clients]
-            self.parties.append(Party([each[place] for place, _ in self.places]))
+            each = [client.session.new_owner() for client in self.clients]
+            self.parties.append(GroupOwner([each[place] for place, _ in self.places]))
         self.depth = [0, 0]
 
     def choose(self) -> list[tuple[int, bytes]]:
@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
         for (place, name), found in zip(self.places, self.found(), strict=True):
             assert set(found) <= {JAVA}, f"{name!r} on {place}: {found}"
         for client in self.clients:
-            assert not client.shared.holds.table
+            assert not client.session.holds.table
             run(client.close)
 
     def catch_up(self) -> None:
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
             had = run(self.group.acquire, self.parties[party], lease, self.clients[0].clock())
         except (Interrupted, RedisError):
             had = None
-        self.settled()
+        self.background_releases()
         self.depth[party] += had is True
         return had
 
@@ -133,10 +133,10 @@ class Machine(RuleBasedStateMachine):
         # It is given back all the same.
         with contextlib.suppress(Interrupted, RedisError):
             run(self.group.release, self.parties[party], self.group.hold_of(self.parties[party].id))
-        self.settled()
+        self.background_releases()
         self.depth[party] -= 1
 
-    def settled(self) -> None:
+    def background_releases(self) -> None:
         for client in self.clients:
             client.fates.clear()
             client.slow.clear()
@@ -261,7 +261,7 @@ class MajorityOrNothing(Machine):
         for client in self.clients:
             client.fates = [fate]
         run(late.pop(which % len(late)))
-        self.settled()
+        self.background_releases()
 
     @precondition(lambda self: any(self.depth))
     @rule()

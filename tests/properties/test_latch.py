@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from pyredisson.logic.count_down_latch import CountDownLatchLogic
+from pyredisson._backends.threads.runtime import run
+from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.testing import Server
-from pyredisson.threads import run
 
 from .flaky import CUTS, INTERRUPTS, MOST_CUTS, Fate, Flaky, Interrupted
 
@@ -30,7 +30,7 @@ class Latch(RuleBasedStateMachine):
         self.redis = admin
         self.redis.flushall()
         self.flaky = Flaky(server.url)
-        self.latch = CountDownLatchLogic(self.flaky.shared, b"done")
+        self.latch = CountDownLatchLogic(self.flaky.session, b"done")
         self.ear = self.redis.pubsub()
         self.ear.subscribe(CHANNEL)
         assert self.ear.get_message(timeout=5)["type"] == "subscribe"

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from pyredisson.logic.semaphore import SemaphoreLogic
+from pyredisson._backends.threads.runtime import run
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Server
-from pyredisson.threads import run
 
 from .flaky import CUTS, INTERRUPTS, MOST_CUTS, Fate, Flaky, Interrupted
 
@@ -41,7 +41,7 @@ class Permits(RuleBasedStateMachine):
         self.redis.flushall()
         self.flaky = Flaky(server.url)
         self.flaky.overtake = self.take_and_give_back
-        self.semaphore = SemaphoreLogic(self.flaky.shared, b"stock")
+        self.semaphore = SemaphoreLogic(self.flaky.session, b"stock")
         self.size = 0
         self.held: list[int] = []
         self.java = 0

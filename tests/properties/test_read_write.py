@@ -33,7 +33,7 @@ class Belief:
     """What one owner of ours believes to hold of one side, and until when."""
 
     count: int
-    ends: int
+    valid_until: int
 
 
 class ReadWrite(RuleBasedStateMachine):
@@ -58,12 +58,12 @@ class ReadWrite(RuleBasedStateMachine):
     def believed(self, beliefs: dict[str, Belief], owner: str) -> int:
         """How many holds this owner would tell of."""
         belief = beliefs.get(owner)
-        return belief.count if belief is not None and belief.ends > self.now else 0
+        return belief.count if belief is not None and belief.valid_until > self.now else 0
 
     def come_in(self, beliefs: dict[str, Belief], owner: str, count: int, lease: int) -> None:
         ends = self.now + lease
         if count > 1:
-            ends = max(ends, beliefs[owner].ends)
+            ends = max(ends, beliefs[owner].valid_until)
         beliefs[owner] = Belief(count, ends)
 
     def may_read(self, owner: str, count: int) -> bool:
@@ -181,7 +181,7 @@ class ReadWrite(RuleBasedStateMachine):
                 assert self.ours.renew(owner, WATCHDOG if extended else 0)
             if extended:
                 belief = self.reads[owner]
-                belief.ends = max(belief.ends, self.now + WATCHDOG)
+                belief.valid_until = max(belief.valid_until, self.now + WATCHDOG)
 
     @rule(owner=JAVAS, lease=LEASE)
     def java_reads(self, owner: str, lease: int) -> None:
@@ -266,13 +266,13 @@ class ReadWrite(RuleBasedStateMachine):
     def what_is_believed_is_so(self, fields: dict[str, str], times: dict[str, int]) -> None:
         for owner in OURS:
             if count := self.believed(self.reads, owner):
-                left = self.reads[owner].ends - self.now
+                left = self.reads[owner].valid_until - self.now
                 assert fields[owner] == str(count)
                 assert times[LOCK] > left - SLACK
                 assert max(times.get(lease_key(owner, hold), 0) for hold in range(1, count + 1)) > left - SLACK
             if count := self.believed(self.writes, owner):
                 assert fields[f"{owner}:write"] == str(count)
-                assert times[LOCK] > self.writes[owner].ends - self.now - SLACK
+                assert times[LOCK] > self.writes[owner].valid_until - self.now - SLACK
 
     def every_lease_has_its_key_and_the_lock_outlives_it(self, fields: dict[str, str], times: dict[str, int]) -> None:
         assert all(left >= 0 for left in times.values())

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import pyredisson
 from pyredisson import LockLostError, LockNotHeldError
-from pyredisson.scripts import script
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 
 LOCK, COUNTER = "orders", "redisson_lock_token:{orders}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pyredisson.config import Config
-from pyredisson.logic.hub import Hub
-from pyredisson.logic.once import Lanes
-from pyredisson.logic.shared import Shared
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.exactly_once import SessionSlots
+from pyredisson.logic.session import Session
 from pyredisson.logic.watchdog import Loop, Watchdog
-from pyredisson.scripts import ScriptSet
 
 from .wire import Network, Node, SimRuntime, Subscription
 from .world import Process, World
@@ -22,25 +22,25 @@ class Client(Process):
         name: str,
         network: Network,
         config: Config,
-        hub: type[Hub] = Hub,
+        hub: type[ChannelRegistry] = ChannelRegistry,
         watchdog: type[Watchdog] = Watchdog,
     ) -> None:
-        """`hub` and `watchdog` are the real ones, or have a bug that is to be found."""
+        """`channels` and `watchdog` are the real ones, or have a bug that is to be found."""
         super().__init__(world, name)
         weather = network.weather
-        self.shared = Shared(config, self._start, _ignore, _ignore)
+        self.session = Session(config, self._start, _ignore, _ignore)
         scripts = ScriptSet()
         scripts.use(flags=world.random.random() < 0.5)
         self.node = Node(self, network, scripts)
         waiters = hub(world.clock)
         self.subscription = Subscription(self, network, waiters)
         waiters.attach(self.subscription)
-        runtime = SimRuntime(self.node, self.shared.repair, pipelined=weather.pipelined)
-        renewer = SimRuntime(self.node, self.shared.repair, pipelined=False)
-        self.shared.begin(runtime, renewer, waiters)
-        self.shared.lanes = Lanes(name, runtime, self.shared.attempts)
-        self.shared.watchdog = watchdog(self.shared.holds, renewer, self.shared.lease, self._start)
-        self.shared.id = name
+        runtime = SimRuntime(self.node, self.session.repair, pipelined=weather.pipelined)
+        renewer = SimRuntime(self.node, self.session.repair, pipelined=False)
+        self.session.begin(runtime, renewer, waiters)
+        self.session.slots = SessionSlots(name, runtime, self.session.attempts)
+        self.session.watchdog = watchdog(self.session.holds, renewer, self.session.lease, self._start)
+        self.session.id = name
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""

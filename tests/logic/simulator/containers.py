@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import ResponseError
 
-from pyredisson.runtime import Reply
+from pyredisson._protocol.no_reply import Reply
 
 from .keys import SYNTAX, Hash, Keys, List, SortedSet, integer
 
@@ -163,7 +163,7 @@ class SortedSets(Keys):
         if value is None and members:
             self.put(key, members)
         if b"INCR" in flags:
-            return None if new is None else shown(new)
+            return None if new is None else readable(new)
         return changed if b"CH" in flags else len(members) - before
 
     def do_zincrby(self, key: bytes, by: bytes, member: bytes) -> Reply:
@@ -171,7 +171,7 @@ class SortedSets(Keys):
 
     def do_zscore(self, key: bytes, member: bytes) -> bytes | None:
         score = (self.of(SortedSet, key) or SortedSet()).get(member)
-        return None if score is None else shown(score)
+        return None if score is None else readable(score)
 
     def do_zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
         return [self.do_zscore(key, member) for member in members]
@@ -234,10 +234,10 @@ class SortedSets(Keys):
         if not scores:
             return list(members)
         known = self.of(SortedSet, key) or SortedSet()
-        return [text for member in members for text in (member, shown(known[member]))]
+        return [text for member in members for text in (member, readable(known[member]))]
 
 
-def shown(score: float) -> bytes:
+def readable(score: float) -> bytes:
     """A score as Redis writes it."""
     return b"%.17g" % score
 

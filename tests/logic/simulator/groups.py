@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from pyredisson.errors import LockLostError
-from pyredisson.logic.group import GroupHold, GroupLogic, Party
+from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
+from pyredisson.logic.groups.multi_lock import MultiLockLogic
+from pyredisson.logic.groups.red_lock import GATE, RedLockLogic
 from pyredisson.logic.holds import HELD, LOST
-from pyredisson.logic.lock import LockLogic
-from pyredisson.logic.multi_lock import MultiLockLogic
-from pyredisson.logic.red_lock import GATE, RedLockLogic
+from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
 from .judge import AFTERMATH, Judge, Neglect
@@ -32,9 +32,9 @@ class GroupUser(User):
 
     def __init__(self, client: Client, judge: GroupJudge, members: Sequence[LockLogic], name: str) -> None:
         super().__init__(client, judge, name)
-        owners = {member.shared: member.shared.new_owner() for member in members}
+        owners = {member.session: member.session.new_owner() for member in members}
         self.groups = [self.group(part) for part in self.parts(members)]
-        self.parties = [Party([owners[member.shared] for member in group.members]) for group in self.groups]
+        self.parties = [GroupOwner([owners[member.session] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)
         self.wants: GroupLogic | None = None
 
@@ -67,7 +67,7 @@ class GroupUser(User):
 
     async def _acquire(self, number: int) -> bool:
         random, group = self.random, self.groups[number]
-        lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.shared.lease))
+        lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.session.lease))
         wait = self.patience(endless=True)
         deadline = None if wait is None else self.world.now + wait
         began = self.world.now
@@ -172,7 +172,7 @@ class GroupJudge(Judge):
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")
-        depth = 0 if hold is None else len(user.groups[number].shared.group_holds[hold.key])
+        depth = 0 if hold is None else len(user.groups[number].session.group_holds[hold.key])
         if depth != user.depths[number]:
             self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {depth}")
 
@@ -186,7 +186,7 @@ class GroupJudge(Judge):
             for number, group in enumerate(user.groups):
                 if user.depths[number] and user.client.alive and self._believes(user, number):
                     # Not the place: that has the members in the order of this user.
-                    what = frozenset((member.shared.server, member.key) for member in group.members)
+                    what = frozenset((member.session.server, member.key) for member in group.members)
                     if what in believers:
                         self.blame(f"{group} is held by {believers[what].name} and by {user.name}")
                     believers[what] = user
@@ -207,16 +207,16 @@ class GroupJudge(Judge):
             return False
         sure = 0
         for member, part in zip(group.members, hold.holds, strict=True):
-            if part is not None and part.state is HELD and part.ends - group.drift(part) > self.world.now:
+            if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.world.now:
                 sure += 1
                 if part.owner not in self._holders(member):
                     self.blame(
-                        f"{user.name}: believes in {member.key!r} on {member.shared.server}, which knows nothing"
+                        f"{user.name}: believes in {member.key!r} on {member.session.server}, which knows nothing"
                     )
         return sure >= group.quorum
 
     def _holders(self, member: LockLogic) -> dict[bytes, bytes]:
-        number = int(member.shared.server.removeprefix("s"))
+        number = int(member.session.server.removeprefix("s"))
         return self._networks[number].server.keyspace.hash(member.key)
 
     def _leaked(self, user: GroupUser, operations: int) -> None:
@@ -231,7 +231,7 @@ class GroupJudge(Judge):
             for member, owner in zip(group.members, party.owners, strict=True):
                 left = [name for name in self._holders(member) if name.startswith(owner.stem[:-1])]
                 if left:
-                    self.blame(f"{user.name}: {member.key!r} on {member.shared.server} is held by {left[0]!r}")
+                    self.blame(f"{user.name}: {member.key!r} on {member.session.server} is held by {left[0]!r}")
                 if member.hold_of(owner.id) is not None:
                     self.blame(f"{user.name}: a hold of {member.key!r} was not forgotten")
 

@@ -53,13 +53,13 @@ class Judge:
     def closing(self) -> None:
         """Everybody has gone home."""
         for client in self.clients:
-            if client.alive and any(channel.waiters for channel in client.shared.hub._channels.values()):
+            if client.alive and any(channel.waiters for channel in client.session.channels._channels.values()):
                 self.blame(f"{client.name}: a waiter is left behind")
 
     def nothing_but(self, known: Collection[bytes]) -> None:
         """No key is left but these, and those of single calls and of claims, which have an end."""
         for key in list(self.keyspace.values):
-            ends = key.startswith((b"pyredisson_once:", b"pyredisson_semaphore_")) and key in self.keyspace.ends
+            ends = key.startswith((b"pyredisson_once:", b"pyredisson_semaphore_")) and key in self.keyspace.valid_until
             if key not in known and not ends and self.keyspace.value(key) is not None:
                 self.blame(f"{key!r} is left behind")
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-from pyredisson.runtime import Reply
+from pyredisson._protocol.no_reply import Reply
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 NO_INTEGER = "ERR value is not an integer or out of range"
@@ -43,8 +43,8 @@ class Keys:
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int]) -> None:
         self._clock = clock
         self.values: dict[bytes, Value] = {}
-        self.ends: dict[bytes, int] = {}
-        self.freed: dict[bytes, tuple[float, bool]] = {}
+        self.valid_until: dict[bytes, int] = {}
+        self.wakeup: dict[bytes, tuple[float, bool]] = {}
         """When a key went last, and whether its time was over (no message tells of that)."""
         self.on_taken: Callable[[bytes], None] | None = None
         """Called when a key comes into being."""
@@ -57,10 +57,10 @@ class Keys:
 
     def value(self, key: bytes) -> Value | None:
         """What stands under the key, if its time isn't over."""
-        ends = self.ends.get(key)
+        ends = self.valid_until.get(key)
         if ends is not None and self.now() > ends:
-            del self.values[key], self.ends[key]
-            self.freed[key] = (ends / 1000, True)
+            del self.values[key], self.valid_until[key]
+            self.wakeup[key] = (ends / 1000, True)
         return self.values.get(key)
 
     def of(self, kind: type[Kind], key: bytes) -> Kind | None:
@@ -79,8 +79,8 @@ class Keys:
     def drop(self, key: bytes) -> None:
         """Removes a key that is there."""
         del self.values[key]
-        self.ends.pop(key, None)
-        self.freed[key] = (self._clock(), False)
+        self.valid_until.pop(key, None)
+        self.wakeup[key] = (self._clock(), False)
 
     def now(self) -> int:
         """Milliseconds."""
@@ -111,16 +111,16 @@ class Keys:
         if ends <= self.now():
             self.drop(key)
         else:
-            self.ends[key] = ends
+            self.valid_until[key] = ends
         return 1
 
     def do_persist(self, key: bytes) -> int:
-        return int(self.value(key) is not None and self.ends.pop(key, None) is not None)
+        return int(self.value(key) is not None and self.valid_until.pop(key, None) is not None)
 
     def do_pttl(self, key: bytes) -> int:
         if self.value(key) is None:
             return -2
-        ends = self.ends.get(key)
+        ends = self.valid_until.get(key)
         return -1 if ends is None else ends - self.now()
 
     def do_time(self) -> list[bytes]:
@@ -155,9 +155,9 @@ class Keys:
         if not refused:
             self.put(key, value)
             if b"KEEPTTL" not in flags:
-                self.ends.pop(key, None)
+                self.valid_until.pop(key, None)
             if ends is not None:
-                self.ends[key] = ends
+                self.valid_until[key] = ends
         if b"GET" in flags:
             return before
         return None if refused else OK

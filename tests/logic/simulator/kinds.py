@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyredisson.logic.count_down_latch import CountDownLatchLogic
-from pyredisson.logic.fair_lock import FairLockLogic, NonReentrantFairLockLogic
-from pyredisson.logic.fenced_lock import FencedLockLogic
-from pyredisson.logic.hub import Hub
-from pyredisson.logic.lock import LockLogic
-from pyredisson.logic.non_reentrant import NonReentrantLockLogic
-from pyredisson.logic.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
-from pyredisson.logic.read_write_lock import ReadLogic, WriteLogic
-from pyredisson.logic.semaphore import SemaphoreLogic
-from pyredisson.logic.shared import Shared
-from pyredisson.logic.spin_lock import SpinLockLogic
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
+from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.spin_lock import SpinLockLogic
+from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.logic.session import Session
 from pyredisson.logic.watchdog import Watchdog
 
 from .groups import GroupJudge, MultiLockUser, RedLockJudge, RedLockUser
@@ -35,9 +35,9 @@ from .user import User
 class Logic:
     """The classes that a schedule runs; planted bugs come in their place."""
 
-    objects: tuple[Callable[[Shared, bytes], Any], ...] = (LockLogic,)
+    objects: tuple[Callable[[Session, bytes], Any], ...] = (LockLogic,)
     """What of each name an owner uses: the two sides of a read-write lock, else one."""
-    hub: type[Hub] = Hub
+    channels: type[ChannelRegistry] = ChannelRegistry
     watchdog: type[Watchdog] = Watchdog
     patches: dict[str, bytes] | None = None
     """Texts of scripts that run instead of their own, by name."""
@@ -52,7 +52,7 @@ class Logic:
     """Whether the clients know the server's identity."""
 
 
-def _spin(shared: Shared, key: bytes) -> SpinLockLogic:
+def _spin(shared: Session, key: bytes) -> SpinLockLogic:
     return SpinLockLogic(shared, key, BACKOFF)
 
 

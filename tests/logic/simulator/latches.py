@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from pyredisson.logic.count_down_latch import LOOK_AGAIN, CountDownLatchLogic
+from pyredisson.logic.permits.count_down_latch import LOOK_AGAIN, CountDownLatchLogic
 
 from .client import Client
 from .judge import Judge, Neglect

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.locks.rlock import LockLogic
 
 from .judge import AFTERMATH, Judge
 from .keys import Value
@@ -51,15 +51,15 @@ class LockJudge(Judge):
         name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
         self.has_hold(name, hold)
         assert hold is not None
-        depth = owner.depth[lock.place]
-        count = hold.count + (hold.under.count if hold.under is not None else 0)
+        depth = owner.depth[lock.identity]
+        count = hold.count + (hold.lost_below.count if hold.lost_below is not None else 0)
         if count != depth:
             self.blame(f"{name}: holds it {depth} times and counts {count}")
         if hold.count == 1:
             hold.listen(self._hold_ended)
-        if hold.state is HELD and hold.ends > self.world.now:
+        if hold.state is HELD and hold.valid_until > self.world.now:
             known = self.keyspace.hash(key).get(hold.owner)
-            sure = clean and hold.under is None and (key, hold.owner) not in self._tampered
+            sure = clean and hold.lost_below is None and (key, hold.owner) not in self._tampered
             if sure and known != b"%d" % hold.count:
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
         elif self.weather.calm and hold.renewed and (key, hold.owner) not in self._tampered:
@@ -93,21 +93,21 @@ class LockJudge(Judge):
         for key, value in list(self.keyspace.values.items()):
             if self.keyspace.value(key) is None or self.may_stay(key):
                 continue
-            if key not in self.keyspace.ends:
+            if key not in self.keyspace.valid_until:
                 self.blame(f"{key!r} has no end")
             for owner in self.owners:
                 if owner.client.alive and not owner.gone and any(names(owner, name) for name in _words(value)):
                     self.blame(f"{owner.name}: {key!r} is left behind")
-            if self.keyspace.ends[key] / 1000 > self.world.now + 2 * self.lease + self.soon:
+            if self.keyspace.valid_until[key] / 1000 > self.world.now + 2 * self.lease + self.soon:
                 self.blame(f"{key!r} lasts too long")
         for client in self.clients:
             if not client.alive:
                 continue
             ids = {owner.holder.id for owner in self.owners if owner.gone}
-            left = [hold for hold in client.shared.holds.table.values() if hold.key[1] not in ids]
+            left = [hold for hold in client.session.holds.table.values() if hold.key[1] not in ids]
             if left:
                 self.blame(f"{client.name}: a hold was not forgotten")
-            if not ids and not self.lost and len(client.shared.watchdog._wheel):
+            if not ids and not self.lost and len(client.session.watchdog._wheel):
                 self.blame(f"{client.name}: a timer is left behind")
 
     def may_stay(self, key: bytes) -> bool:
@@ -133,9 +133,9 @@ class LockJudge(Judge):
         for client in self.clients:
             if not client.alive:
                 continue
-            for hold in client.shared.holds.table.values():
+            for hold in client.session.holds.table.values():
                 key = hold.lock.key
-                if hold.state is not HELD or hold.ends <= now or (key, hold.owner) in self._tampered:
+                if hold.state is not HELD or hold.valid_until <= now or (key, hold.owner) in self._tampered:
                     continue
                 if key in believed:
                     for other in believed[key]:
@@ -151,7 +151,7 @@ class LockJudge(Judge):
         self.lost += hold.state is LOST
         if hold.state is not LOST or (hold.lock.key, hold.owner) in self._tampered:
             return
-        if hold.ends > self.world.now:
+        if hold.valid_until > self.world.now:
             self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
         if self.weather.calm and hold.renewed:
             self.blame(f"{hold.owner!r}: lost in calm weather: {hold.reason}")
@@ -168,7 +168,7 @@ class LockJudge(Judge):
 
     def _believed(self, key: bytes, name: bytes) -> list[Hold]:
         alive = [client for client in self.clients if client.alive]
-        holds = [hold for client in alive for hold in client.shared.holds.table.values()]
+        holds = [hold for client in alive for hold in client.session.holds.table.values()]
         return [hold for hold in holds if hold.lock.key == key and hold.owner == name and hold.state is HELD]
 
     def _must_know(self, hold: Hold) -> None:
@@ -177,7 +177,7 @@ class LockJudge(Judge):
 
     def _neglected(self, key: bytes) -> None:
         """No lock is free for long while somebody waits for it."""
-        freed = self.keyspace.freed.get(key)
+        freed = self.keyspace.wakeup.get(key)
         if freed is None:
             return
         when, expired = freed
@@ -213,7 +213,7 @@ def _holds(owner: Owner, key: bytes) -> Iterator[Hold]:
         hold = lock.hold_of(owner.holder.id) if lock.key == key else None
         while hold is not None:
             yield hold
-            hold = hold.under
+            hold = hold.lost_below
 
 
 def _words(value: Value) -> Iterable[bytes]:

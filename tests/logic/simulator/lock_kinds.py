@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pyredisson._core import prefixed
 from pyredisson.backoff import ExponentialBackoff
 from pyredisson.logic.holds import Hold
-from pyredisson.logic.lock import LockLogic
-from pyredisson.logic.read_write_lock import CLAIM, READ, SideLogic
+from pyredisson.logic.locks.read_write_lock import CLAIM, READ, SideLogic
+from pyredisson.logic.locks.rlock import LockLogic
 
 from .judge import Neglect
 from .keys import List
@@ -100,7 +100,7 @@ class ReadWriteJudge(LockJudge):
 
     def shares(self, hold: Hold, other: Hold) -> bool:
         readers = {hold.lock.side, other.lock.side} == {READ}  # type: ignore[attr-defined]
-        return readers or (hold.key[1] == other.key[1] and hold.lock.shared is other.lock.shared)  # type: ignore[attr-defined]
+        return readers or (hold.key[1] == other.key[1] and hold.lock.session is other.lock.session)  # type: ignore[attr-defined]
 
     def takes_away(self, lock: LockLogic) -> bool:
         assert isinstance(lock, SideLogic)
@@ -120,7 +120,7 @@ class ReadWriteJudge(LockJudge):
             mode = self.keyspace.hash(lock.key).get(b"mode")
             shared = lock.side == READ and mode == READ and self.keyspace.value(claim) is None
             if mode is None or shared:
-                ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
+                ended = [self.keyspace.wakeup[key][1] for key in (lock.key, claim) if key in self.keyspace.wakeup]
                 served[owner] = any(ended)
         self._neglect.look(served)
 

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockUpgradeError
 from pyredisson.logic.holds import LOST
-from pyredisson.logic.lock import LockLogic
+from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
 from .user import User
@@ -28,9 +28,9 @@ class Owner(User):
 
     def __init__(self, client: Client, judge: LockJudge, locks: Sequence[LockLogic], name: str) -> None:
         super().__init__(client, judge, name)
-        self.holder = client.shared.new_owner()
+        self.holder = client.session.new_owner()
         self.locks = locks
-        self.depth = {lock.place: 0 for lock in locks}
+        self.depth = {lock.identity: 0 for lock in locks}
         """How many acquires of it have said True and were not given back."""
         self.wants: tuple[LockLogic, float] | None = None
         """The lock that it waits for, and since when."""
@@ -56,20 +56,20 @@ class Owner(User):
             return
         hold = lock.hold_of(self.holder.id)
         if patient and hold is not None and not hold.renewed and self.random.random() < 0.1:
-            self.world.log("%s: leaves without giving back %r", self.name, lock.place)
+            self.world.log("%s: leaves without giving back %r", self.name, lock.identity)
             self.gone = True
             return
         await self.nap()
         while self.random.random() < 0.3:
             inner = self.random.choice(self.locks)
-            if self.depth[inner.place] < DEEPEST:
+            if self.depth[inner.identity] < DEEPEST:
                 # Who waits with a lock in hand for one that another has waits for ever, and rightly so.
                 await self._round(inner, patient=False)
         await self._release(lock)
 
     async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
-        random, place = self.random, lock.place
-        lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.shared.lease))
+        random, place = self.random, lock.identity
+        lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease))
         wait = self.patience(endless=patient or self.depth[place] > 0)
         began = self.world.now
         deadline = None if wait is None else began + wait
@@ -105,19 +105,19 @@ class Owner(User):
         hold = lock.hold_of(self.holder.id)
         self._judge.has_hold(self.name, hold)
         assert hold is not None
-        self.begin("release %r", lock.place)
+        self.begin("release %r", lock.identity)
         self.began = self.world.now
-        self.depth[lock.place] -= 1
+        self.depth[lock.identity] -= 1
         try:
             await lock.release(self.holder, hold)
         except Cancelled:
-            self._unclean.add(lock.place)
+            self._unclean.add(lock.identity)
             self._ended(lock, "release was cancelled")
         except LockLostError as error:
             self._judge.told_lost(self.name, hold, error)
             self._ended(lock, f"release: {error}")
         except RedisError as error:
-            self._unclean.add(lock.place)
+            self._unclean.add(lock.identity)
             self._judge.failed(self.name, error)
             self._ended(lock, f"release failed: {error}")
         else:
@@ -133,7 +133,7 @@ class Owner(User):
         except RedisError as error:
             self._judge.failed(self.name, error)
         else:
-            self.world.log("%s: force_release %r: %s", self.name, lock.place, removed)
+            self.world.log("%s: force_release %r: %s", self.name, lock.identity, removed)
 
     def _ended(self, lock: LockLogic, outcome: str) -> None:
         self.wants = None

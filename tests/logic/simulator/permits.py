@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import suffixed
 from pyredisson.logic.holds import HELD
-from pyredisson.logic.permit_expirable_semaphore import IN_USE, PermitExpirableSemaphoreLogic
-from pyredisson.logic.semaphore import LOOK_AGAIN
+from pyredisson.logic.permits.permit_expirable_semaphore import IN_USE, PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import LOOK_AGAIN
 
 from .client import Client
 from .judge import Judge, Neglect
@@ -35,7 +35,7 @@ class PermitUser(User):
         self.semaphores = objects
         self.held: dict[bytes, float] = {}
         """Until when it has each permit at least; inf: until it gives it back."""
-        self.kept: set[bytes] = set()
+        self.renew_fixed_leases: set[bytes] = set()
         """Those that are renewed."""
         self._singly = False
         self.wants: tuple[bytes, int] | None = None
@@ -49,7 +49,7 @@ class PermitUser(User):
             await self.nap()
             if self.held and self.random.random() < 0.1:
                 await self._update(semaphore)
-            forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.kept
+            forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.renew_fixed_leases
             if forgets and self.random.random() < 0.1:
                 # They come back by themselves.
                 return
@@ -63,7 +63,7 @@ class PermitUser(User):
         permits = random.randint(1, self._judge.size)
         renewed = random.random() < 0.4
         endless = random.random() < 0.4 and not self.weather.deaths
-        lease = None if renewed or endless else random.choice((50, 1000, 2 * self.shared.lease))
+        lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease))
         began = self.world.now
         # Permits of the dead don't come back, if they have no lease.
         wait = self.patience(endless=not self.weather.deaths)
@@ -85,7 +85,7 @@ class PermitUser(User):
             self._judge.had(self, ids, permits)
             # Not earlier than the call its lease begins.
             self.held = dict.fromkeys(ids, math.inf if lease is None else began + lease / 1000)
-            self.kept = set(ids) if renewed else set()
+            self.renew_fixed_leases = set(ids) if renewed else set()
             self._singly = False
         else:
             self._judge.gave_up(self.name, deadline)
@@ -106,7 +106,9 @@ class PermitUser(User):
             self._ended(f"release failed: {error}")
             return
         if not count:
-            if all(self._judge.must_last(ends, kept=permit in self.kept) for permit, ends in mine.items()):
+            if all(
+                self._judge.must_last(ends, kept=permit in self.renew_fixed_leases) for permit, ends in mine.items()
+            ):
                 self._judge.blame(f"{self.name}: was told that a permit is not held that it has")
             if len(mine) > 1:
                 # None was given back. One by one it is seen which of them have ended.
@@ -118,9 +120,9 @@ class PermitUser(User):
 
     async def _update(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
         permit = self.random.choice(list(self.held))
-        lease = self.random.choice((50, 1000, 2 * self.shared.lease))
+        lease = self.random.choice((50, 1000, 2 * self.session.lease))
         before, ends = self.held[permit], self.world.now + lease / 1000
-        kept = permit in self.kept
+        kept = permit in self.renew_fixed_leases
         if kept and (self.weather.cancels or not self.weather.calm):
             # In doubt it goes on being renewed, and may all the same have ended before.
             return
@@ -136,7 +138,7 @@ class PermitUser(User):
             self._judge.failed(self.name, error)
             self._ended(f"setting a lease failed: {error}")
             return
-        self.kept.discard(permit)
+        self.renew_fixed_leases.discard(permit)
         if held:
             self.held[permit] = ends
         elif self._judge.must_last(min(before, ends), kept=kept):
@@ -204,13 +206,13 @@ class PermitJudge(Judge):
             if not user.client.alive:
                 continue
             for permit, ends in user.held.items():
-                if permit not in everything and permit not in user.kept and self.world.now < ends:
+                if permit not in everything and permit not in user.renew_fixed_leases and self.world.now < ends:
                     self.blame(f"{user.name}: has {permit.hex()}; the server knows nothing of it")
         for client in self.clients:
-            for hold in client.shared.holds.table.values() if client.alive else ():
+            for hold in client.session.holds.table.values() if client.alive else ():
                 if (
                     hold.state is HELD
-                    and hold.ends > self.world.now
+                    and hold.valid_until > self.world.now
                     and bytes.fromhex(hold.owner.decode()) not in everything
                 ):
                     self.blame(f"{client.name}: keeps {hold.owner!r}; the server knows nothing of it")
@@ -227,7 +229,7 @@ class PermitJudge(Judge):
         super().closing()
         self._settled(self._begun())
         for client in self.clients:
-            if client.alive and client.shared.holds.table:
+            if client.alive and client.session.holds.table:
                 self.blame(f"{client.name}: a permit is still renewed")
 
     def _names(self) -> Sequence[bytes]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import hiredis
 
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.scripts import script
 from pyredisson.logic.holds import Hold
-from pyredisson.runtime import Reply
-from pyredisson.scripts import script
 
 from .keys import Hash
 from .lock_judge import LockJudge

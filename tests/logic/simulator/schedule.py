@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from pyredisson.config import Config
-from pyredisson.logic import holds, permit_acquire
-from pyredisson.logic.holds import logger
+from pyredisson._diagnostics import logger
+from pyredisson._settings.config import Config
+from pyredisson.logic import holds
+from pyredisson.logic.permits import expirable_acquire
 
 from .client import Client
 from .judge import Violation
@@ -69,12 +70,13 @@ def _play(world: World, logic: Logic) -> Report:
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
             clients = [
-                Client(world, f"c{number}", network, _CONFIGS[lease], logic.hub, logic.watchdog) for network in networks
+                Client(world, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.watchdog)
+                for network in networks
             ]
             judge.clients.extend(clients)
             for place, client in enumerate(clients):
-                client.shared.server = f"s{place}"
-            objects = [make(client.shared, key) for client in clients for key in keys for make in logic.objects]
+                client.session.server = f"s{place}"
+            objects = [make(client.session, key) for client in clients for key in keys for make in logic.objects]
             for _ in range(5 if crowd else random.randint(1, 3)):
                 user = logic.user(clients[0], judge, objects, f"o{len(judge.users)}")
                 judge.add(user)
@@ -104,7 +106,7 @@ def _replayable(world: World) -> Iterator[None]:
     """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
         patch.object(holds, "_calls", itertools.count(1)),
-        patch.object(permit_acquire, "urandom", world.random.randbytes),
+        patch.object(expirable_acquire, "urandom", world.random.randbytes),
     ):
         yield
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from pyredisson.logic.permit_claim import claim_key
-from pyredisson.logic.semaphore import LOOK_AGAIN, SemaphoreLogic
+from pyredisson.logic.permits.claims import claim_key
+from pyredisson.logic.permits.semaphore import LOOK_AGAIN, SemaphoreLogic
 
 from .client import Client
 from .judge import Judge, Neglect
@@ -204,11 +204,11 @@ class Claims:
         if claim is None:
             return free >= wanted
         needed, _, claimant = claim.partition(b" ")
-        if claimant.startswith(user.client.shared.id.encode() + b":"):
+        if claimant.startswith(user.client.session.id.encode() + b":"):
             # Perhaps its own claim, perhaps one of another waiter of its client.
             return False
         return free - wanted >= int(needed)
 
     def ended_by_time(self, key: bytes) -> bool:
         """Whether the latest claim ended without a message."""
-        return self._keyspace.freed.get(claim_key(key), (0.0, False))[1]
+        return self._keyspace.wakeup.get(claim_key(key), (0.0, False))[1]

@@ -10,9 +10,9 @@ import hiredis
 from lupa import lua51
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from pyredisson.runtime import Reply
-from pyredisson.scripts import NAMES, script
-from pyredisson.wire.replies import as_error
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.scripts import NAMES, script
 
 from .containers import Hashes, Lists, SortedSets
 from .keys import Hash, Status

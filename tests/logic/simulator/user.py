@@ -21,11 +21,11 @@ class User:
         self.client = client
         self.name = name
         self.task: Task | None = None
-        self.shared = client.shared
+        self.session = client.session
         self.world = client.world
         self.random = client.world.random
         self.weather = client.node.network.weather
-        self.lease = client.shared.lease / 1000
+        self.lease = client.session.lease / 1000
         self.operations = 0
         """How many it has begun."""
         self.busy = False
@@ -45,13 +45,13 @@ class User:
 
     async def arrive(self) -> None:
         """They don't all come at once."""
-        await self.shared.runtime.sleep(self.random.random() * self.random.choice((0.0, 0.0, 0.02, 0.2)))
+        await self.session.runtime.sleep(self.random.random() * self.random.choice((0.0, 0.0, 0.02, 0.2)))
 
     async def nap(self) -> None:
         """Whatever one does with a lock, or without it."""
         die = self.random.random()
         scale = 0.0 if die < 0.3 else 0.05 if die < 0.9 else 2 * self.lease
-        await self.shared.runtime.sleep(scale * self.random.random())
+        await self.session.runtime.sleep(scale * self.random.random())
 
     def patience(self, *, endless: bool) -> float | None:
         """How long it is going to wait; None: as long as it takes."""

@@ -7,10 +7,11 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson.logic.hub import LINGER, Hub
-from pyredisson.runtime import Cut, Reply, Signal
-from pyredisson.scripts import ScriptSet
-from pyredisson.wire.replies import as_error
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson.logic.channels import LINGER, ChannelRegistry
+from pyredisson.logic.ports import Wakeup
 
 from .server import Server
 from .weather import REPLY_TIMEOUT, Weather
@@ -58,7 +59,7 @@ class Network:
         for key in list(self.server.keyspace.values):
             self.server.keyspace.drop(key)
             # As if it had expired: no message tells of it.
-            self.server.keyspace.freed[key] = (now, True)
+            self.server.keyspace.wakeup[key] = (now, True)
         self.server.flush_scripts()
         for line in self.lines:
             line.hang_up()
@@ -94,7 +95,7 @@ class Network:
         for ear in self.ears:
             if channel in ear.channels and not ear.deaf:
                 heard += 1
-                ear.tell(ear.subscription.hub.message, channel, payload)
+                ear.tell(ear.subscription.channels.message, channel, payload)
         return heard
 
 
@@ -127,7 +128,7 @@ class Line:
         node.network.lines.append(self)
 
     def request(self, payloads: Sequence[bytes], park: Park) -> None:
-        """Sends commands; the park is resolved with their replies, or with `Cut`."""
+        """Sends commands; the park is resolved with their replies, or with `NoReply`."""
         world, weather = self._node.network.world, self._node.network.weather
         arrives = max(self._arrived, world.now + weather.delay())
         fate = "lost" if self._node.network.down else weather.fate(world.now)
@@ -160,9 +161,9 @@ class Line:
             for park in self._parks:
                 park.resolve(error=self.cut(ConnectionError("the server has gone")))
 
-    def cut(self, error: RedisError) -> Cut:
+    def cut(self, error: RedisError) -> NoReply:
         """What became of a command that was sent over it."""
-        return Cut(error, sent=True, server=self.server)
+        return NoReply(error, sent=True, server=self.server)
 
     def _arrive(self, payloads: Sequence[bytes], park: Park | None) -> None:
         if self.killed:
@@ -205,7 +206,7 @@ class Wire:
         line = await (self._share(fresh=fresh) if self._pipelined else self._take(fresh=fresh))
         if line.closed:
             if self._node.network.checked:
-                raise Cut(ConnectionError("closed while it was idle"), sent=False, idle=True)
+                raise NoReply(ConnectionError("closed while it was idle"), sent=False, idle=True)
             raise line.cut(ConnectionError("closed"))
         park = Park()
         line.request(payloads, park)
@@ -242,7 +243,7 @@ class Wire:
         suspects = list(node.suspects)
         park = Park()
         if node.network.down or weather.unreachable(world.now):
-            world.after(weather.delay(), park.resolve, None, Cut(ConnectionError("refused"), sent=False))
+            world.after(weather.delay(), park.resolve, None, NoReply(ConnectionError("refused"), sent=False))
         else:
             world.after(weather.delay(), self._welcome, suspects, park)
         await park
@@ -302,14 +303,14 @@ class SimRuntime:
     async def _post(self, payload: bytes) -> None:
         try:
             await self.send(payload)
-        except (Cut, RedisError):
+        except (NoReply, RedisError):
             self._repair(payload)
 
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._node.process.alive:
             self._node.process.spawn(operation())
 
-    async def wait(self, signal: Signal, seconds: float) -> None:
+    async def wait(self, signal: Wakeup, seconds: float) -> None:
         assert isinstance(signal, Flag)
         if signal.is_set():
             return
@@ -325,7 +326,7 @@ class SimRuntime:
         self._world.after(seconds + OVERSHOOT, park.resolve)
         await park
 
-    def signal(self) -> Flag:
+    def wakeup(self) -> Flag:
         return Flag(self._world)
 
     def jitter(self) -> float:
@@ -338,10 +339,10 @@ class SimRuntime:
 class Subscription:
     """A client's subscriber: it connects when it is first needed, and again whenever it was cut."""
 
-    def __init__(self, process: Process, network: Network, hub: Hub) -> None:
+    def __init__(self, process: Process, network: Network, hub: ChannelRegistry) -> None:
         self._process = process
         self._network = network
-        self.hub = hub
+        self.channels = hub
         self.ear: Ear | None = None
         self._connecting = False
 
@@ -372,8 +373,8 @@ class Subscription:
         self.ear = None
         self._connecting = True
         self._network.world.log("%s: the subscription is over", self._process.name)
-        with self.hub.mutex:
-            self.hub.disconnected()
+        with self.channels.mutex:
+            self.channels.disconnected()
         self._network.world.after(0.05 + self._network.world.random.random() / 20, self._connect)
 
     def _connect(self) -> None:
@@ -383,13 +384,13 @@ class Subscription:
     def _connected(self) -> None:
         self._connecting = False
         self.ear = ear = Ear(self, self._network, self._process)
-        with self.hub.mutex:
-            self.subscribe(self.hub.names())
+        with self.channels.mutex:
+            self.subscribe(self.channels.names())
         self._network.world.after(LINGER, self._process.deliver, self._sweep, ear)
 
     def _sweep(self, ear: Ear) -> None:
         if self.ear is ear:
-            self.hub.sweep()
+            self.channels.sweep()
             self._network.world.after(LINGER, self._process.deliver, self._sweep, ear)
 
 
@@ -425,6 +426,6 @@ class Ear:
             return
         if wanted:
             self.channels[channel] = None
-            self.tell(self.subscription.hub.subscribed, channel)
+            self.tell(self.subscription.channels.subscribed, channel)
         else:
             self.channels.pop(channel, None)

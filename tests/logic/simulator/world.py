@@ -176,7 +176,7 @@ def park_struck(task: Task, park: Park) -> None:
 
 
 class Flag:
-    """A `Signal` of this world."""
+    """A `Wakeup` of this world."""
 
     __slots__ = ("_set", "_world", "park")
 

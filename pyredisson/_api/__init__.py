@@ -1,0 +1,1 @@
+"""The public classes: `aio` for asyncio, `sync` for threads, and what both have in common."""

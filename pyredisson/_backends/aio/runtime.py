@@ -1,0 +1,175 @@
+"""The asyncio world: the logic's coroutines are awaited on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, ParamSpec
+
+from redis.exceptions import ConnectionError, RedisError
+
+from pyredisson._backends.aio.connection import Pipeline
+from pyredisson._backends.aio.pipeline import PipelineHolder
+from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.clock import clock
+from pyredisson._backends.thread_start import start_thread
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.node import Node
+from pyredisson.logic.ports import Wakeup
+
+P = ParamSpec("P")
+
+
+async def done(operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Awaits an operation whose result means nothing to the caller."""
+    # Called here: a task that is cancelled before it begins would leave a coroutine that nobody awaits.
+    await operation(*args, **kwargs)
+
+
+def on_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]:
+    """Begins work that blocks, on a thread of its own. The future is done with it, with what it raised.
+
+    Not in the loop's executor: the program's own work may keep that busy for as long as it likes.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failure: Exception | None = None
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+            failure = error
+        try:
+            loop.call_soon_threadsafe(tell, failure)
+        except RuntimeError:
+            # The loop was closed meanwhile: nobody waits there any more.
+            return
+
+    try:
+        start_thread(threading.Thread(target=run, name=name, daemon=True))
+    except RuntimeError:
+        # There can't be another thread: holding up the loop is better than leaving it undone.
+        run()
+    return done
+
+
+class AioRuntime:
+    """A `Runtime` over one pipelined connection."""
+
+    clock = staticmethod(clock)
+    blocking = False
+
+    def __init__(self, node: Node, repair: Callable[[bytes], None]) -> None:
+        self.scripts = node.scripts
+        self.refused, self.served = node.refused, node.served
+        self._asleep: dict[AioWakeup, None] = {}
+        self._closed = False
+        self._line = PipelineHolder(node)
+        self._repair = repair
+        self._beside: set[asyncio.Task[None]] = set()
+
+    def send(self, payload: bytes, *, fresh: bool = False) -> Awaitable[Reply]:
+        # `fresh` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
+        # used again, and the next one has the server drop it first.
+        pipeline = self._line.pipeline
+        if pipeline is None or not pipeline.usable or pipeline.loop is not asyncio.get_running_loop():
+            return self._send_anew(payload)
+        return pipeline.submit(payload)
+
+    async def _send_anew(self, payload: bytes) -> Reply:
+        pipeline = await self._connected()
+        return await pipeline.submit(payload)
+
+    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+        pipeline = await self._connected()
+        return await pipeline.submit(payload), pipeline.server
+
+    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+        pipeline = await self._connected()
+        replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, NoReply):
+                raise reply
+        return replies
+
+    async def _connected(self) -> Pipeline:
+        pipeline = await self._line.connected()
+        if not pipeline.usable:
+            # Lost again while this task waited for its turn.
+            raise NoReply(ConnectionError("the connection was closed at once"), sent=False)
+        return pipeline
+
+    def post(self, payload: bytes) -> None:
+        # On the same connection it runs after what was sent before, even if this loop stops right now.
+        pipeline = self._line.pipeline
+        if pipeline is None or not pipeline.usable or pipeline.loop.is_closed():
+            if pipeline is not None and pipeline.waiting:
+                # What is still on its way there must not run after this.
+                pipeline.node.suspect(pipeline.peer)
+            self._repair(payload)
+            return
+
+        def ended(future: asyncio.Future[Reply]) -> None:
+            if future.cancelled() or isinstance(future.exception(), (NoReply, RedisError)):
+                self._repair(payload)
+
+        pipeline.submit(payload).add_done_callback(ended)
+        pipeline.flush()
+
+    async def wait(self, signal: Wakeup, seconds: float) -> None:
+        assert isinstance(signal, AioWakeup)
+        await signal.wait(seconds)
+
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(operation())
+        # The loop itself would let the garbage collector have it.
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def sleep(self, seconds: float) -> None:
+        alarm = AioWakeup()
+        try:
+            self._asleep[alarm] = None
+            if not self._closed:
+                await alarm.wait(seconds)
+        finally:
+            self._asleep.pop(alarm, None)
+
+    def wakeup(self) -> AioWakeup:
+        return AioWakeup()
+
+    def jitter(self) -> float:
+        return random.random()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not closed."""
+        pipeline = self._line.pipeline
+        return pipeline is not None and pipeline.usable and not pipeline.loop.is_closed()
+
+    def drop(self) -> None:
+        """Has the connection closed by its own event loop; on any thread, with no lock and no wait."""
+        self._closed = True
+        self._line.drop()
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends the connection and all pauses. Gives what is done when the connection is gone."""
+        self._closed = True
+        for alarm in list(self._asleep):
+            alarm.set()
+        return self._line.stop()
+
+    async def close(self) -> None:
+        if ending := self.stop():
+            await asyncio.wait(ending)

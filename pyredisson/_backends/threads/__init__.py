@@ -1,0 +1,1 @@
+"""The backend of threads: its coroutines block and never suspend."""

@@ -1,0 +1,1 @@
+"""The life of a client: its start, `fork`, its end, signals and the exit of the interpreter."""

@@ -1,0 +1,113 @@
+"""What a new connection says first, and what it learns about the server; the same for both worlds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
+
+from pyredisson._core import command
+from pyredisson._settings.config import Config
+from pyredisson.errors import UnsupportedServerError
+from pyredisson.version import VERSION
+
+SCRIPT_FLAGS_SINCE = 7
+"""The major version from which on servers know the `#!lua` line."""
+OLDEST = (6, 2)
+COURTESIES = frozenset({"hello", "info", "peer", "server", "kill"})
+"""What a server may not know, or not allow to this user."""
+OTHER_MODES = {
+    b"cluster": "a node of a cluster, which is addressed as redis+cluster://host:port,host:port",
+    b"sentinel": "a Sentinel, which is addressed as redis+sentinel://host:port,host:port/master",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One connection as the server names it: enough to have the server drop it, and it alone."""
+
+    id: bytes
+    addr: bytes
+
+    def kill(self) -> bytes:
+        """The command by which the server drops that connection, with all that it has not executed yet."""
+        return command(b"CLIENT", b"KILL", b"ID", self.id, b"ADDR", self.addr)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the handshake told."""
+
+    flags: bool
+    """Whether the server knows the `#!lua` line."""
+    peer: Peer | None
+    """None where the user may not run CLIENT INFO: then a late copy of a cut command can't be prevented."""
+    server: bytes | None
+    """The identity of the server's process (`run_id`); None where the user may not run INFO."""
+
+
+class Greeting:
+    """The commands of one handshake, sent in one write, and what their replies mean."""
+
+    def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[Peer] = ()) -> None:
+        steps: list[tuple[str, bytes]] = []
+        if credentials:
+            steps.append(("auth", command(b"AUTH", *credentials)))
+        steps.append(("hello", command(b"HELLO", 2)))
+        if config.database:
+            steps.append(("select", command(b"SELECT", config.database)))
+        if config.client_name:
+            steps.append(("name", command(b"CLIENT", b"SETNAME", config.client_name)))
+        steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
+        steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-VER", VERSION)))
+        steps.append(("peer", command(b"CLIENT", b"INFO")))
+        steps.append(("server", command(b"INFO", b"server")))
+        steps.extend(("kill", suspect.kill()) for suspect in suspects)
+        self._address = config.path or f"{config.host}:{config.port}"
+        self._names = [name for name, _ in steps]
+        self.payload = b"".join(payload for _, payload in steps)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, replies: Sequence[Any]) -> Welcome:
+        """Raises what the server objects to; servers that don't know a courtesy are served without it."""
+        told: dict[str, Any] = {}
+        for name, reply in zip(self._names, replies, strict=False):
+            if isinstance(reply, RedisError):
+                # Not known here, or not allowed to this user; anything else (BUSY, LOADING, ...) passes.
+                unknown = isinstance(reply, ResponseError) and str(reply).startswith("ERR ")
+                missing = unknown or isinstance(reply, NoPermissionError)
+                if not missing or name not in COURTESIES:
+                    raise reply
+            else:
+                told[name] = reply
+        hello = told.get("hello", ())
+        facts = dict(zip(hello[::2], hello[1::2], strict=True))
+        info = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", told.get("server", b"")))
+        version = facts.get(b"version") or info.get(b"redis_version", b"")
+        self._check(version, facts.get(b"mode") or info.get(b"redis_mode", b""))
+        if len(replies) < len(self):
+            raise ConnectionError("the connection was closed during the handshake")
+        found = re.search(rb"(?:^| )id=(\d+) addr=(\S+)", told.get("peer", b""))
+        peer = Peer(found[1], found[2]) if found else None
+        flags = _numbers(version)[0] >= SCRIPT_FLAGS_SINCE
+        return Welcome(flags, peer, info.get(b"run_id"))
+
+    def _check(self, version: bytes, mode: bytes) -> None:
+        """Refuses what can't be served, where it is known; later errors would be less clear."""
+        if version and _numbers(version) < OLDEST:
+            raise UnsupportedServerError(
+                f"the server at {self._address} is version {version.decode()}; Redis 6.2 or later, or Valkey, is needed"
+            )
+        if mode in OTHER_MODES:
+            raise UnsupportedServerError(
+                f"the server at {self._address} is {OTHER_MODES[mode]}: that isn't available in this version"
+            )
+
+
+def _numbers(version: bytes) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(rb"\d+", version)[:2])) or (0,)

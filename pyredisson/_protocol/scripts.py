@@ -1,0 +1,133 @@
+"""The scripts of `lua/`, each with its SHA1 and the constant part of the command that runs it."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+_INCLUDE = "-- include: "
+
+_SHAPES: dict[str, tuple[int, int] | None] = {
+    "fair_acquire": (5, 6),
+    "fair_delete": (5, 2),
+    "fair_force_release": (5, 2),
+    "fair_leave": None,
+    "fair_lost": (5, 2),
+    "fair_release": (5, 4),
+    "fair_heartbeat": None,
+    "latch_count_down": (2, 2),
+    "latch_set": (2, 3),
+    "fenced_acquire": (3, 3),
+    "fenced_delete": (3, 1),
+    "fenced_write": None,
+    "lock_acquire": (1, 3),
+    "lock_force_release": (1, 1),
+    "lock_lost": (1, 2),
+    "lock_release": (1, 3),
+    "lock_renew": None,
+    "read_acquire": (3, 4),
+    "read_locked": (1, 0),
+    "read_release": (3, 3),
+    "read_renew": None,
+    "read_write_force_release": (1, 2),
+    "write_acquire": (3, 4),
+    "write_give_up": (2, 2),
+    "write_release": (2, 3),
+    "once_delete": None,
+    "permit_acquire": None,
+    "permit_count": (2, 1),
+    "permit_lease": None,
+    "permit_release": None,
+    "permit_renew": None,
+    "permit_set": (3, 3),
+    "semaphore_acquire": (3, 2),
+    "semaphore_add": (2, 4),
+    "semaphore_claim": (4, 4),
+    "semaphore_give_up": (2, 2),
+    "semaphore_set": (2, 4),
+    "semaphore_undo": (2, 2),
+}
+"""How many keys and how many arguments each script takes; None: that varies."""
+
+
+class Script:
+    """One file of `lua/`, as one kind of server takes it.
+
+    Servers from 7.0 on get the text with its `#!lua` line, whose flags let a release run when memory is
+    out and make a replica answer READONLY; older servers would not compile that line. A line
+    `-- include: name` stands for the text of `name.lua`, which several scripts share.
+    """
+
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str, *, flags: bool) -> None:
+        text = "".join(map(_included, _text(name).splitlines(keepends=True)))
+        if not flags:
+            shebang, _, text = text.partition("\n")
+            if not shebang.startswith("#!lua"):
+                raise AssertionError(f"{name}.lua doesn't begin with a #!lua line")
+        self.name = name
+        self.text = text.encode()
+        self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+    def head(self, keys: int, args: int) -> bytes:
+        """Everything of the EVALSHA command that stands before its first key."""
+        return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%d\r\n" % (
+            3 + keys + args,
+            self.sha,
+            len(str(keys)),
+            keys,
+        )
+
+
+def _text(name: str) -> str:
+    return files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8")
+
+
+def _included(line: str) -> str:
+    return _text(line.removeprefix(_INCLUDE).strip()) if line.startswith(_INCLUDE) else line
+
+
+class ScriptSet:
+    """What the logic needs of every script, by name: its head or, where the number of keys varies, its digest.
+
+    One object for the life of a client; `use` sets it to the kind of server at hand.
+    """
+
+    flags: bool
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> bytes:
+            """The script of that name."""
+
+    def __init__(self) -> None:
+        self.use(flags=True)
+
+    def use(self, *, flags: bool) -> None:
+        """From now on, scripts as servers take them that know flags, or don't."""
+        self.flags = flags
+        for name, shape in _SHAPES.items():
+            script = _SCRIPTS[flags][name]
+            setattr(self, name, script.sha if shape is None else script.head(*shape))
+
+
+NAMES = tuple(_SHAPES)
+_SCRIPTS = {flags: {name: Script(name, flags=flags) for name in NAMES} for flags in (False, True)}
+_NAME_OF = {script.sha: name for scripts in _SCRIPTS.values() for name, script in scripts.items()}
+_EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
+
+
+def as_eval(payload: bytes, *, flags: bool) -> bytes:
+    """The same call as an EVAL that carries the text: what a NOSCRIPT is answered with."""
+    count, found, rest = payload.partition(_EVALSHA)
+    if not found:
+        raise ValueError("not an EVALSHA command")
+    text = _SCRIPTS[flags][_NAME_OF[rest[:40]]].text
+    return b"%s$4\r\nEVAL\r\n$%d\r\n%s%s" % (count, len(text), text, rest[40:])
+
+
+def script(name: str, *, flags: bool) -> Script:
+    """One script, for tests and benchmarks."""
+    return _SCRIPTS[flags][name]

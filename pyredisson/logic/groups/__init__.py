@@ -1,0 +1,1 @@
+"""Several locks held as one."""

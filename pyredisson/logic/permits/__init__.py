@@ -1,0 +1,1 @@
+"""Semaphores and the count-down latch: permits and counts."""

@@ -1,1 +1,0 @@
-"""The data plane: connections, handshake, replies and subscriptions, for threads and for asyncio."""

@@ -1,0 +1,82 @@
+"""Imports go down one list of layers, and no two modules import each other, directly or through others."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "pyredisson"
+
+LAYERS = [
+    {"_core", "lua", "version"},
+    {"_diagnostics", "owners"},
+    {"holder"},
+    {"errors"},
+    {"_settings"},
+    {"_protocol", "backoff"},
+    {"logic"},
+    {"_backends"},
+    {"_client"},
+    {"_api"},
+    {"asyncio", "fencing"},
+    {"testing"},
+]
+"""The lowest first. `docs/architecture.md` says what each is for."""
+LAYER_OF = {name: height for height, names in enumerate(LAYERS) for name in names}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {dotted(path) for path in MODULES}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of the package that a module imports, wherever in its text it does."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: line {node.lineno}: imports here name the whole path"
+            assert node.module is not None
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in NAMES else node.module)
+    return {name for name in found if name.partition(".")[0] == "pyredisson"}
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path != PACKAGE / "__init__.py"], ids=dotted)
+def test_imports_go_down(path: Path) -> None:
+    here = layer_of(dotted(path))
+    assert here in LAYER_OF, f"{here} is in no layer: put it into one in this test and in docs/architecture.md"
+    for module in imported(path):
+        assert module != "pyredisson", "pyredisson itself is above everything"
+        there = layer_of(module)
+        assert there in LAYER_OF, f"{there} is in no layer"
+        if there != here:
+            message = f"{dotted(path)} imports {module}, which is above it or beside it"
+            assert LAYER_OF[there] < LAYER_OF[here], message
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = {dotted(path): imported(path) - {dotted(path)} for path in MODULES}
+    # Raises CycleError, which names the modules.
+    assert set(TopologicalSorter(graph).static_order()) >= NAMES
+
+
+def test_every_layer_exists() -> None:
+    parts = {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in MODULES} - {"__init__"}
+    assert set(LAYER_OF) == parts | {"_core", "lua"}
