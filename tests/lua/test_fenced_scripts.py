@@ -39,7 +39,7 @@ class FencedScripts(ScriptedLock):
         assert text == b"%d" % int(text)
         return int(text)
 
-    def renew_fixed_leases(self) -> int:
+    def newest_kept(self) -> int:
         """The newest token of the counter that was deleted, and nothing else is left."""
         assert self.redis.keys() == [DELETED.encode()]
         assert DAY - 5_000 < self.redis.pttl(DELETED) <= DAY
@@ -161,9 +161,9 @@ class TestDelete:
     def test_whoever_holds_it(self, at: FencedScripts, ear: PubSub) -> None:
         [token] = at.acquire(YOU, 1, 30_000)
         assert at.delete() == 1
-        assert at.renew_fixed_leases() == token
+        assert at.newest_kept() == token
         assert at.delete() == 0
-        assert at.renew_fixed_leases() == token
+        assert at.newest_kept() == token
         assert heard(ear) == [b"0"]
         assert at.acquire(ME, 1, 30_000) > [token]
 
@@ -171,7 +171,7 @@ class TestDelete:
         token = at.microseconds() + HOUR
         at.redis.set(TOKEN, token)
         assert at.delete() == 1
-        assert at.renew_fixed_leases() == token
+        assert at.newest_kept() == token
         # Meanwhile Java begins anew.
         for counted in (None, 7):
             at.redis.delete(TOKEN, "orders")
@@ -183,7 +183,7 @@ class TestDelete:
         # And what was deleted later is smaller.
         at.redis.set(TOKEN, token - 1)
         assert at.delete() == 1
-        assert at.renew_fixed_leases() == token
+        assert at.newest_kept() == token
 
     @pytest.mark.parametrize("wrong", ["7", "text", "", str(2**53), str(2**63 - 1), "list"])
     def test_a_counter_that_is_none_of_ours(self, at: FencedScripts, wrong: str) -> None:
@@ -204,13 +204,13 @@ class TestDelete:
         at.acquire(YOU, 1, 30_000)
         with at.out_of_memory():
             assert at.delete() == 1
-        assert at.renew_fixed_leases()
+        assert at.newest_kept()
 
     def test_without_permission_on_the_channel(self, at: FencedScripts, ear: PubSub) -> None:
         at.acquire(YOU, 1, 30_000)
         with at.user("~*", "+@all", "resetchannels") as deaf:
             assert at.delete(redis=deaf) == 1
-        assert at.renew_fixed_leases()
+        assert at.newest_kept()
         assert heard(ear) == []
 
 

@@ -474,11 +474,11 @@ class FairQueue(RuleBasedStateMachine):
         """Those who live all get it, in time; a last one finds the line empty and leaves nothing."""
         try:
             if sys.exception() is None:
-                self._release_in_background()
+                self._settle()
         finally:
             self.world.close()
 
-    def _release_in_background(self) -> None:
+    def _settle(self) -> None:
         # A client of ours waits too: where nobody of ours lives, Java passes over our dead in minutes, by its rules.
         self.people["last1"] = Person("last", 1)
         self._ask("last1")

@@ -58,7 +58,7 @@ class Permits(RuleBasedStateMachine):
         self.semaphores[0].set_permits(total)
         # Each has to learn which form of the scripts the server takes.
         assert self.semaphores[1].get_permits() == total
-        self.renew_fixed_leases: set[bytes] = set()
+        self.renewed_permits: set[bytes] = set()
         """Permits that somebody was given and nobody gave back: they are in use until they end."""
 
     def teardown(self) -> None:
@@ -104,10 +104,10 @@ class Permits(RuleBasedStateMachine):
             assert (reply is None) is (self.total - len(live) >= len(call.ids))
             assert (self.live() == live | set(call.ids)) is (reply is None)
             if reply is None:
-                self.renew_fixed_leases.update(call.ids)
+                self.renewed_permits.update(call.ids)
         elif not call.wanted:
             assert self.state() == before
-        self.renew_fixed_leases &= self.live()
+        self.renewed_permits &= self.live()
 
     @rule(
         target=calls,
@@ -145,7 +145,7 @@ class Permits(RuleBasedStateMachine):
                 assert not self.used().keys() & set(call.ids)
                 assert int(self.redis.get(FREE) or 0) == free + len(there)
             call.wanted = False
-            self.renew_fixed_leases.difference_update(call.ids)
+            self.renewed_permits.difference_update(call.ids)
 
     @rule(number=st.integers(0, 1), chosen=st.lists(calls, min_size=1, max_size=2, unique_by=id), copies=COPIES)
     def release(self, number: int, chosen: list[Call], copies: int) -> None:
@@ -158,7 +158,7 @@ class Permits(RuleBasedStateMachine):
             assert self.used().keys() == before[1].keys() - set(ids)
             for call in chosen:
                 call.wanted = False
-            self.renew_fixed_leases.difference_update(ids)
+            self.renewed_permits.difference_update(ids)
         else:
             assert reply == [len(set(ids) - before[1].keys()), *[permit for permit in ids if permit not in live]]
             assert self.state() == before
@@ -172,7 +172,7 @@ class Permits(RuleBasedStateMachine):
         held = call.ids[-1] in self.live()
         assert self.semaphores[0].try_release(call.ids[-1].hex()) is held
         assert call.ids[-1] not in self.live()
-        self.renew_fixed_leases.discard(call.ids[-1])
+        self.renewed_permits.discard(call.ids[-1])
         if held and len(call.ids) == 1:
             call.wanted = False
 
@@ -223,14 +223,14 @@ class Permits(RuleBasedStateMachine):
         assert self.semaphores[0].delete() is True
         assert self.semaphores[1].try_set_permits(total) is True
         self.total = total
-        self.renew_fixed_leases.clear()
+        self.renewed_permits.clear()
 
     @rule()
     def time_passes(self) -> None:
         for permit, ends in self.used().items():
             if ends != FOREVER:
                 self.redis.zadd(USED, {permit: ends - PASSES})
-        self.renew_fixed_leases &= self.live()
+        self.renewed_permits &= self.live()
 
     @rule(target=javas, lease=LEASES)
     def java_acquires(self, lease: int) -> bytes:
@@ -242,20 +242,20 @@ class Permits(RuleBasedStateMachine):
         if int(self.redis.get(FREE) or 0) >= 1:
             self.redis.decr(FREE)
             self.redis.zadd(USED, {permit: FOREVER if lease == ENDLESS else now + lease})
-            self.renew_fixed_leases.add(permit)
+            self.renewed_permits.add(permit)
         return permit
 
     @rule(permit=javas)
     def java_releases(self, permit: bytes) -> None:
         if self.redis.zrem(USED, permit):
             self.redis.publish(CHANNEL, self.redis.incr(FREE))
-        self.renew_fixed_leases.discard(permit)
+        self.renewed_permits.discard(permit)
 
     @rule(permit=javas)
     def we_release_javas(self, permit: bytes) -> None:
         held = permit in self.live()
         assert self.semaphores[0].try_release(permit.hex()) is held
-        self.renew_fixed_leases.discard(permit)
+        self.renewed_permits.discard(permit)
 
     @invariant()
     def none_is_lost_and_none_is_made(self) -> None:
@@ -263,7 +263,7 @@ class Permits(RuleBasedStateMachine):
 
     @invariant()
     def nobodys_permit_is_taken_away(self) -> None:
-        assert self.renew_fixed_leases <= self.live()
+        assert self.renewed_permits <= self.live()
 
     @invariant()
     def redisson_can_read_it(self) -> None:

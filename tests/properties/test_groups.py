@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
             had = run(self.group.acquire, self.parties[party], lease, self.clients[0].clock())
         except (Interrupted, RedisError):
             had = None
-        self.background_releases()
+        self.in_background()
         self.depth[party] += had is True
         return had
 
@@ -133,10 +133,10 @@ class Machine(RuleBasedStateMachine):
         # It is given back all the same.
         with contextlib.suppress(Interrupted, RedisError):
             run(self.group.release, self.parties[party], self.group.hold_of(self.parties[party].id))
-        self.background_releases()
+        self.in_background()
         self.depth[party] -= 1
 
-    def background_releases(self) -> None:
+    def in_background(self) -> None:
         for client in self.clients:
             client.fates.clear()
             client.slow.clear()
@@ -261,7 +261,7 @@ class MajorityOrNothing(Machine):
         for client in self.clients:
             client.fates = [fate]
         run(late.pop(which % len(late)))
-        self.background_releases()
+        self.in_background()
 
     @precondition(lambda self: any(self.depth))
     @rule()

@@ -44,7 +44,7 @@ class Keys:
         self._clock = clock
         self.values: dict[bytes, Value] = {}
         self.valid_until: dict[bytes, int] = {}
-        self.wakeup: dict[bytes, tuple[float, bool]] = {}
+        self.freed: dict[bytes, tuple[float, bool]] = {}
         """When a key went last, and whether its time was over (no message tells of that)."""
         self.on_taken: Callable[[bytes], None] | None = None
         """Called when a key comes into being."""
@@ -60,7 +60,7 @@ class Keys:
         ends = self.valid_until.get(key)
         if ends is not None and self.now() > ends:
             del self.values[key], self.valid_until[key]
-            self.wakeup[key] = (ends / 1000, True)
+            self.freed[key] = (ends / 1000, True)
         return self.values.get(key)
 
     def of(self, kind: type[Kind], key: bytes) -> Kind | None:
@@ -80,7 +80,7 @@ class Keys:
         """Removes a key that is there."""
         del self.values[key]
         self.valid_until.pop(key, None)
-        self.wakeup[key] = (self._clock(), False)
+        self.freed[key] = (self._clock(), False)
 
     def now(self) -> int:
         """Milliseconds."""

@@ -177,7 +177,7 @@ class LockJudge(Judge):
 
     def _neglected(self, key: bytes) -> None:
         """No lock is free for long while somebody waits for it."""
-        freed = self.keyspace.wakeup.get(key)
+        freed = self.keyspace.freed.get(key)
         if freed is None:
             return
         when, expired = freed

@@ -120,7 +120,7 @@ class ReadWriteJudge(LockJudge):
             mode = self.keyspace.hash(lock.key).get(b"mode")
             shared = lock.side == READ and mode == READ and self.keyspace.value(claim) is None
             if mode is None or shared:
-                ended = [self.keyspace.wakeup[key][1] for key in (lock.key, claim) if key in self.keyspace.wakeup]
+                ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
                 served[owner] = any(ended)
         self._neglect.look(served)
 

@@ -35,7 +35,7 @@ class PermitUser(User):
         self.semaphores = objects
         self.held: dict[bytes, float] = {}
         """Until when it has each permit at least; inf: until it gives it back."""
-        self.renew_fixed_leases: set[bytes] = set()
+        self.renewed_permits: set[bytes] = set()
         """Those that are renewed."""
         self._singly = False
         self.wants: tuple[bytes, int] | None = None
@@ -49,7 +49,7 @@ class PermitUser(User):
             await self.nap()
             if self.held and self.random.random() < 0.1:
                 await self._update(semaphore)
-            forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.renew_fixed_leases
+            forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.renewed_permits
             if forgets and self.random.random() < 0.1:
                 # They come back by themselves.
                 return
@@ -85,7 +85,7 @@ class PermitUser(User):
             self._judge.had(self, ids, permits)
             # Not earlier than the call its lease begins.
             self.held = dict.fromkeys(ids, math.inf if lease is None else began + lease / 1000)
-            self.renew_fixed_leases = set(ids) if renewed else set()
+            self.renewed_permits = set(ids) if renewed else set()
             self._singly = False
         else:
             self._judge.gave_up(self.name, deadline)
@@ -106,9 +106,7 @@ class PermitUser(User):
             self._ended(f"release failed: {error}")
             return
         if not count:
-            if all(
-                self._judge.must_last(ends, kept=permit in self.renew_fixed_leases) for permit, ends in mine.items()
-            ):
+            if all(self._judge.must_last(ends, kept=permit in self.renewed_permits) for permit, ends in mine.items()):
                 self._judge.blame(f"{self.name}: was told that a permit is not held that it has")
             if len(mine) > 1:
                 # None was given back. One by one it is seen which of them have ended.
@@ -122,7 +120,7 @@ class PermitUser(User):
         permit = self.random.choice(list(self.held))
         lease = self.random.choice((50, 1000, 2 * self.session.lease))
         before, ends = self.held[permit], self.world.now + lease / 1000
-        kept = permit in self.renew_fixed_leases
+        kept = permit in self.renewed_permits
         if kept and (self.weather.cancels or not self.weather.calm):
             # In doubt it goes on being renewed, and may all the same have ended before.
             return
@@ -138,7 +136,7 @@ class PermitUser(User):
             self._judge.failed(self.name, error)
             self._ended(f"setting a lease failed: {error}")
             return
-        self.renew_fixed_leases.discard(permit)
+        self.renewed_permits.discard(permit)
         if held:
             self.held[permit] = ends
         elif self._judge.must_last(min(before, ends), kept=kept):
@@ -206,7 +204,7 @@ class PermitJudge(Judge):
             if not user.client.alive:
                 continue
             for permit, ends in user.held.items():
-                if permit not in everything and permit not in user.renew_fixed_leases and self.world.now < ends:
+                if permit not in everything and permit not in user.renewed_permits and self.world.now < ends:
                     self.blame(f"{user.name}: has {permit.hex()}; the server knows nothing of it")
         for client in self.clients:
             for hold in client.session.holds.table.values() if client.alive else ():

@@ -211,4 +211,4 @@ class Claims:
 
     def ended_by_time(self, key: bytes) -> bool:
         """Whether the latest claim ended without a message."""
-        return self._keyspace.wakeup.get(claim_key(key), (0.0, False))[1]
+        return self._keyspace.freed.get(claim_key(key), (0.0, False))[1]

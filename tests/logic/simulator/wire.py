@@ -59,7 +59,7 @@ class Network:
         for key in list(self.server.keyspace.values):
             self.server.keyspace.drop(key)
             # As if it had expired: no message tells of it.
-            self.server.keyspace.wakeup[key] = (now, True)
+            self.server.keyspace.freed[key] = (now, True)
         self.server.flush_scripts()
         for line in self.lines:
             line.hang_up()
