@@ -73,8 +73,8 @@ def _heard(runtime: Any, step: Callable[[], object]) -> tuple[list[list[bytes]],
     send = runtime.send
     sent, replies = [], []
 
-    async def tapped(payload: bytes, *, fresh: bool = False) -> Any:
-        reply = await send(payload, fresh=fresh)
+    async def tapped(payload: bytes, *, new_connection: bool = False) -> Any:
+        reply = await send(payload, new_connection=new_connection)
         reader = hiredis.Reader()
         reader.feed(payload)
         sent.append(reader.gets())

@@ -178,12 +178,12 @@ class ClientLifecycle:
 
     def _calls(self) -> int:
         runtime = self.session.runtime
-        return runtime.calls_under_way if isinstance(runtime, ThreadRuntime) else 0
+        return runtime.calls_in_flight if isinstance(runtime, ThreadRuntime) else 0
 
     def _cut(self) -> None:
         runtime = self.session.runtime
         if isinstance(runtime, ThreadRuntime):
-            runtime.cut()
+            runtime.abort_calls()
 
     def _notify(self, callback: Callback) -> None:
         self._callbacks.call(callback)

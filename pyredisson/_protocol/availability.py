@@ -35,21 +35,21 @@ class Availability:
     def __init__(self) -> None:
         self._outage: dict[str, Outage] = {}
 
-    def unreachable(self, address: str, error: BaseException) -> None:
+    def on_unreachable(self, address: str, error: BaseException) -> None:
         """A connection could not be made."""
         self._failed(address, error, unreachable=True)
 
-    def refusing(self, address: str, error: BaseException) -> None:
+    def on_command_failed(self, address: str, error: BaseException) -> None:
         """A command was not served, though there may be a connection."""
         self._failed(address, error, unreachable=False)
 
-    def reachable(self, address: str) -> None:
+    def on_connected(self, address: str) -> None:
         """A connection was made. A server that refused commands before may still do so."""
         outage = self._outage.get("present")
         if outage is not None and outage.unreachable:
             self._over(address)
 
-    def serving(self, address: str) -> None:
+    def on_command_served(self, address: str) -> None:
         """A command was served after others had failed."""
         self._over(address)
 

@@ -6,9 +6,9 @@ from ssl import SSLCertVerificationError
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-ELSEWHERE = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
+NOT_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 """Replies of a server that isn't the master, or not yet: a new connection may reach another one."""
-PASSING = frozenset({"BUSY", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN"}) | ELSEWHERE
+TRANSIENT = frozenset({"BUSY", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN"}) | NOT_MASTER
 """First words of error replies that pass by themselves; the command was not executed."""
 
 
@@ -16,14 +16,16 @@ def code_of(error: RedisError) -> str:
     return str(error).partition(" ")[0]
 
 
-def passes(error: RedisError) -> bool:
+def is_transient_reply(error: RedisError) -> bool:
     """Whether an error reply is one that passes by itself."""
-    return code_of(error) in PASSING
+    return code_of(error) in TRANSIENT
 
 
-def may_pass(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether waiting may mend what a call has raised: the server is away, or doesn't serve at this moment."""
     if isinstance(error.__cause__, SSLCertVerificationError):
         return False
     # Not their subclasses: a wrong password is a ConnectionError to redis-py.
-    return type(error) in (ConnectionError, TimeoutError) or (isinstance(error, RedisError) and passes(error))
+    return type(error) in (ConnectionError, TimeoutError) or (
+        isinstance(error, RedisError) and is_transient_reply(error)
+    )

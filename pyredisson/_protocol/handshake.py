@@ -17,7 +17,7 @@ from pyredisson.version import VERSION
 SCRIPT_FLAGS_SINCE = 7
 """The major version from which on servers know the `#!lua` line."""
 OLDEST = (6, 2)
-COURTESIES = frozenset({"hello", "info", "peer", "server", "kill"})
+OPTIONAL = frozenset({"hello", "library", "client info", "server info", "kill"})
 """What a server may not know, or not allow to this user."""
 OTHER_MODES = {
     b"cluster": "a node of a cluster, which is addressed as redis+cluster://host:port,host:port",
@@ -26,33 +26,33 @@ OTHER_MODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ConnectionId:
     """One connection as the server names it: enough to have the server drop it, and it alone."""
 
     id: bytes
-    addr: bytes
+    address: bytes
 
     def kill(self) -> bytes:
         """The command by which the server drops that connection, with all that it has not executed yet."""
-        return command(b"CLIENT", b"KILL", b"ID", self.id, b"ADDR", self.addr)
+        return command(b"CLIENT", b"KILL", b"ID", self.id, b"ADDR", self.address)
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ServerInfo:
     """What the handshake told."""
 
     flags: bool
     """Whether the server knows the `#!lua` line."""
-    peer: Peer | None
+    connection_id: ConnectionId | None
     """None where the user may not run CLIENT INFO: then a late copy of a cut command can't be prevented."""
-    server: bytes | None
+    server_id: bytes | None
     """The identity of the server's process (`run_id`); None where the user may not run INFO."""
 
 
-class Greeting:
+class Handshake:
     """The commands of one handshake, sent in one write, and what their replies mean."""
 
-    def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[Peer] = ()) -> None:
+    def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[ConnectionId] = ()) -> None:
         steps: list[tuple[str, bytes]] = []
         if credentials:
             steps.append(("auth", command(b"AUTH", *credentials)))
@@ -61,10 +61,10 @@ class Greeting:
             steps.append(("select", command(b"SELECT", config.database)))
         if config.client_name:
             steps.append(("name", command(b"CLIENT", b"SETNAME", config.client_name)))
-        steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
-        steps.append(("info", command(b"CLIENT", b"SETINFO", b"LIB-VER", VERSION)))
-        steps.append(("peer", command(b"CLIENT", b"INFO")))
-        steps.append(("server", command(b"INFO", b"server")))
+        steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
+        steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-VER", VERSION)))
+        steps.append(("client info", command(b"CLIENT", b"INFO")))
+        steps.append(("server info", command(b"INFO", b"server")))
         steps.extend(("kill", suspect.kill()) for suspect in suspects)
         self._address = config.path or f"{config.host}:{config.port}"
         self._names = [name for name, _ in steps]
@@ -73,7 +73,7 @@ class Greeting:
     def __len__(self) -> int:
         return len(self._names)
 
-    def read(self, replies: Sequence[Any]) -> Welcome:
+    def read(self, replies: Sequence[Any]) -> ServerInfo:
         """Raises what the server objects to; servers that don't know a courtesy are served without it."""
         told: dict[str, Any] = {}
         for name, reply in zip(self._names, replies, strict=False):
@@ -81,21 +81,21 @@ class Greeting:
                 # Not known here, or not allowed to this user; anything else (BUSY, LOADING, ...) passes.
                 unknown = isinstance(reply, ResponseError) and str(reply).startswith("ERR ")
                 missing = unknown or isinstance(reply, NoPermissionError)
-                if not missing or name not in COURTESIES:
+                if not missing or name not in OPTIONAL:
                     raise reply
             else:
                 told[name] = reply
         hello = told.get("hello", ())
         facts = dict(zip(hello[::2], hello[1::2], strict=True))
-        info = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", told.get("server", b"")))
+        info = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", told.get("server info", b"")))
         version = facts.get(b"version") or info.get(b"redis_version", b"")
         self._check(version, facts.get(b"mode") or info.get(b"redis_mode", b""))
         if len(replies) < len(self):
             raise ConnectionError("the connection was closed during the handshake")
-        found = re.search(rb"(?:^| )id=(\d+) addr=(\S+)", told.get("peer", b""))
-        peer = Peer(found[1], found[2]) if found else None
+        found = re.search(rb"(?:^| )id=(\d+) addr=(\S+)", told.get("client info", b""))
+        connection_id = ConnectionId(found[1], found[2]) if found else None
         flags = _numbers(version)[0] >= SCRIPT_FLAGS_SINCE
-        return Welcome(flags, peer, info.get(b"run_id"))
+        return ServerInfo(flags, connection_id, info.get(b"run_id"))
 
     def _check(self, version: bytes, mode: bytes) -> None:
         """Refuses what can't be served, where it is known; later errors would be less clear."""

@@ -7,7 +7,7 @@ import copy
 from redis.exceptions import RedisError
 
 from pyredisson._protocol.availability import Availability
-from pyredisson._protocol.handshake import Peer, Welcome
+from pyredisson._protocol.handshake import ConnectionId, ServerInfo
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import seconds
@@ -27,7 +27,7 @@ class Node:
         self.ping_interval = seconds(config.ping_interval, "ping_interval")
         self.scripts = ScriptSet()
         """As the server took them that answered last."""
-        self.suspects: list[Peer] = []
+        self.suspects: list[ConnectionId] = []
         """Connections that were given up with a command in flight. Whoever connects next has the server
         drop them before anything else is sent, so that no such command can run late."""
         self.availability = Availability()
@@ -40,33 +40,33 @@ class Node:
         other.connect_timeout = min(self.connect_timeout, seconds)
         return other
 
-    def suspect(self, peer: Peer | None) -> None:
+    def suspect(self, connection_id: ConnectionId | None) -> None:
         """Names a connection that may still carry a command."""
-        if peer is not None:
-            self.suspects.append(peer)
+        if connection_id is not None:
+            self.suspects.append(connection_id)
             del self.suspects[:-MOST_SUSPECTS]
 
-    def unreached(self, error: BaseException) -> None:
+    def on_unreachable(self, error: BaseException) -> None:
         """A connection was not made, for whatever reason but an interrupt."""
         if isinstance(error, Exception):
-            self.availability.unreachable(self.address, error)
+            self.availability.on_unreachable(self.address, error)
 
-    def refused(self, error: RedisError) -> None:
+    def on_command_failed(self, error: RedisError) -> None:
         """A command was not served, and is tried again."""
-        self.availability.refusing(self.address, error)
+        self.availability.on_command_failed(self.address, error)
 
-    def served(self) -> None:
+    def on_command_served(self) -> None:
         """A command was served after others had failed."""
-        self.availability.serving(self.address)
+        self.availability.on_command_served(self.address)
 
-    def welcomed(self, welcome: Welcome, cleared: list[Peer]) -> None:
+    def on_connected(self, info: ServerInfo, cleared: list[ConnectionId]) -> None:
         """A handshake succeeded, and the server has dropped the suspects named in it."""
-        self.availability.reachable(self.address)
-        if self.scripts.flags != welcome.flags:
-            self.scripts.use(flags=welcome.flags)
-        for peer in cleared:
+        self.availability.on_connected(self.address)
+        if self.scripts.flags != info.flags:
+            self.scripts.use(flags=info.flags)
+        for connection_id in cleared:
             try:
-                self.suspects.remove(peer)
+                self.suspects.remove(connection_id)
             except ValueError:
                 # Another connection, made at the same time, had it dropped too.
                 continue

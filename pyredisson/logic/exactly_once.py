@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import command, prefixed
 from pyredisson._diagnostics import debug
-from pyredisson._protocol.error_codes import may_pass
+from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic import retry
@@ -123,7 +123,7 @@ class SessionSlots:
                 runtime.post(undo(slot))
             else:
                 self._free[slot] = None
-            if bounded and runtime.clock() >= forgotten_at and isinstance(error, RedisError) and may_pass(error):
+            if bounded and runtime.clock() >= forgotten_at and isinstance(error, RedisError) and is_transient(error):
                 raise Outlived from error
             raise
         # An assignment: after a call a signal could strike, and what was done would be nobody's.

@@ -31,17 +31,17 @@ class Runtime(Protocol):
     def clock(self) -> float:
         """Seconds, monotonic; counts the time in which the machine was suspended, where the system can."""
 
-    def send(self, payload: bytes, *, fresh: bool = False) -> Awaitable[Reply]:
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
         """One command, one reply. Raises what Redis reports, or `NoReply`.
 
-        With `fresh`, over a connection made after every earlier `NoReply`, and after the server dropped the
+        With `new_connection`, over a connection made after every earlier `NoReply`, and after the server dropped the
         connections that were cut: what they carried can't run any more once this command has run.
         """
 
-    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         """As `send`; also gives the identity of the server that replied, None where it isn't known."""
 
-    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Several commands in one write; an error reply stands in the list, `NoReply` is raised."""
 
     def post(self, payload: bytes) -> None:
@@ -53,10 +53,10 @@ class Runtime(Protocol):
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Has an operation run beside the caller's own, to its end, whatever becomes of the caller."""
 
-    def refused(self, error: RedisError) -> None:
+    def on_command_failed(self, error: RedisError) -> None:
         """Takes note that a command was not served, and is tried again."""
 
-    def served(self) -> None:
+    def on_command_served(self) -> None:
         """Takes note that a command was served after others had failed."""
 
     async def wait(self, wakeup: Wakeup, seconds: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from redis.exceptions import NoScriptError, RedisError
 
-from pyredisson._protocol.error_codes import ELSEWHERE, code_of, passes
+from pyredisson._protocol.error_codes import NOT_MASTER, code_of, is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Runtime
@@ -33,7 +33,7 @@ async def call(
     """Sends a command by the policy of `repeat`."""
     try:
         # A connection that was closed while it lay idle would cost a command that can't be repeated.
-        return await runtime.send(payload, fresh=not idempotent)
+        return await runtime.send(payload, new_connection=not idempotent)
     except (NoReply, RedisError) as problem:
         reply, _ = await repeat(runtime, payload, problem, attempts=attempts, deadline=deadline, idempotent=idempotent)
         return reply
@@ -69,40 +69,40 @@ async def repeat(
     idle = False
     while True:
         pause: float | None = None
-        fresh = False
+        new_connection = False
         if isinstance(problem, NoScriptError):
             payload = as_eval(payload, flags=runtime.scripts.flags)
         else:
-            first_doubt = isinstance(problem, NoReply) and problem.sent and not in_doubt
-            if isinstance(problem, NoReply) and problem.sent:
-                servers.add(problem.server)
+            first_doubt = isinstance(problem, NoReply) and problem.may_have_run and not in_doubt
+            if isinstance(problem, NoReply) and problem.may_have_run:
+                servers.add(problem.server_id)
             if first_doubt:
                 in_doubt = True
                 if on_doubt is not None:
                     on_doubt()
                 if not idempotent:
                     raise _reported(problem)
-            elif not isinstance(problem, NoReply) and not passes(problem):
+            elif not isinstance(problem, NoReply) and not is_transient_reply(problem):
                 raise problem
-            fresh = isinstance(problem, NoReply) or code_of(problem) in ELSEWHERE
-            if isinstance(problem, NoReply) and problem.idle and not idle:
+            new_connection = isinstance(problem, NoReply) or code_of(problem) in NOT_MASTER
+            if isinstance(problem, NoReply) and problem.stale and not idle:
                 idle = True
             elif not first_doubt:
                 pause = _pause(runtime, tries, attempts, deadline, expires)
                 if pause is None:
                     raise _reported(problem)
                 tries += 1
-                runtime.refused(_reported(problem))
+                runtime.on_command_failed(_reported(problem))
         if pause is not None:
             await runtime.sleep(pause)
         sent_at = runtime.clock()
         try:
-            reply, server = await runtime.ask(payload, fresh=fresh)
+            reply, server = await runtime.send_identified(payload, new_connection=new_connection)
         except (NoReply, RedisError) as again:
             problem = again
             continue
         if tries:
-            runtime.served()
+            runtime.on_command_served()
         if if_done is not None and servers and (server is None or not servers.isdisjoint((server, None))):
             reply = if_done(reply)
         return reply, sent_at

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Timer, Wheel
 from pyredisson._diagnostics import debug, logger, readable
-from pyredisson._protocol.error_codes import may_pass, passes
+from pyredisson._protocol.error_codes import is_transient, is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
@@ -261,7 +261,7 @@ class Watchdog:
         else:
             if self._failures and not failed:
                 self._failures = 0
-                self._runtime.served()
+                self._runtime.on_command_served()
         finally:
             # Whatever happened, nobody's lease is forgotten.
             for batch in batches[applied:]:
@@ -294,12 +294,12 @@ class Watchdog:
     def _not_renewed(self, count: int, error: RedisError) -> None:
         """Logs a failed attempt: as a warning when it is the first in a row and not part of a server's outage."""
         self._failures += 1
-        outage = may_pass(error)
+        outage = is_transient(error)
         level = logging.WARNING if self._failures == 1 and not outage else logging.DEBUG
         logger.log(level, "renewing %d locks failed and is tried again: %s", count, error)
         # One connection may be closed at any time.
         if outage and self._failures > 1:
-            self._runtime.refused(error)
+            self._runtime.on_command_failed(error)
 
     async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):
@@ -331,7 +331,7 @@ class Watchdog:
         failed: list[tuple[bytes, float]] = pending
         try:
             # Over a connection that is made after whatever was cut: no late copy may run after them.
-            replies = await self._send_scripts([payload for payload, _ in pending], fresh=True)
+            replies = await self._send_scripts([payload for payload, _ in pending], new_connection=True)
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
             if failed:
                 logger.info("%d releases were refused and are tried again", len(failed))
@@ -359,7 +359,7 @@ class Watchdog:
             again = [
                 notice
                 for notice, reply in zip(pending, replies, strict=True)
-                if isinstance(reply, RedisError) and passes(reply)
+                if isinstance(reply, RedisError) and is_transient_reply(reply)
             ]
         except (NoReply, RedisError) as problem:
             logger.debug("telling waiters of %d lost locks failed and is tried again: %s", len(pending), problem)
@@ -370,9 +370,9 @@ class Watchdog:
             self._notices.extend(notice for notice in again if now < notice[1])
         return bool(self._notices)
 
-    async def _send_scripts(self, payloads: list[bytes], *, fresh: bool = False) -> list[Reply]:
+    async def _send_scripts(self, payloads: list[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Their replies, error replies among them."""
-        replies = await self._runtime.send_all(payloads, fresh=fresh)
+        replies = await self._runtime.send_all(payloads, new_connection=new_connection)
         # All at once: one by one they would take as many round trips from the next renewal.
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:

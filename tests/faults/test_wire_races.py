@@ -5,26 +5,26 @@ from __future__ import annotations
 import socket
 
 from pyredisson._backends.threads.connection import Connection
-from pyredisson._protocol.handshake import Peer, Welcome
+from pyredisson._protocol.handshake import ConnectionId, ServerInfo
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.testing import Server
 
 
-class Overtaken(list[Peer]):
+class Overtaken(list[ConnectionId]):
     """Suspects that another thread takes off the list between two looks of this one."""
 
-    def __contains__(self, peer: object) -> bool:
-        there = super().__contains__(peer)
+    def __contains__(self, connection_id: object) -> bool:
+        there = super().__contains__(connection_id)
         self.clear()
         return there
 
 
 def test_two_handshakes_that_cleared_the_same_suspect() -> None:
     node = Node(Config())
-    suspect, other = Peer(b"1", b"a:1"), Peer(b"2", b"a:2")
+    suspect, other = ConnectionId(b"1", b"a:1"), ConnectionId(b"2", b"a:2")
     node.suspects = Overtaken([suspect, other])
-    node.welcomed(Welcome(True, None, None), [suspect, Peer(b"3", b"a:3"), suspect, other])
+    node.on_connected(ServerInfo(True, None, None), [suspect, ConnectionId(b"3", b"a:3"), suspect, other])
     assert not list(node.suspects)
 
 

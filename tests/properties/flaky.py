@@ -66,7 +66,7 @@ class Flaky:
         """What the server does when a request arrives."""
         return self._connection.call(payload)
 
-    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         fate = self.fates.pop(0) if self.fates else Fate.FINE
         if fate not in {Fate.FINE, Fate.OVERTAKEN, Fate.NOT_SENT}:
             self.copies.append(payload)
@@ -75,16 +75,18 @@ class Flaky:
         if fate is Fate.INTERRUPTED_BEFORE:
             raise Interrupted
         if fate in {Fate.NOT_SENT, Fate.REQUEST_LOST}:
-            raise NoReply(ConnectionError("cut"), sent=fate is Fate.REQUEST_LOST, server=self._connection.server)
+            raise NoReply(
+                ConnectionError("cut"), may_have_run=fate is Fate.REQUEST_LOST, server_id=self._connection.server_id
+            )
         reply = self.execute(payload)
         if fate is Fate.REPLY_LOST:
-            raise NoReply(ConnectionError("cut"), sent=True, server=self._connection.server)
+            raise NoReply(ConnectionError("cut"), may_have_run=True, server_id=self._connection.server_id)
         if fate is Fate.INTERRUPTED_AFTER:
             raise Interrupted
         return reply
 
-    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
-        return await self.send(payload, fresh=fresh), self._connection.server
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+        return await self.send(payload, new_connection=new_connection), self._connection.server_id
 
     def post(self, payload: bytes) -> None:
         self.copies.append(payload)
@@ -94,9 +96,9 @@ class Flaky:
         """The background gets one of its commands through."""
         self.execute(self.posted.pop(number % len(self.posted)))
 
-    def refused(self, error: Exception) -> None: ...
+    def on_command_failed(self, error: Exception) -> None: ...
 
-    def served(self) -> None: ...
+    def on_command_served(self) -> None: ...
 
     async def sleep(self, seconds: float) -> None: ...
 

@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._backends.threads.connection import credentials, reported
 from pyredisson._core import Idle
-from pyredisson._protocol.error_codes import ELSEWHERE
+from pyredisson._protocol.error_codes import NOT_MASTER
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.handshake import Greeting, Peer
+from pyredisson._protocol.handshake import ConnectionId, Handshake
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import reader
@@ -31,8 +31,8 @@ class Pipeline(asyncio.BufferedProtocol):
 
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.peer: Peer | None = None
-        self.server: bytes | None = None
+        self.connection_id: ConnectionId | None = None
+        self.server_id: bytes | None = None
         """The identity of the server's process; None where it isn't known."""
         self.usable = True
         """Whether new commands may go this way."""
@@ -99,10 +99,10 @@ class Pipeline(asyncio.BufferedProtocol):
         for _ in self._unsent:
             future = self._open.pop()
             if not future.done():
-                future.set_exception(NoReply(copy_error(error), sent=False, idle=True))
+                future.set_exception(NoReply(copy_error(error), may_have_run=False, stale=True))
         self._unsent.clear()
         if self._open:
-            self.node.suspect(self.peer)
+            self.node.suspect(self.connection_id)
 
     def write(self, payload: bytes) -> None:
         """Sends without waiting for anything, for subscriptions; nothing once the connection has failed."""
@@ -142,7 +142,7 @@ class Pipeline(asyncio.BufferedProtocol):
                 answered += 1
                 try:
                     if isinstance(reply, RedisError):
-                        if str(reply).partition(" ")[0] in ELSEWHERE:
+                        if str(reply).partition(" ")[0] in NOT_MASTER:
                             self.usable = False
                         future.set_exception(reply)
                     else:
@@ -176,13 +176,13 @@ class Pipeline(asyncio.BufferedProtocol):
             self._timer = None
         if self._open and (self.node.config.path is None or not isinstance(error, ConnectionError)):
             # Where the server itself has ended a unix socket, nothing could still deliver what was sent.
-            self.node.suspect(self.peer)
+            self.node.suspect(self.connection_id)
         unsent = len(self._unsent)
         self._unsent.clear()
         while self._open:
             future = self._open.pop()
             if not future.done():
-                future.set_exception(NoReply(copy_error(error), sent=unsent <= 0, server=self.server))
+                future.set_exception(NoReply(copy_error(error), may_have_run=unsent <= 0, server_id=self.server_id))
             unsent -= 1
         if not self.lost.done():
             self.lost.set_result(error)
@@ -234,7 +234,7 @@ async def connect(node: Node) -> Pipeline:
     pipeline = Pipeline(node, loop)
     try:
         async with asyncio.timeout(node.connect_timeout):
-            greeting = Greeting(config, await _credentials(node), suspects)
+            handshake = Handshake(config, await _credentials(node), suspects)
             if config.path is not None:
                 transport, _ = await loop.create_unix_connection(lambda: pipeline, config.path)
             else:
@@ -253,37 +253,37 @@ async def connect(node: Node) -> Pipeline:
                 transport.abort()
                 raise ConnectionError(f"the event loop made a connection to {node.address} without handing it over")
             async with asyncio.timeout(node.timeout):
-                replies = await _exchange(pipeline, greeting)
-            welcome = greeting.read(replies)
+                replies = await _exchange(pipeline, handshake)
+            info = handshake.read(replies)
     except BaseException as error:
         pipeline.close()
-        node.unreached(error.error if isinstance(error, NoReply) else error)
+        node.on_unreachable(error.error if isinstance(error, NoReply) else error)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise reported(error, node, "connecting to") from error
         # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
         if isinstance(error, NoReply):
-            raise NoReply(error.error, sent=False) from error
+            raise NoReply(error.error, may_have_run=False) from error
         if isinstance(error, OSError):
-            raise NoReply(reported(error, node, "connecting to"), sent=False) from error
+            raise NoReply(reported(error, node, "connecting to"), may_have_run=False) from error
         if type(error) is ConnectionError:
-            raise NoReply(error, sent=False) from error
+            raise NoReply(error, may_have_run=False) from error
         raise
-    pipeline.peer, pipeline.server = welcome.peer, welcome.server
-    node.welcomed(welcome, suspects)
+    pipeline.connection_id, pipeline.server_id = info.connection_id, info.server_id
+    node.on_connected(info, suspects)
     return pipeline
 
 
-async def _exchange(pipeline: Pipeline, greeting: Greeting) -> list[Any]:
+async def _exchange(pipeline: Pipeline, handshake: Handshake) -> list[Any]:
     replies: asyncio.Future[list[Any]] = pipeline.loop.create_future()
     heard: list[Any] = []
 
     def hear(reply: Reply) -> None:
         heard.append(reply)
-        if len(heard) == len(greeting) and not replies.done():
+        if len(heard) == len(handshake) and not replies.done():
             replies.set_result(heard)
 
     pipeline.hear = hear
-    pipeline.write(greeting.payload)
+    pipeline.write(handshake.payload)
     await asyncio.wait([replies, pipeline.lost], return_when=asyncio.FIRST_COMPLETED)
     pipeline.hear = None
     if not heard:

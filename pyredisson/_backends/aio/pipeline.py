@@ -48,11 +48,11 @@ class PipelineHolder:
             raise ClosedError(f"client {self._node.client_id} is closed")
         if connecting.cancelled():
             # By a program that cancels every task it finds; this caller's wasn't.
-            raise NoReply(ConnectionError(f"connecting to {self._node.address} was cancelled"), sent=False)
+            raise NoReply(ConnectionError(f"connecting to {self._node.address} was cancelled"), may_have_run=False)
         error = connecting.exception()
         if error is None:
             return connecting.result()
-        raise error.again() if isinstance(error, NoReply) else copy_error(error)
+        raise error.copy() if isinstance(error, NoReply) else copy_error(error)
 
     def _made(self, task: asyncio.Task[Pipeline]) -> None:
         if self._connecting is task:

@@ -72,15 +72,15 @@ class AioRuntime:
 
     def __init__(self, node: Node, repair: Callable[[bytes], None]) -> None:
         self.scripts = node.scripts
-        self.refused, self.served = node.refused, node.served
+        self.on_command_failed, self.on_command_served = node.on_command_failed, node.on_command_served
         self._asleep: dict[AioWakeup, None] = {}
         self._closed = False
         self._line = PipelineHolder(node)
         self._repair = repair
         self._beside: set[asyncio.Task[None]] = set()
 
-    def send(self, payload: bytes, *, fresh: bool = False) -> Awaitable[Reply]:
-        # `fresh` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
+        # `new_connection` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
         # used again, and the next one has the server drop it first.
         pipeline = self._line.pipeline
         if pipeline is None or not pipeline.usable or pipeline.loop is not asyncio.get_running_loop():
@@ -91,11 +91,11 @@ class AioRuntime:
         pipeline = await self._connected()
         return await pipeline.submit(payload)
 
-    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         pipeline = await self._connected()
-        return await pipeline.submit(payload), pipeline.server
+        return await pipeline.submit(payload), pipeline.server_id
 
-    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         pipeline = await self._connected()
         replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
         for reply in replies:
@@ -107,7 +107,7 @@ class AioRuntime:
         pipeline = await self._line.connected()
         if not pipeline.usable:
             # Lost again while this task waited for its turn.
-            raise NoReply(ConnectionError("the connection was closed at once"), sent=False)
+            raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
         return pipeline
 
     def post(self, payload: bytes) -> None:
@@ -116,7 +116,7 @@ class AioRuntime:
         if pipeline is None or not pipeline.usable or pipeline.loop.is_closed():
             if pipeline is not None and pipeline.waiting:
                 # What is still on its way there must not run after this.
-                pipeline.node.suspect(pipeline.peer)
+                pipeline.node.suspect(pipeline.connection_id)
             self._repair(payload)
             return
 

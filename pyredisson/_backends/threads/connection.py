@@ -20,8 +20,8 @@ from math import ceil
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._core import Exchange, Unsent
-from pyredisson._protocol.error_codes import ELSEWHERE
-from pyredisson._protocol.handshake import Greeting, Peer
+from pyredisson._protocol.error_codes import NOT_MASTER
+from pyredisson._protocol.handshake import ConnectionId, Handshake
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import reader
@@ -48,9 +48,9 @@ class Connection:
         "_socket",
         "_timeout",
         "closed",
-        "peer",
+        "connection_id",
         "secure",
-        "server",
+        "server_id",
     )
 
     def __init__(self, node: Node) -> None:
@@ -63,8 +63,8 @@ class Connection:
         self._one_at_a_time = threading.Lock()
         self._outbox: deque[bytes] = deque()
         """What is still to be sent on a subscription, whole commands."""
-        self.peer: Peer | None = None
-        self.server: bytes | None = None
+        self.connection_id: ConnectionId | None = None
+        self.server_id: bytes | None = None
         """The identity of the server's process; None where it isn't known."""
         self.closed = True
         """Not open, or not to be used by anybody else."""
@@ -77,27 +77,27 @@ class Connection:
         deadline = time.monotonic() + node.connect_timeout
         try:
             self._connect(deadline)
-            greeting = Greeting(node.config, credentials(node), suspects)
+            handshake = Handshake(node.config, credentials(node), suspects)
             deadline = min(deadline, time.monotonic() + node.timeout)
-            welcome = greeting.read(self._ask(greeting.payload, len(greeting), deadline))
+            info = handshake.read(self._ask(handshake.payload, len(handshake), deadline))
         except BaseException as error:
             self.close()
-            node.unreached(error)
+            node.on_unreachable(error)
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise reported(error, node, "connecting to") from error
             # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
             if isinstance(error, Unsent):
-                raise NoReply(reported(error.args[0], node, "connecting to"), sent=False) from error
+                raise NoReply(reported(error.args[0], node, "connecting to"), may_have_run=False) from error
             if isinstance(error, OSError):
-                raise NoReply(reported(error, node, "connecting to"), sent=False) from error
+                raise NoReply(reported(error, node, "connecting to"), may_have_run=False) from error
             if type(error) is ConnectionError:
-                raise NoReply(error, sent=False) from error
+                raise NoReply(error, may_have_run=False) from error
             raise
         if self.secure:
             # Not what was left for the handshake.
             self._bound(time.monotonic() + self._timeout)
-        self.peer, self.server = welcome.peer, welcome.server
-        node.welcomed(welcome, suspects)
+        self.connection_id, self.server_id = info.connection_id, info.server_id
+        node.on_connected(info, suspects)
         self.closed = False
 
     def call(self, payload: bytes) -> Reply:
@@ -145,13 +145,13 @@ class Connection:
             raise
 
     def _judge(self, reply: Reply) -> None:
-        if isinstance(reply, RedisError) and str(reply).partition(" ")[0] in ELSEWHERE:
+        if isinstance(reply, RedisError) and str(reply).partition(" ")[0] in NOT_MASTER:
             # Not the master, or not yet: a new connection may reach another server.
             self.close()
 
     def abandon(self) -> None:
         """Closes the connection with a call in flight: its next reply would be the answer to that one."""
-        self._node.suspect(self.peer)
+        self._node.suspect(self.connection_id)
         self.close()
 
     def send(self, payload: bytes) -> None:
@@ -334,17 +334,17 @@ class Connection:
         self.close()
         (error,) = problem.args
         # A server that takes nothing more in is no better over another connection.
-        idle = not isinstance(error, (BlockingIOError, builtins.TimeoutError))
-        return NoReply(reported(error, self._node, "sending to"), sent=False, idle=idle)
+        stale = not isinstance(error, (BlockingIOError, builtins.TimeoutError))
+        return NoReply(reported(error, self._node, "sending to"), may_have_run=False, stale=stale)
 
     def _cut(self, error: OSError | RedisError) -> NoReply:
         if self._node.config.path is None or not isinstance(error, ConnectionError | builtins.ConnectionError):
-            self._node.suspect(self.peer)
+            self._node.suspect(self.connection_id)
         # Else the server itself has ended it: no network in between could still deliver what was sent.
         self.close()
         if isinstance(error, OSError):
-            return NoReply(reported(error, self._node, "waiting for"), sent=True, server=self.server)
-        return NoReply(error, sent=True, server=self.server)
+            return NoReply(reported(error, self._node, "waiting for"), may_have_run=True, server_id=self.server_id)
+        return NoReply(error, may_have_run=True, server_id=self.server_id)
 
 
 def left(deadline: float) -> float:

@@ -36,19 +36,19 @@ class Pool:
         """Whether more than going back to the others may be due when a connection returns."""
         self._closed = False
 
-    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         """One command over an idle connection, or a new one. Blocks, and never suspends.
 
-        With `fresh` over a new one: where one failed the idle ones are likely to, and are closed.
+        With `new_connection` over a new one: where one failed the idle ones are likely to, and are closed.
         """
         try:
-            connection = self._one(fresh=True) if fresh else self._idle.pop()
+            connection = self._one(new_connection=True) if new_connection else self._idle.pop()
         except IndexError:
             connection = self._another()
         try:
             return connection.call(payload)
         except NoReply as cut:
-            if fresh or not cut.idle:
+            if new_connection or not cut.stale:
                 raise
         finally:
             if connection.closed:
@@ -58,31 +58,31 @@ class Pool:
             if self._attention:
                 self._returned()
         # The server has closed it while it lay idle.
-        return await self.send(payload, fresh=True)
+        return await self.send(payload, new_connection=True)
 
-    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         """As `send`, with the identity of the server that answered."""
-        connection = self._one(fresh=fresh)
+        connection = self._one(new_connection=new_connection)
         try:
-            return connection.call(payload), connection.server
+            return connection.call(payload), connection.server_id
         except NoReply as cut:
-            if fresh or not cut.idle:
+            if new_connection or not cut.stale:
                 raise
         finally:
             self._back(connection)
-        return await self.ask(payload, fresh=True)
+        return await self.send_identified(payload, new_connection=True)
 
-    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Several commands in one write; error replies stand in the list."""
-        connection = self._one(fresh=fresh)
+        connection = self._one(new_connection=new_connection)
         try:
             return connection.call_all(payloads)
         except NoReply as cut:
-            if fresh or not cut.idle:
+            if new_connection or not cut.stale:
                 raise
         finally:
             self._back(connection)
-        return await self.send_all(payloads, fresh=True)
+        return await self.send_all(payloads, new_connection=True)
 
     def clear(self) -> None:
         """Closes what is idle."""
@@ -98,7 +98,7 @@ class Pool:
         """How many calls have a connection, or wait for one."""
         return max(0, len(self._all) - len(self._idle)) + len(self._waiting)
 
-    def cut(self) -> None:
+    def abort_calls(self) -> None:
         """Ends calls that still wait for a reply: each finds its connection closed."""
         while True:
             try:
@@ -117,10 +117,10 @@ class Pool:
         for signal in list(self._waiting):
             signal.set()
 
-    def _one(self, *, fresh: bool) -> Connection:
-        if fresh:
+    def _one(self, *, new_connection: bool) -> Connection:
+        if new_connection:
             self.clear()
-            return self._another(fresh=True)
+            return self._another(new_connection=True)
         try:
             return self._idle.pop()
         except IndexError:
@@ -138,7 +138,7 @@ class Pool:
         self._all.discard(connection)
         connection.close()
 
-    def _another(self, *, fresh: bool = False) -> Connection:
+    def _another(self, *, new_connection: bool = False) -> Connection:
         deadline = time.monotonic() + self.node.timeout
         while True:
             if self._closed:
@@ -160,7 +160,7 @@ class Pool:
                     raise
                 return connection
             self._wait(deadline)
-            if fresh:
+            if new_connection:
                 self.clear()
                 continue
             try:
@@ -174,7 +174,7 @@ class Pool:
         self._waiting.append(signal)
         try:
             if not self._idle and not signal.wait(max(0.0, deadline - time.monotonic())):
-                raise NoReply(TimeoutError("no connection became free in time"), sent=False)
+                raise NoReply(TimeoutError("no connection became free in time"), may_have_run=False)
         finally:
             try:
                 self._waiting.remove(signal)

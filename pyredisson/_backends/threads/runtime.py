@@ -41,7 +41,7 @@ class ThreadRuntime(Pool):
         self.callers: Callers | None = None
         """Who is warned of waiting on the thread of an event loop."""
         self.scripts = node.scripts
-        self.refused, self.served = node.refused, node.served
+        self.on_command_failed, self.on_command_served = node.on_command_failed, node.on_command_served
         self._asleep: dict[ThreadWakeup, None] = {}
 
     @property
@@ -80,7 +80,7 @@ class ThreadRuntime(Pool):
             alarm.set()
 
     @property
-    def calls_under_way(self) -> int:
+    def calls_in_flight(self) -> int:
         """How many calls have a connection, wait for one, or pause before they are sent again."""
         return self.in_use + len(self._asleep)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import may_pass
+from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic import retry
@@ -46,7 +46,7 @@ class MultiLockLogic(GroupLogic):
             except RedisError as error:
                 # The first member's time is the caller's own, that of the others is shorter.
                 over = deadline is not None and session.clock() >= deadline
-                if over or not may_pass(error):
+                if over or not is_transient(error):
                     raise
             pause = PAUSE * session.runtime.jitter()
             if deadline is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from pyredisson._core import HoldLevel
-from pyredisson._protocol.error_codes import may_pass
+from pyredisson._protocol.error_codes import is_transient
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease
@@ -93,8 +93,8 @@ class RedLockLogic(GroupLogic):
 
         Brings such a reason to the front.
         """
-        errors.sort(key=_may_pass)
-        return len(self.members) - sum(not _may_pass(error) for error in errors) < self.quorum
+        errors.sort(key=_is_transient)
+        return len(self.members) - sum(not _is_transient(error) for error in errors) < self.quorum
 
     async def _round(
         self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None, gate: int | None
@@ -243,8 +243,8 @@ class RedLockLogic(GroupLogic):
         return max(LEAST_PATIENCE, PART * shortest / 1000)
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, Late) or may_pass(error)
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, Late) or is_transient(error)
 
 
 def _drift(lease: int) -> float:

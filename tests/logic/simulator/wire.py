@@ -163,7 +163,7 @@ class Line:
 
     def cut(self, error: RedisError) -> NoReply:
         """What became of a command that was sent over it."""
-        return NoReply(error, sent=True, server=self.server)
+        return NoReply(error, may_have_run=True, server_id=self.server)
 
     def _arrive(self, payloads: Sequence[bytes], park: Park | None) -> None:
         if self.killed:
@@ -201,12 +201,16 @@ class Wire:
         """The connection that is open, where all calls share one."""
         return self._idle[0] if self._pipelined and self._idle and not self._idle[0].closed else None
 
-    async def exchange(self, payloads: Sequence[bytes], *, fresh: bool = False) -> tuple[list[Reply], bytes | None]:
+    async def exchange(
+        self, payloads: Sequence[bytes], *, new_connection: bool = False
+    ) -> tuple[list[Reply], bytes | None]:
         """Commands in one write, their replies, and the identity of the server that gave them."""
-        line = await (self._share(fresh=fresh) if self._pipelined else self._take(fresh=fresh))
+        line = await (
+            self._share(new_connection=new_connection) if self._pipelined else self._take(new_connection=new_connection)
+        )
         if line.closed:
             if self._node.network.checked:
-                raise NoReply(ConnectionError("closed while it was idle"), sent=False, idle=True)
+                raise NoReply(ConnectionError("closed while it was idle"), may_have_run=False, stale=True)
             raise line.cut(ConnectionError("closed"))
         park = Park()
         line.request(payloads, park)
@@ -222,15 +226,15 @@ class Wire:
             self._idle.append(line)
         return replies, line.server
 
-    async def _take(self, *, fresh: bool) -> Line:
-        if fresh:
+    async def _take(self, *, new_connection: bool) -> Line:
+        if new_connection:
             self._idle.clear()
         return self._idle.pop() if self._idle else await self._open()
 
-    async def _share(self, *, fresh: bool) -> Line:
+    async def _share(self, *, new_connection: bool) -> Line:
         while True:
             line = self.shared
-            if line is not None and not (fresh and line.made_after != self._node.cuts):
+            if line is not None and not (new_connection and line.made_after != self._node.cuts):
                 return line
             made = await self._open()
             if self.shared is line:
@@ -243,7 +247,7 @@ class Wire:
         suspects = list(node.suspects)
         park = Park()
         if node.network.down or weather.unreachable(world.now):
-            world.after(weather.delay(), park.resolve, None, NoReply(ConnectionError("refused"), sent=False))
+            world.after(weather.delay(), park.resolve, None, NoReply(ConnectionError("refused"), may_have_run=False))
         else:
             world.after(weather.delay(), self._welcome, suspects, park)
         await park
@@ -271,24 +275,24 @@ class SimRuntime:
         self.scripts = node.scripts
         self.clock = self._world.clock
 
-    async def send(self, payload: bytes, *, fresh: bool = False) -> Reply:
-        reply, _ = await self.ask(payload, fresh=fresh)
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
+        reply, _ = await self.send_identified(payload, new_connection=new_connection)
         return reply
 
-    async def ask(self, payload: bytes, *, fresh: bool = False) -> tuple[Reply, bytes | None]:
-        (reply,), server = await self._wire.exchange((payload,), fresh=fresh)
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+        (reply,), server = await self._wire.exchange((payload,), new_connection=new_connection)
         if isinstance(reply, RedisError):
             raise reply
         return reply, server
 
-    def refused(self, error: RedisError) -> None:
+    def on_command_failed(self, error: RedisError) -> None:
         pass
 
-    def served(self) -> None:
+    def on_command_served(self) -> None:
         pass
 
-    async def send_all(self, payloads: Sequence[bytes], *, fresh: bool = False) -> list[Reply]:
-        replies, _ = await self._wire.exchange(payloads, fresh=fresh)
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies, _ = await self._wire.exchange(payloads, new_connection=new_connection)
         return replies
 
     def post(self, payload: bytes) -> None:
