@@ -20,13 +20,13 @@ LONGEST_PAUSE = 2.0
 class Channels(Protocol):
     """Who is told what the server says of channels."""
 
-    def message(self, name: bytes, payload: bytes) -> None:
+    def deliver(self, name: bytes, payload: bytes) -> None:
         """A message was published."""
 
-    def subscribed(self, name: bytes) -> None:
+    def on_subscribed(self, name: bytes) -> None:
         """The server confirmed a subscription: messages arrive from now on."""
 
-    def refused(self, name: bytes, error: RedisError) -> None:
+    def on_refused(self, name: bytes, error: RedisError) -> None:
         """The server refused a subscription."""
 
 
@@ -62,7 +62,7 @@ class Subscription:
     def hear(self, reply: Reply) -> None:
         """Passes on what the server said."""
         if isinstance(reply, list) and reply[0] == b"message":
-            self._channels.message(reply[1], reply[2])
+            self._channels.deliver(reply[1], reply[2])
             return
         if not self._asked:
             raise InvalidResponse(f"a reply that nobody asked for: {reply!r}")
@@ -71,9 +71,9 @@ class Subscription:
             # It keeps a channel that it may not leave: its messages are for nobody.
             return
         if isinstance(reply, RedisError):
-            self._channels.refused(channel, reply)
+            self._channels.on_refused(channel, reply)
         else:
-            self._channels.subscribed(channel)
+            self._channels.on_subscribed(channel)
 
 
 def pause(failures: int) -> float:

@@ -1,4 +1,4 @@
-"""Who waits for which channel: a message wakes one waiter of this client, a confirmation wakes all."""
+"""The waiters of each channel: a message wakes those it is meant for, a confirmed subscription wakes all."""
 
 from __future__ import annotations
 
@@ -11,72 +11,77 @@ from redis.exceptions import RedisError
 from pyredisson.logic.ports import Wakeup
 
 LINGER = 5.0
-"""Seconds for which a channel that nobody waits for stays subscribed: contention comes back at once."""
+"""Seconds for which a channel without waiters stays subscribed: under contention the next waiter comes soon."""
 
 
 class Subscriber(Protocol):
-    """The connection that listens. Its methods are called with the registry's mutex held and never block."""
+    """The subscription connection. The registry holds its mutex during these calls; they never block."""
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
-        """Asks for these channels; also with none, sees to it that somebody listens."""
+        """Subscribes to these channels. Makes sure, also when there are none, that the connection is being read."""
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
 
 
 class Channel:
-    """The waiters of one channel, in the order in which they came."""
+    """The waiters of one channel, in the order in which they joined. A subclass defines what its messages mean."""
 
     __slots__ = ("confirmed", "error", "idle_since", "leader", "waiters")
 
     def __init__(self) -> None:
         self.waiters: dict[Wakeup, int] = {}
-        """What each of them needs: one lock, so many permits."""
+        """The need of each waiter: 1 for a lock, the number of permits for a semaphore."""
         self.confirmed = False
+        """Whether the server has confirmed the subscription, so that messages arrive."""
         self.error: RedisError | None = None
+        """Why the server refused the subscription."""
         self.idle_since = 0.0
         self.leader: Wakeup | None = None
-        """The waiter that is woken before all others, if there is enough for it."""
+        """The waiter that is woken before the others, if the supply is enough for it."""
 
-    def heard(self, payload: bytes) -> None:
-        """A release of a lock (`0`: one may come; `1`: all may), as Redisson spells it; anything else is ignored."""
+    def on_message(self, payload: bytes) -> None:
+        """A lock was released. `0`: one waiter may acquire it; `1`: all may. Redisson publishes the same values.
+
+        Any other payload is ignored.
+        """
         if payload == b"0":
             self.wake(1)
         elif payload == b"1":
             self.wake_all()
 
-    def left(self, need: int) -> None:
-        """A waiter went with a wake-up that it didn't use: it goes to the next."""
+    def on_leave(self, need: int) -> None:
+        """A waiter left with a wakeup that it did not use: the wakeup goes to the next waiter."""
         self.wake(need)
 
     def wake(self, supply: int) -> None:
-        """Those who come first and can have, of so much, what they need; who is awake already needs nothing."""
+        """Wakes the first waiters whose needs together fit into the supply; skips waiters that are awake already."""
         leader = self.leader
-        # The leader first.
-        for signal in [*((leader,) if leader is not None else ()), *list(self.waiters)]:
-            need = self.waiters.get(signal, 0)
-            if 0 < need <= supply and not signal.is_set():
-                signal.set()
-                if signal not in self.waiters:
-                    # It left just before, by a finalizer that ran in here: nobody got this wake-up.
+        for wakeup in [*((leader,) if leader is not None else ()), *list(self.waiters)]:
+            need = self.waiters.get(wakeup, 0)
+            if 0 < need <= supply and not wakeup.is_set():
+                wakeup.set()
+                if wakeup not in self.waiters:
+                    # A finalizer ran in this loop and the waiter left just before `set`: it did not use its wakeup,
+                    # and it did not pass it on either.
                     continue
                 supply -= need
                 if not supply:
                     return
 
     def wake_all(self) -> None:
-        for signal in list(self.waiters):
-            signal.set()
+        for wakeup in list(self.waiters):
+            wakeup.set()
 
-    def next_leader(self) -> None:
-        """The leader left: wakes the waiter that may lead next."""
+    def wake_next_leader(self) -> None:
+        """The leader left: wakes a waiter that may become the leader. A plain channel needs no leader."""
 
 
 class ChannelRegistry:
-    """Local bookkeeping between waiters and one subscription connection.
+    """All channels of one client, between the waiters and the one subscription connection.
 
-    A garbage collection may run the `finally` of a waiter on any line, also on the thread that has the mutex: the mutex
-    is re-entrant, and whatever is iterated over while the mutex is held is a copy, made by a call that allocates
-    nothing on the way (`list` of a dict's keys, not of its items).
+    A garbage collection may run the `finally` of a waiter on any line, also on the thread that holds the mutex.
+    Therefore the mutex is re-entrant, and every loop that runs with the mutex held iterates over a copy. The copy is
+    made by one call that allocates nothing else meanwhile: `list` of a dict's keys, not of its items.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -84,82 +89,82 @@ class ChannelRegistry:
         self._clock = clock
         self._next_sweep = 0.0
         self.waiting: set[Wakeup] = set()
-        """Who waits, each for one channel."""
+        """The waiters of all channels; each waiter is in one channel."""
         self._channels: dict[bytes, Channel] = {}
         self._subscriber: Subscriber | None = None
 
     def attach(self, subscriber: Subscriber) -> None:
-        """Names the connection that listens from now on."""
+        """Sets the subscription connection, which itself refers to this registry."""
         self._subscriber = subscriber
 
-    def listening(self, name: bytes) -> Channel | None:
+    def confirmed_channel(self, name: bytes) -> Channel | None:
         """The channel, if its messages arrive already."""
         channel = self._channels.get(name)
         return channel if channel is not None and channel.confirmed else None
 
-    def join(self, name: bytes, signal: Wakeup, kind: type[Channel] = Channel, need: int = 1) -> Channel:
-        """Registers a waiter, which is told to look again as soon as messages are known to arrive.
+    def join(self, name: bytes, wakeup: Wakeup, channel_class: type[Channel] = Channel, need: int = 1) -> Channel:
+        """Registers a waiter. It is woken as soon as the server has confirmed the subscription.
 
-        `kind` says what the messages of that channel mean, `need` how much this waiter wants.
+        `channel_class` defines what the messages of the channel mean. `need` is the amount that this waiter needs.
         """
         subscriber = self._subscriber
         if subscriber is None:
-            raise AssertionError("the channels has no subscriber")
+            raise AssertionError("the registry has no subscriber")
         with self.mutex:
             channel = self._channels.get(name)
             if channel is None or channel.error is not None:
                 if channel is not None:
-                    # Its waiters are on their way out with the error.
+                    # Its waiters are about to raise the error.
                     self.waiting.difference_update(channel.waiters)
-                channel = self._channels[name] = kind()
+                channel = self._channels[name] = channel_class()
                 subscriber.subscribe((name,))
             else:
-                # Whoever listened may have ended, with a thread that couldn't start or with another event loop.
+                # Nobody may read the connection any more: the thread couldn't start, or its event loop has ended.
                 subscriber.subscribe(())
-            if signal not in channel.waiters:
-                channel.waiters[signal] = need
-                self.waiting.add(signal)
+            if wakeup not in channel.waiters:
+                channel.waiters[wakeup] = need
+                self.waiting.add(wakeup)
             if channel.confirmed:
-                # What was published between the caller's try and this moment went to nobody.
-                signal.set()
+                # A message that arrived after the caller's last attempt and before this moment woke nobody.
+                wakeup.set()
         return channel
 
-    def leave(self, name: bytes, signal: Wakeup) -> None:
-        """A waiter goes, whatever the reason; a wake-up that it didn't use goes to the next. Idempotent."""
+    def leave(self, name: bytes, wakeup: Wakeup) -> None:
+        """Removes a waiter. If it was woken and did not use the wakeup, the next waiter is woken. Idempotent."""
         with self.mutex:
             channel = self._channels.get(name)
             if channel is None:
                 return
-            need = channel.waiters.pop(signal, 0)
-            if channel.leader is signal:
+            need = channel.waiters.pop(wakeup, 0)
+            if channel.leader is wakeup:
                 channel.leader = None
-                channel.next_leader()
+                channel.wake_next_leader()
             if need:
-                self.waiting.discard(signal)
-                if signal.is_set():
-                    channel.left(need)
+                self.waiting.discard(wakeup)
+                if wakeup.is_set():
+                    channel.on_leave(need)
             if not channel.waiters:
                 channel.idle_since = self._clock()
 
-    def lead(self, name: bytes, signal: Wakeup) -> bool:
-        """Makes a waiter the leader of its channel, unless another one is; is it the leader."""
+    def become_leader(self, name: bytes, wakeup: Wakeup) -> bool:
+        """Makes a waiter the leader of its channel, unless there is one. Returns whether this waiter is the leader."""
         with self.mutex:
             channel = self._channels.get(name)
-            if channel is None or signal not in channel.waiters:
+            if channel is None or wakeup not in channel.waiters:
                 return False
             if channel.leader is None:
-                channel.leader = signal
-            return channel.leader is signal
+                channel.leader = wakeup
+            return channel.leader is wakeup
 
-    def message(self, name: bytes, payload: bytes) -> None:
-        """What a message means is the channel's to say."""
+    def deliver(self, name: bytes, payload: bytes) -> None:
+        """Passes a message to its channel: one from the server, or one that a waiter of this client passes on."""
         with self.mutex:
             channel = self._channels.get(name)
             if channel is not None:
-                channel.heard(payload)
+                channel.on_message(payload)
 
-    def subscribed(self, name: bytes) -> None:
-        """The server confirmed: messages arrive from now on, what came before is unknown. All look again."""
+    def on_subscribed(self, name: bytes) -> None:
+        """The server confirmed a subscription. Earlier messages are lost, so all waiters of the channel are woken."""
         with self.mutex:
             channel = self._channels.get(name)
             if channel is not None:
@@ -168,30 +173,33 @@ class ChannelRegistry:
         if self._clock() >= self._next_sweep:
             self.sweep()
 
-    def refused(self, name: bytes, error: RedisError) -> None:
-        """The server won't let this client listen: the waiters get the error instead of waiting unheard."""
+    def on_refused(self, name: bytes, error: RedisError) -> None:
+        """The server refused a subscription. The waiters raise the error: they would never get a message."""
         with self.mutex:
             channel = self._channels.get(name)
             if channel is not None:
                 channel.error = error
                 channel.wake_all()
 
-    def disconnected(self) -> None:
-        """Nothing arrives until the next confirmation: who waits looks now, and then often. With the lock held."""
+    def on_disconnected(self) -> None:
+        """The connection broke. All waiters are woken, and until the next confirmation they retry every second.
+
+        The caller holds the mutex.
+        """
         for channel in list(self._channels.values()):
             if channel.confirmed:
                 channel.confirmed = False
                 channel.wake_all()
 
     def names(self) -> list[bytes]:
-        """The channels to subscribe to; called with the lock held."""
+        """The channels to subscribe to over a new connection. The caller holds the mutex."""
         channels = self._channels
         return [
             name for name in list(channels) if (channel := channels.get(name)) is not None and channel.error is None
         ]
 
     def sweep(self) -> None:
-        """Unsubscribes from what nobody has waited for since `LINGER` seconds."""
+        """Unsubscribes from the channels that have had no waiter for `LINGER` seconds."""
         now = self._clock()
         self._next_sweep = now + LINGER
         with self.mutex:
@@ -209,7 +217,7 @@ class ChannelRegistry:
                 self._subscriber.unsubscribe(idle)
 
     def wake_all(self) -> None:
-        """Every waiter looks again: the client was closed."""
+        """Wakes all waiters of the client: it was closed."""
         with self.mutex:
             for channel in list(self._channels.values()):
                 channel.wake_all()

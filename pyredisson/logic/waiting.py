@@ -1,4 +1,4 @@
-"""Waiting for something on the server: try, and whenever there is reason to hope, try again."""
+"""Waiting for something on the server: an attempt after each wakeup, until one succeeds."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from pyredisson.logic.channels import Channel
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
 
-UNHEARD_WAIT = 1.0
-"""Seconds between two looks while the subscription isn't confirmed: releases would go unnoticed."""
+UNCONFIRMED_WAIT = 1.0
+"""Seconds between two attempts while the subscription isn't confirmed: messages may be lost meanwhile."""
 
 Attempt = Callable[[], Awaitable[float | None]]
-"""One try. None: had; else how many seconds to wait at most before the next one."""
+"""One attempt. Returns None on success, else the longest time in seconds to wait for the next attempt."""
 
 
 async def until(
     session: Session,
     channel: bytes,
     attempt: Attempt,
-    busy: float,
+    longest_wait: float,
     deadline: float | None,
     *,
-    kind: type[Channel] = Channel,
+    channel_class: type[Channel] = Channel,
     need: int = 1,
-    signal: Wakeup | None = None,
+    wakeup: Wakeup | None = None,
 ) -> bool:
-    """Waits for a successful attempt until `deadline` (None: as long as it takes). False: not had in time.
+    """Waits for a successful attempt until `deadline` (None: without limit). Returns False after the deadline.
 
-    The caller has tried once, and was told to wait `busy` seconds at most. Giving up never awaits; what an
-    attempt got that was interrupted is for the attempt, or the caller, to give back. `signal` is the waiter at the
-    channels, for a caller that must know it.
+    The caller has made one attempt, which returned `longest_wait`. `wakeup` is for a caller that registers its
+    waiter's wakeup elsewhere, too; `channel_class` and `need` are those of `ChannelRegistry.join`.
+
+    Leaving the channel never suspends. If an attempt was interrupted, the attempt or the caller undoes it.
     """
-    wakeup = session.runtime.wakeup() if signal is None else signal
+    if wakeup is None:
+        wakeup = session.runtime.wakeup()
     try:
-        return await _until(session, channel, attempt, busy, deadline, wakeup, kind, need)
+        return await _until(session, channel, attempt, longest_wait, deadline, wakeup, channel_class, need)
     except BaseException:
-        # Interrupted on the way out, perhaps before it left the channel.
+        # An interrupt may have prevented the `leave` in `_until`.
         session.channels.leave(channel, wakeup)
         raise
 
@@ -47,38 +49,38 @@ async def _until(
     session: Session,
     name: bytes,
     attempt: Attempt,
-    busy: float,
+    longest_wait: float,
     deadline: float | None,
     wakeup: Wakeup,
-    kind: type[Channel],
+    channel_class: type[Channel],
     need: int,
 ) -> bool:
     runtime = session.runtime
     try:
-        channel = session.channels.join(name, wakeup, kind, need)
+        channel = session.channels.join(name, wakeup, channel_class, need)
         while True:
             if channel.error is not None:
                 raise copy_error(channel.error)
-            rest = busy if channel.confirmed else min(busy, UNHEARD_WAIT)
+            seconds = longest_wait if channel.confirmed else min(longest_wait, UNCONFIRMED_WAIT)
             if deadline is not None:
-                left = deadline - session.clock()
-                if left <= 0:
+                remaining = deadline - session.clock()
+                if remaining <= 0:
                     return False
-                rest = min(rest, left)
+                seconds = min(seconds, remaining)
             debug.look()
             if debug.on:
-                logger.debug("waiting on channel %r for %.3f s at most", readable(name), rest)
-            await runtime.wait(wakeup, rest)
+                logger.debug("waiting on channel %r for %.3f s at most", readable(name), seconds)
+            await runtime.wait(wakeup, seconds)
             if debug.on:
-                logger.debug("%s on channel %r", "woken" if wakeup.is_set() else "nothing heard", readable(name))
+                logger.debug("%s on channel %r", "woken" if wakeup.is_set() else "no message", readable(name))
             wakeup.clear()
-            # Every wake-up is followed by a try: only a script's reply gives anything.
+            # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
             again = await attempt()
             if again is None:
                 return True
-            busy = again
+            longest_wait = again
     except BaseException:
-        # Woken, but it never came to a try that counts: leaving passes the wake-up on.
+        # The wakeup may have been consumed by an attempt that did not finish: `leave` passes it on.
         wakeup.set()
         raise
     finally:

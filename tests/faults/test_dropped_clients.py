@@ -93,7 +93,7 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     client = pyredisson.connect(server.url, client_name=NAME)
     with client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
-    hub, watchdog = client._session.channels, client._session.watchdog
+    channels, watchdog = client._session.channels, client._session.watchdog
     engine = weakref.ref(client._lifecycle)
     held, release = threading.Event(), threading.Event()
 
@@ -105,13 +105,13 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
             release.wait(30)
 
     pool, turns = client._runtime, client._lifecycle
-    mutexes = [hub.mutex, watchdog._starting, pool._making, turns._turn, turns._starting]
+    mutexes = [channels.mutex, watchdog._starting, pool._making, turns._turn, turns._starting]
     holder = threading.Thread(target=hold, args=(mutexes,))
     holder.start()
     assert held.wait(5)
     try:
         with warned():
-            del client, hub, watchdog, pool, turns
+            del client, channels, watchdog, pool, turns
             eventually(lambda: gc.collect() >= 0 and engine() is None)
         eventually(lambda: connections(admin) == 0)
     finally:

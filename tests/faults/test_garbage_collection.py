@@ -115,52 +115,52 @@ class Nobody:
     def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
 
 
-def hub_with(kind: type[Channel], *needs: int) -> tuple[ChannelRegistry, list[ThreadWakeup]]:
-    hub = ChannelRegistry(clock)
-    hub.attach(Nobody())
+def registry_with(kind: type[Channel], *needs: int) -> tuple[ChannelRegistry, list[ThreadWakeup]]:
+    channels = ChannelRegistry(clock)
+    channels.attach(Nobody())
     signals = [ThreadWakeup() for _ in needs]
     for signal, need in zip(signals, needs, strict=True):
-        hub.join(b"a", signal, kind, need)
-    return hub, signals
+        channels.join(b"a", signal, kind, need)
+    return channels, signals
 
 
-HUB = (
+REGISTRY = (
     ChannelRegistry.join,
     ChannelRegistry.leave,
-    ChannelRegistry.message,
-    ChannelRegistry.subscribed,
-    ChannelRegistry.disconnected,
+    ChannelRegistry.deliver,
+    ChannelRegistry.on_subscribed,
+    ChannelRegistry.on_disconnected,
     ChannelRegistry.sweep,
     ChannelRegistry.wake_all,
     ChannelRegistry.names,
 )
 
 
-def disconnect(hub: ChannelRegistry) -> None:
-    with hub.mutex:
-        hub.disconnected()
-        hub.names()
+def disconnect(channels: ChannelRegistry) -> None:
+    with channels.mutex:
+        channels.on_disconnected()
+        channels.names()
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        lambda hub, _: hub.join(b"a", ThreadWakeup()),
-        lambda hub, signal: hub.leave(b"a", signal),
-        lambda hub, _: hub.message(b"a", b"0"),
-        lambda hub, _: hub.subscribed(b"a"),
-        lambda hub, _: disconnect(hub),
-        lambda hub, _: hub.sweep(),
-        lambda hub, _: hub.wake_all(),
+        lambda channels, _: channels.join(b"a", ThreadWakeup()),
+        lambda channels, signal: channels.leave(b"a", signal),
+        lambda channels, _: channels.deliver(b"a", b"0"),
+        lambda channels, _: channels.on_subscribed(b"a"),
+        lambda channels, _: disconnect(channels),
+        lambda channels, _: channels.sweep(),
+        lambda channels, _: channels.wake_all(),
     ],
-    ids=["join", "leave", "message", "subscribed", "disconnected", "sweep", "wake_all"],
+    ids=["join", "leave", "deliver", "subscribed", "disconnected", "sweep", "wake_all"],
 )
-def test_a_waiter_is_collected_in_the_hub(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
+def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
-        hub, (one, other, _) = hub_with(Channel, 1, 1, 1)
-        return lambda: act(hub, other), lambda: hub.leave(b"a", one)
+        channels, (one, other, _) = registry_with(Channel, 1, 1, 1)
+        return lambda: act(channels, other), lambda: channels.leave(b"a", one)
 
-    collect_at_each_line([*HUB, Channel.wake, Channel.wake_all], story)
+    collect_at_each_line([*REGISTRY, Channel.wake, Channel.wake_all], story)
 
 
 @pytest.mark.parametrize(
@@ -180,17 +180,17 @@ def test_a_waiter_that_is_collected_while_others_are_woken_takes_no_wake_up_alon
     woken: list[ThreadWakeup] = []
 
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
-        hub, (one, other) = hub_with(kind, need, need)
+        channels, (one, other) = registry_with(kind, need, need)
         woken.append(other)
 
         def act() -> None:
-            hub.message(b"a", payload)
+            channels.deliver(b"a", payload)
             # At the end of its last line the finalizer may not have run yet: then the wake-up is passed on now.
-            hub.leave(b"a", one)
+            channels.leave(b"a", one)
 
-        return act, lambda: hub.leave(b"a", one)
+        return act, lambda: channels.leave(b"a", one)
 
-    functions = [kind.heard, kind.wake, kind.wake_all, Channel.wake]
+    functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
     if kind is ReadWriteChannel:
         functions.append(ReadWriteChannel._wake_writer)
     collect_at_each_line(functions, story)

@@ -33,12 +33,12 @@ ENOUGH = 4000
 class NoLookAgain(ChannelRegistry):
     """Tells nobody that messages arrive from now on."""
 
-    def join(self, name: bytes, signal: Wakeup, kind: type[Channel] = Channel, need: int = 1) -> Channel:
-        channel = super().join(name, signal, kind, need)
-        signal.clear()
+    def join(self, name: bytes, wakeup: Wakeup, channel_class: type[Channel] = Channel, need: int = 1) -> Channel:
+        channel = super().join(name, wakeup, channel_class, need)
+        wakeup.clear()
         return channel
 
-    def subscribed(self, name: bytes) -> None:
+    def on_subscribed(self, name: bytes) -> None:
         with self.mutex:
             channel = self._channels.get(name)
             if channel is not None:
@@ -48,9 +48,9 @@ class NoLookAgain(ChannelRegistry):
 class NoPassOn(ChannelRegistry):
     """A waiter that leaves takes its wake-up along."""
 
-    def leave(self, name: bytes, signal: Wakeup) -> None:
-        signal.clear()
-        super().leave(name, signal)
+    def leave(self, name: bytes, wakeup: Wakeup) -> None:
+        wakeup.clear()
+        super().leave(name, wakeup)
 
 
 class NoUndo(LockLogic):

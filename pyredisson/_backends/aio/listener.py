@@ -75,7 +75,7 @@ class AioListener:
         failures = 0
         with self._channels.mutex:
             # What was heard in another loop is heard no more.
-            self._channels.disconnected()
+            self._channels.on_disconnected()
         while True:
             try:
                 pipeline = await connect(self._node)
@@ -122,6 +122,6 @@ class AioListener:
             with channels.mutex:
                 if self._pipeline is pipeline:
                     self._pipeline = None
-                    channels.disconnected()
+                    channels.on_disconnected()
             pipeline.close()
             raise

@@ -241,7 +241,7 @@ class Listener:
             finally:
                 with self._channels.mutex:
                     self._connection = None
-                    self._channels.disconnected()
+                    self._channels.on_disconnected()
                 connection.shut()
                 connection.close()
             if failures and not self._stopped:

@@ -18,7 +18,7 @@ from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import UNHEARD_WAIT
+from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
 TICK = 0.4
 """Seconds between two signs of life of a client; its waiters lose their places after 1.5 s without one."""
@@ -95,7 +95,7 @@ class FairLockLogic(LockLogic):
         # Two calls of one owner each need a place, and must not give up each other's.
         call.owner = turn = QueueTicket(owner.apart() if owner.name in standing else owner)
         place = turn.name
-        channel = session.channels.listening(self._own_channel(turn))
+        channel = session.channels.confirmed_channel(self._own_channel(turn))
         if isinstance(channel, OwnChannel):
             turn.channel, turn.seen = channel, channel.calls
         try:
@@ -216,7 +216,7 @@ class FairLockLogic(LockLogic):
                 now = session.clock()
                 if deadline is not None and now >= deadline:
                     return False
-                look_at = looked + (patience if channel.confirmed else UNHEARD_WAIT)
+                look_at = looked + (patience if channel.confirmed else UNCONFIRMED_WAIT)
                 if channel.calls != seen or turn.look or now >= look_at:
                     seen, turn.look = channel.calls, False
                     again = await self._try(call)
@@ -265,7 +265,7 @@ class FairLockLogic(LockLogic):
             line.heartbeat_at = min(line.heartbeat_at, session.clock() + (left + 1) / 1000)
         if told:
             # A subscription that has fallen silent must not cost a waiter its turn.
-            session.channels.message(b"%b:%b" % (self._channel, told), b"0")
+            session.channels.deliver(b"%b:%b" % (self._channel, told), b"0")
         if known < 0 or (not known and line.known) or (strayed and len(strayed) == len(named)):
             # Paused for too long, or keys were deleted: nobody's place is safe.
             self._look_again(line, list(line.turns))

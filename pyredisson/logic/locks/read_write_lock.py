@@ -30,25 +30,25 @@ class ReadWriteChannel(Channel):
 
     __slots__ = ()
 
-    def heard(self, payload: bytes) -> None:
+    def on_message(self, payload: bytes) -> None:
         """Readers left (`0`) or a writer did (`1`): all readers may come, or one writer."""
         if payload in (b"0", b"1"):
             # Readers first: they have their turn after a writer, before the next one looks and claims.
-            for signal in list(self.waiters):
-                if self.waiters.get(signal) == READER:
-                    signal.set()
+            for wakeup in list(self.waiters):
+                if self.waiters.get(wakeup) == READER:
+                    wakeup.set()
             self._wake_writer()
 
-    def left(self, need: int) -> None:
+    def on_leave(self, need: int) -> None:
         """The other readers were woken with the one that goes; the other writers were not."""
         if need == WRITER:
             self._wake_writer()
 
     def _wake_writer(self) -> None:
-        for signal in list(self.waiters):
-            if self.waiters.get(signal) == WRITER and not signal.is_set():
-                signal.set()
-                if signal in self.waiters:
+        for wakeup in list(self.waiters):
+            if self.waiters.get(wakeup) == WRITER and not wakeup.is_set():
+                wakeup.set()
+                if wakeup in self.waiters:
                     return
                 # It left just before, by a finalizer that ran in here: nobody got this wake-up.
 
@@ -96,7 +96,7 @@ class SideLogic(LockLogic):
             lambda: self._try(call),
             busy,
             call.deadline,
-            kind=ReadWriteChannel,
+            channel_class=ReadWriteChannel,
             need=self.need,
         )
 

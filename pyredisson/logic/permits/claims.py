@@ -19,10 +19,10 @@ PASSED_OVER = 1.0
 class Claimant:
     """One waiter. Of those in one client and of one semaphore, only one claims at a time: the leader of the channel."""
 
-    __slots__ = ("_begins", "_channel", "_key", "_session", "name", "signal")
+    __slots__ = ("_begins", "_channel", "_key", "_session", "name", "wakeup")
 
     def __init__(self, session: Session, key: bytes, channel: bytes, permits: int) -> None:
-        self.signal: Wakeup = session.runtime.wakeup()
+        self.wakeup: Wakeup = session.runtime.wakeup()
         """The waiter at the channels."""
         self.name = b""
         """By which the server knows it; empty: it never claimed."""
@@ -34,7 +34,7 @@ class Claimant:
 
     def claims(self) -> bytes:
         """The name to claim by now; empty: not yet, or others come first."""
-        if self._session.clock() < self._begins or not self._session.channels.lead(self._channel, self.signal):
+        if self._session.clock() < self._begins or not self._session.channels.become_leader(self._channel, self.wakeup):
             return b""
         if not self.name:
             self.name = f"{self._session.id}:{next(self._session.claimants)}".encode()

@@ -20,7 +20,7 @@ class LatchChannel(Channel):
 
     __slots__ = ()
 
-    def heard(self, payload: bytes) -> None:
+    def on_message(self, payload: bytes) -> None:
         """The count is zero (`0`), or the latch was set or deleted (`1`), as Redisson spells it."""
         if payload in {b"0", b"1"}:
             self.wake_all()
@@ -91,7 +91,7 @@ class CountDownLatchLogic:
             return True
         if deadline is not None and self.session.clock() >= deadline:
             return False
-        return await waiting.until(self.session, self._channel, look, LOOK_AGAIN, deadline, kind=LatchChannel)
+        return await waiting.until(self.session, self._channel, look, LOOK_AGAIN, deadline, channel_class=LatchChannel)
 
     async def delete(self) -> bool:
         """Removes the latch, which opens it; was it there."""

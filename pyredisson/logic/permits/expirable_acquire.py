@@ -28,15 +28,15 @@ class ExpirablePermitChannel(PermitChannel):
 
     __slots__ = ()
 
-    def heard(self, payload: bytes) -> None:
+    def on_message(self, payload: bytes) -> None:
         """So many permits are free; or only so many were given back, where Redisson released several at once."""
-        super().heard(payload.removeprefix(PASSED_ON))
+        super().on_message(payload.removeprefix(PASSED_ON))
         if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
             said = int(payload)
-            for signal in list(self.waiters):
-                if 0 < said < self.waiters.get(signal, 0):
+            for wakeup in list(self.waiters):
+                if 0 < said < self.waiters.get(wakeup, 0):
                     # There may be more than it says: the first of those that it doesn't serve finds out.
-                    signal.set()
+                    wakeup.set()
                     return
 
 
@@ -122,7 +122,7 @@ class Attempt:
         """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
         busy = await self.take()
         if busy is not None and self._free > 0:
-            self._logic.session.channels.message(self._logic.channel, PASSED_ON + b"%d" % self._free)
+            self._logic.session.channels.deliver(self._logic.channel, PASSED_ON + b"%d" % self._free)
         return busy
 
     def give_up(self) -> None:

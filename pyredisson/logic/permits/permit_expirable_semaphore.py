@@ -85,9 +85,9 @@ class PermitExpirableSemaphoreLogic:
                     attempt.take_again,
                     claimant.rest(busy),
                     deadline,
-                    kind=ExpirablePermitChannel,
+                    channel_class=ExpirablePermitChannel,
                     need=permits,
-                    signal=claimant.signal,
+                    wakeup=claimant.wakeup,
                 )
             if had:
                 if renewed:

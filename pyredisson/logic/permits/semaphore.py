@@ -32,16 +32,16 @@ class PermitChannel(Channel):
 
     __slots__ = ()
 
-    def heard(self, payload: bytes) -> None:
+    def on_message(self, payload: bytes) -> None:
         """So many permits are free, as Redisson spells it; anything else is ignored."""
         if payload.isdigit() and len(payload) <= MOST_DIGITS:
             self.wake(int(payload))
 
-    def next_leader(self) -> None:
+    def wake_next_leader(self) -> None:
         """Only who wants several may lead."""
-        for signal in list(self.waiters):
-            if self.waiters.get(signal, 0) > 1:
-                signal.set()
+        for wakeup in list(self.waiters):
+            if self.waiters.get(wakeup, 0) > 1:
+                wakeup.set()
                 return
 
 
@@ -91,7 +91,7 @@ class SemaphoreLogic:
                 tell_missing(session, self.key, must_exist=self._must_exist)
             if free := -taken % (1 << FREE_BITS):
                 # The message that woke this one may serve others, who need less.
-                session.channels.message(self._channel, b"%d" % free)
+                session.channels.deliver(self._channel, b"%d" % free)
             return claimant.rest(_look_again(taken))
 
         try:
@@ -101,9 +101,9 @@ class SemaphoreLogic:
                 attempt,
                 claimant.rest(busy),
                 deadline,
-                kind=PermitChannel,
+                channel_class=PermitChannel,
                 need=permits,
-                signal=claimant.signal,
+                wakeup=claimant.wakeup,
             )
         except BaseException:
             if had:

@@ -22,7 +22,7 @@ class Client(Process):
         name: str,
         network: Network,
         config: Config,
-        hub: type[ChannelRegistry] = ChannelRegistry,
+        channels: type[ChannelRegistry] = ChannelRegistry,
         watchdog: type[Watchdog] = Watchdog,
     ) -> None:
         """`channels` and `watchdog` are the real ones, or have a bug that is to be found."""
@@ -32,7 +32,7 @@ class Client(Process):
         scripts = ScriptSet()
         scripts.use(flags=world.random.random() < 0.5)
         self.node = Node(self, network, scripts)
-        waiters = hub(world.clock)
+        waiters = channels(world.clock)
         self.subscription = Subscription(self, network, waiters)
         waiters.attach(self.subscription)
         runtime = SimRuntime(self.node, self.session.repair, pipelined=weather.pipelined)

@@ -95,7 +95,7 @@ class Network:
         for ear in self.ears:
             if channel in ear.channels and not ear.deaf:
                 heard += 1
-                ear.tell(ear.subscription.channels.message, channel, payload)
+                ear.tell(ear.subscription.channels.deliver, channel, payload)
         return heard
 
 
@@ -343,10 +343,10 @@ class SimRuntime:
 class Subscription:
     """A client's subscriber: it connects when it is first needed, and again whenever it was cut."""
 
-    def __init__(self, process: Process, network: Network, hub: ChannelRegistry) -> None:
+    def __init__(self, process: Process, network: Network, channels: ChannelRegistry) -> None:
         self._process = process
         self._network = network
-        self.channels = hub
+        self.channels = channels
         self.ear: Ear | None = None
         self._connecting = False
 
@@ -378,7 +378,7 @@ class Subscription:
         self._connecting = True
         self._network.world.log("%s: the subscription is over", self._process.name)
         with self.channels.mutex:
-            self.channels.disconnected()
+            self.channels.on_disconnected()
         self._network.world.after(0.05 + self._network.world.random.random() / 20, self._connect)
 
     def _connect(self) -> None:
@@ -430,6 +430,6 @@ class Ear:
             return
         if wanted:
             self.channels[channel] = None
-            self.tell(self.subscription.channels.subscribed, channel)
+            self.tell(self.subscription.channels.on_subscribed, channel)
         else:
             self.channels.pop(channel, None)
