@@ -14,7 +14,8 @@ from typing import Protocol
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.runtime import ThreadRuntime, run, start
+from pyredisson._backends.threads.operations import run, start
+from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.callbacks import Callbacks
 from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.gevent_check import check_not_patched

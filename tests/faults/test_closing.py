@@ -14,7 +14,7 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.aio.listener import AioListener
-from pyredisson._backends.threads.listener import Listener
+from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
@@ -84,14 +84,14 @@ async def test_a_cancelled_close_gives_back_what_is_held(server: Server, admin: 
 def test_an_interrupted_close_gives_back_what_is_held(server: Server, admin: Redis) -> None:
     client = pyredisson.connect(server.url)
     client.get_lock("a").lock()
-    with pytest.raises(KeyboardInterrupt), InterruptAt(Listener.close) as interrupt:
+    with pytest.raises(KeyboardInterrupt), InterruptAt(ThreadListener.close) as interrupt:
         client.close()
     assert interrupt.happened
     assert not admin.exists("a")
 
 
 @pytest.mark.parametrize(
-    "step", [ClientLifecycle.end, Listener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
+    "step", [ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
 )
 def test_an_interrupted_close_closes_the_connections(server: Server, admin: Redis, step: Callable[..., object]) -> None:
     client = pyredisson.connect(server.url, client_name="to-be-closed")

@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError
 
 import pyredisson
 from pyredisson._backends.threads import listener
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson.testing import Proxy, Server
 
 from .support import Story, World, listeners, scripts_run

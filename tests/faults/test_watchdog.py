@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 import pyredisson
-from pyredisson._backends.threads.runtime import start
+from pyredisson._backends.threads.operations import start
 from pyredisson.testing import Proxy, Server
 
 from .support import ACQUIRE, PATIENCE, RENEW, World, eventually

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from redis.exceptions import RedisError
 
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson.logic.groups import red_lock
 from pyredisson.logic.groups.group import GroupLogic, GroupOwner
 from pyredisson.logic.groups.multi_lock import MultiLockLogic

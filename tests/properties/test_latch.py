@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.testing import Server
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Server
 

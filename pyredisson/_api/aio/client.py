@@ -21,7 +21,8 @@ from pyredisson._api.aio.spin_lock import SpinLock
 from pyredisson._api.arguments import Name, explicit_owner, given_name, key_of
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.aio.listener import AioListener
-from pyredisson._backends.aio.runtime import AioRuntime, on_thread
+from pyredisson._backends.aio.operations import run_in_thread
+from pyredisson._backends.aio.runtime import AioRuntime
 from pyredisson._client.lifecycle import FAREWELL, ClientLifecycle, Connections, Listening
 from pyredisson._settings.config import Config
 from pyredisson.backoff import USUAL, Backoff, backoff_of
@@ -177,7 +178,7 @@ class Client:
                 await asyncio.wait(ending, timeout=FAREWELL)
         finally:
             # Under way at once, and on its way even if this task is cancelled.
-            farewell = on_thread(self._lifecycle.send_final_releases, "pyredisson-farewell")
+            farewell = run_in_thread(self._lifecycle.send_final_releases, "pyredisson-farewell")
         await asyncio.wait([farewell], timeout=2 * FAREWELL)
         if farewell.done():
             farewell.result()

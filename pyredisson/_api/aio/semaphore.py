@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pyredisson._api.arguments import Name, attach, count_of, deadline_of
-from pyredisson._backends.aio.runtime import done
+from pyredisson._backends.aio.operations import discard_result
 from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
@@ -47,7 +47,7 @@ class Semaphore:
         Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` when the client
         is closed meanwhile, and what Redis reports.
         """
-        return done(self._logic.acquire, count_of(permits, "permits"), None)
+        return discard_result(self._logic.acquire, count_of(permits, "permits"), None)
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
         """As `acquire`, but waits no longer than `wait_time` seconds; False if not had in time."""

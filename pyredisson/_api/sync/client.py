@@ -19,8 +19,9 @@ from pyredisson._api.sync.rlock import AnyLock, Lock
 from pyredisson._api.sync.semaphore import Semaphore
 from pyredisson._api.sync.spin_lock import SpinLock
 from pyredisson._backends.threads.callers import Callers
-from pyredisson._backends.threads.listener import Listener
-from pyredisson._backends.threads.runtime import ThreadRuntime, run
+from pyredisson._backends.threads.listener import ThreadListener
+from pyredisson._backends.threads.operations import run
+from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
 from pyredisson._settings.config import Config
 from pyredisson.backoff import USUAL, Backoff, backoff_of
@@ -195,5 +196,5 @@ class Client:
         self._callers.begin(lifecycle.session)
         self._runtime = ThreadRuntime(lifecycle.node, lifecycle.session.repair, lifecycle.config.connection_pool_size)
         self._runtime.callers = self._callers
-        self._listener = self._runtime.listener = Listener(lifecycle.node, channels)
+        self._listener = self._runtime.listener = ThreadListener(lifecycle.node, channels)
         return self._runtime, self._listener

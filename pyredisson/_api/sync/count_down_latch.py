@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyredisson._api.arguments import MOST_CALLS, Name, count_of, deadline_of
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyredisson._api.arguments import deadline_of, lease_of
 from pyredisson._api.sync.rlock import Lock
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson._core import Run
 from pyredisson._settings.durations import Duration
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic

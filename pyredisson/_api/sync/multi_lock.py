@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyredisson._api.groups import Group, members_of
 from pyredisson._api.sync.rlock import Lock, Lockable, Lost
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson._core import Run
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.groups.multi_lock import MultiLockLogic

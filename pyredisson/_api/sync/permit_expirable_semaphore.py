@@ -20,7 +20,7 @@ from pyredisson._api.arguments import (
     wait_of,
 )
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson._core import Run
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration

@@ -22,7 +22,7 @@ from pyredisson._api.groups import Logic, Prover
 from pyredisson._api.sync.blocks import Block, leave_elsewhere
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
-from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.operations import run
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import HoldLevel, Run
 from pyredisson._diagnostics import readable

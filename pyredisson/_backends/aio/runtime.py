@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, ParamSpec
+from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError
 
@@ -14,54 +13,9 @@ from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.clock import clock
-from pyredisson._backends.thread_start import start_thread
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.logic.ports import Wakeup
-
-P = ParamSpec("P")
-
-
-async def done(operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Awaits an operation whose result means nothing to the caller."""
-    # Called here: a task that is cancelled before it begins would leave a coroutine that nobody awaits.
-    await operation(*args, **kwargs)
-
-
-def on_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]:
-    """Begins work that blocks, on a thread of its own. The future is done with it, with what it raised.
-
-    Not in the loop's executor: the program's own work may keep that busy for as long as it likes.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def tell(error: Exception | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        failure: Exception | None = None
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-            failure = error
-        try:
-            loop.call_soon_threadsafe(tell, failure)
-        except RuntimeError:
-            # The loop was closed meanwhile: nobody waits there any more.
-            return
-
-    try:
-        start_thread(threading.Thread(target=run, name=name, daemon=True))
-    except RuntimeError:
-        # There can't be another thread: holding up the loop is better than leaving it undone.
-        run()
-    return done
 
 
 class AioRuntime:

@@ -24,7 +24,7 @@ GRACE = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or goes."""
 
 
-class Listener:
+class ThreadListener:
     """Keeps a connection subscribed to what the registry's waiters wait for, for as long as the client lives.
 
     A waiter that finds nobody reading reads itself, and hears its message without a switch of threads: that

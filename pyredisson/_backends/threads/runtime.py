@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import random
-import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from pyredisson._backends.clock import clock
-from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.callers import Callers
-from pyredisson._backends.threads.listener import Listener
+from pyredisson._backends.threads.listener import ThreadListener
+from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._core import Run
 from pyredisson._protocol.node import Node
 from pyredisson.logic.ports import Wakeup
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs an operation of the logic: in this world it blocks where others would suspend."""
-    return Run(operation, *args, **kwargs).result
 
 
 class ThreadRuntime(Pool):
@@ -36,7 +26,7 @@ class ThreadRuntime(Pool):
     def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
         super().__init__(node, size)
         self.post = post
-        self.listener: Listener | None = None
+        self.listener: ThreadListener | None = None
         """Who waits for a message lends it a hand."""
         self.callers: Callers | None = None
         """Who is warned of waiting on the thread of an event loop."""
@@ -89,10 +79,3 @@ class ThreadRuntime(Pool):
 
     def jitter(self) -> float:
         return random.random()
-
-
-def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
-    """Runs an operation on a thread of its own, which ends with the process."""
-    thread = threading.Thread(target=run, args=(operation,), name=name, daemon=True)
-    start_thread(thread)
-    return thread

@@ -1,0 +1,57 @@
+"""Awaiting an operation of the logic without its result, and waiting for work that blocks a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+from pyredisson._backends.thread_start import start_thread
+
+P = ParamSpec("P")
+
+
+async def discard_result(
+    operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Awaits an operation whose result means nothing to the caller."""
+    # The operation is called here, not by the caller: a task that is cancelled before it begins would leave a
+    # coroutine that is never awaited.
+    await operation(*args, **kwargs)
+
+
+def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]:
+    """Starts work that blocks on a thread of its own. The future is done when it ends, with the exception it raised.
+
+    The loop's executor is not used: the program's own work may keep it busy for any time.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def report(error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failure: Exception | None = None
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it is raised where the future is awaited
+            failure = error
+        try:
+            loop.call_soon_threadsafe(report, failure)
+        except RuntimeError:
+            # The loop was closed meanwhile, so nothing there awaits the future any more.
+            return
+
+    try:
+        start_thread(threading.Thread(target=run, name=name, daemon=True))
+    except RuntimeError:
+        # No thread can be started, as at the interpreter's end. Blocking the loop is better than not doing the work.
+        run()
+    return done
