@@ -8,17 +8,11 @@ library on, as leases and deadlines run then, and what it marks with the fixture
 
 from __future__ import annotations
 
-import functools
 import inspect
-import math
-import subprocess
-import sys
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from redis import Redis
@@ -27,75 +21,29 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.testing import Proxy, Server, ServerError
+from tests.support.timing import Timed, Watcher, longest_standstill, start_watcher, time_from
 
 BEGUN = pytest.StashKey[float]()
 TIMED = pytest.StashKey["Timed"]()
-WATCHER = pytest.StashKey["subprocess.Popen[str]"]()
+WATCHER = pytest.StashKey[Watcher]()
 STOOD_STILL = "The machine stood still"
-
-Stretch = tuple[float, float]
-"""From when to when."""
-
-
-class Timed:
-    """What of one test depends on time: each `with timed:` block, and everything after `begin`."""
-
-    def __init__(self) -> None:
-        self._blocks: list[Stretch] = []
-        self._open: list[float] = []
-        self._begun = math.inf
-
-    def begin(self) -> None:
-        """From here on leases or deadlines run."""
-        self._begun = min(self._begun, time.monotonic())
-
-    def __enter__(self) -> None:
-        self._open.append(time.monotonic())
-
-    def __exit__(self, *_: object) -> None:
-        self._blocks.append((self._open.pop(), time.monotonic()))
-
-    def stretches(self, since: float) -> list[Stretch]:
-        """All of it so far, without what was before `since`."""
-        found = [*self._blocks, (self._begun, time.monotonic())]
-        return [(max(begin, since), end) for begin, end in found if end > max(begin, since)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--uvloop", action="store_true", help="run what tests the asyncio world, and only that, on uvloop")
+    parser.addoption("--uvloop", action="store_true", help="run only the tests of the asyncio backend, on uvloop")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("uvloop"):
         config.pluginmanager.register(OnUvloop())
-    program = Path(__file__).with_name("standstill.py")
-    watcher = config.stash[WATCHER] = subprocess.Popen(
-        [sys.executable, "-I", str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C is not for it
-    )
-    longest_standstill(watcher, [])  # at work since
+    config.stash[WATCHER] = start_watcher()
     config.stash[TIMED] = Timed()
     for kind in (pyredisson.Client, pyredisson.asyncio.Client):
         time_from(kind, lambda: config.stash[TIMED].begin())
 
 
-def time_from(kind: Any, begin: Callable[[], None]) -> None:
-    """Has `begin` called whenever an object of that class is made."""
-    make = kind.__init__
-
-    @functools.wraps(make)
-    def made(self: object, *args: object, **kwargs: object) -> None:
-        begin()
-        make(self, *args, **kwargs)
-
-    kind.__init__ = made
-
-
 class OnUvloop:
-    """With `--uvloop`: the tests that await, outside of the thread world, and no others."""
+    """With `--uvloop`: only the tests that await and don't run on the threads backend."""
 
     def pytest_asyncio_loop_factories(self) -> dict[str, Callable[[], AbstractEventLoop]]:
         import uvloop  # which PyPy doesn't have
@@ -123,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=2, condition=stood_still))
         if item.get_closest_marker("asyncio") is not None:
-            # Tests of both worlds are coroutines, so the thread world's calls run on the thread of an event loop, too.
+            # Tests of both backends are coroutines: the threads backend, too, is called on an event loop's thread.
             item.add_marker(pytest.mark.filterwarnings("ignore:a client for threads is used:RuntimeWarning"))
 
 
@@ -149,15 +97,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if length:
             call.excinfo.value.add_note(f"{STOOD_STILL} for {length:.2f} s.")
     return (yield)
-
-
-def longest_standstill(watcher: subprocess.Popen[str], stretches: Sequence[Stretch]) -> float:
-    """Seconds, of those that overlap one of these stretches; 0 for none."""
-    assert watcher.stdin is not None
-    assert watcher.stdout is not None
-    watcher.stdin.write(" ".join(str(moment) for stretch in stretches for moment in stretch) + "\n")
-    watcher.stdin.flush()
-    return float(watcher.stdout.readline())
 
 
 @pytest.fixture

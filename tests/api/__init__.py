@@ -1,1 +1,1 @@
-"""What a user types, in both worlds."""
+"""What a user types, on both backends."""

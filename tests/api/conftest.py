@@ -1,4 +1,4 @@
-"""The worlds in which a test of the contract runs."""
+"""The backends in which a test of the contract runs."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import pytest_asyncio
 from redis import Redis
 
 from pyredisson.testing import Server
-
-from .worlds import Asyncio, Behind, Threads, World
+from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.server_state import ServerState
 
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def world(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[World]:
-    """First one world, then the other."""
-    made: World = request.param(server.url)
+async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Backend]:
+    """First one backend, then the other."""
+    made: Backend = request.param(server.url)
     yield made
     await made.close()
 
 
 @pytest_asyncio.fixture
-async def threads(server: Server) -> AsyncIterator[World]:
-    """The thread world only."""
+async def threads(server: Server) -> AsyncIterator[Backend]:
+    """The thread backend only."""
     made = Threads(server.url)
     yield made
     await made.close()
 
 
 @pytest_asyncio.fixture
-async def tasks(server: Server) -> AsyncIterator[World]:
-    """The asyncio world only."""
+async def tasks(server: Server) -> AsyncIterator[Backend]:
+    """The asyncio backend only."""
     made = Asyncio(server.url)
     yield made
     await made.close()
 
 
 @pytest.fixture
-def behind(admin: Redis) -> Behind:
+def server_state(admin: Redis) -> ServerState:
     """A look behind the curtain."""
-    return Behind(admin)
+    return ServerState(admin)

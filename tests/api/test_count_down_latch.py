@@ -1,4 +1,4 @@
-"""The count-down latch: the table in the contract, waiting, Java's part, and lost replies, in both worlds."""
+"""The count-down latch: the table in the contract, waiting, Java's part, and lost replies, on both backends."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ import pyredisson.asyncio
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy, Server
-
-from .worlds import LOSSES, NOWHERE, Behind, Lose, World
+from tests.support.backends import NOWHERE, Backend
+from tests.support.faults import LOSSES, Lose
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_countdownlatch__channel__{done}"
 
 
-def listeners(behind: Behind) -> int:
-    [(_, count)] = behind.redis.pubsub_numsub(CHANNEL)
+def listeners(server_state: ServerState) -> int:
+    [(_, count)] = server_state.redis.pubsub_numsub(CHANNEL)
     return int(count)
 
 
-def java_count_down(behind: Behind) -> None:
+def java_count_down(server_state: ServerState) -> None:
     """What Redisson does."""
-    count = behind.redis.decr("done")
+    count = server_state.redis.decr("done")
     if count <= 0:
-        behind.redis.delete("done")
+        server_state.redis.delete("done")
     if count == 0:
-        behind.redis.publish(CHANNEL, "0")
+        server_state.redis.publish(CHANNEL, "0")
 
 
 @pytest.fixture
@@ -46,72 +47,72 @@ def sha(server: Server) -> Callable[[str], bytes]:
 
 
 class TestCount:
-    async def test_to_zero(self, world: World, behind: Behind) -> None:
-        latch = world.connect().get_count_down_latch("done")
+    async def test_to_zero(self, backend: Backend, server_state: ServerState) -> None:
+        latch = backend.connect().get_count_down_latch("done")
         assert await latch.get_count() == 0
         assert await latch.try_set_count(2) is True
         assert await latch.try_set_count(3) is False
-        assert behind.redis.get("done") == b"2"
-        assert behind.redis.ttl("done") == -1
+        assert server_state.redis.get("done") == b"2"
+        assert server_state.redis.ttl("done") == -1
         await latch.count_down()
         assert await latch.get_count() == 1
         await latch.count_down()
         assert await latch.get_count() == 0
-        assert not behind.redis.exists("done")
+        assert not server_state.redis.exists("done")
         assert await latch.try_set_count(3) is True
 
-    async def test_an_open_one_stays_open(self, world: World, behind: Behind) -> None:
-        latch = world.connect().get_count_down_latch("done")
+    async def test_an_open_one_stays_open(self, backend: Backend, server_state: ServerState) -> None:
+        latch = backend.connect().get_count_down_latch("done")
         await latch.count_down()
         assert await latch.get_count() == 0
-        assert not behind.redis.exists("done")
+        assert not server_state.redis.exists("done")
 
-    async def test_a_count_of_zero_leaves_no_key(self, world: World, behind: Behind) -> None:
-        latch = world.connect().get_count_down_latch("done")
+    async def test_a_count_of_zero_leaves_no_key(self, backend: Backend, server_state: ServerState) -> None:
+        latch = backend.connect().get_count_down_latch("done")
         assert await latch.try_set_count(0) is True
-        assert behind.redis.keys() == []
+        assert server_state.redis.keys() == []
         await latch.try_set_count(1)
         assert await latch.try_set_count(0) is False
-        assert behind.redis.get("done") == b"1"
+        assert server_state.redis.get("done") == b"1"
 
-    async def test_what_others_left_at_zero(self, world: World, behind: Behind) -> None:
+    async def test_what_others_left_at_zero(self, backend: Backend, server_state: ServerState) -> None:
         """A plain DECR doesn't remove the key."""
-        latch = world.connect().get_count_down_latch("done")
-        behind.redis.set("done", 0)
+        latch = backend.connect().get_count_down_latch("done")
+        server_state.redis.set("done", 0)
         assert await latch.get_count() == 0
         assert await latch.wait(0) is True
         assert await latch.try_set_count(0) is True
         assert await latch.try_set_count(2) is True
-        assert behind.redis.get("done") == b"2"
+        assert server_state.redis.get("done") == b"2"
 
-    async def test_delete(self, world: World, behind: Behind) -> None:
-        latch = world.connect().get_count_down_latch("done")
+    async def test_delete(self, backend: Backend, server_state: ServerState) -> None:
+        latch = backend.connect().get_count_down_latch("done")
         assert await latch.delete() is False
         await latch.try_set_count(2)
         assert await latch.delete() is True
-        assert not behind.redis.exists("done")
+        assert not server_state.redis.exists("done")
         assert await latch.get_count() == 0
 
-    async def test_the_largest(self, world: World) -> None:
-        latch = world.connect().get_count_down_latch("done")
+    async def test_the_largest(self, backend: Backend) -> None:
+        latch = backend.connect().get_count_down_latch("done")
         assert await latch.try_set_count(2**63 - 1)
         await latch.count_down()
         assert await latch.get_count() == 2**63 - 2
 
-    async def test_handles_of_one_name(self, world: World, behind: Behind) -> None:
-        client = world.connect(name_mapper=lambda name: f"app:{name}")
+    async def test_handles_of_one_name(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect(name_mapper=lambda name: f"app:{name}")
         one, two = client.get_count_down_latch("done"), client.get_count_down_latch(b"done")
         await one.try_set_count(2)
         await two.count_down()
         assert await one.get_count() == 1
         assert (one.name, two.name) == ("done", b"done")
         assert "app:done" in repr(one)
-        assert behind.redis.get("app:done") == b"1"
+        assert server_state.redis.get("app:done") == b"1"
 
-    async def test_what_java_hears(self, world: World, behind: Behind) -> None:
+    async def test_what_java_hears(self, backend: Backend, server_state: ServerState) -> None:
         """`1` before anyone waits for a new count, `0` at zero and never before."""
-        latch = world.connect().get_count_down_latch("done")
-        with behind.redis.pubsub() as ear:
+        latch = backend.connect().get_count_down_latch("done")
+        with server_state.redis.pubsub() as ear:
             ear.subscribe(CHANNEL)
             assert ear.get_message(timeout=5)["type"] == "subscribe"
             await latch.count_down()
@@ -129,40 +130,40 @@ class TestCount:
 
 class TestArguments:
     @pytest.mark.parametrize("count", [-1, 2**63])
-    async def test_counts_that_cannot_be(self, world: World, count: int) -> None:
+    async def test_counts_that_cannot_be(self, backend: Backend, count: int) -> None:
         with pytest.raises(ValueError, match="count"):
-            await world.connect(NOWHERE).get_count_down_latch("done").try_set_count(count)
+            await backend.connect(NOWHERE).get_count_down_latch("done").try_set_count(count)
 
     @pytest.mark.parametrize("count", [True, 1.0, "1", None])
-    async def test_counts_of_other_types(self, world: World, count: Any) -> None:
+    async def test_counts_of_other_types(self, backend: Backend, count: Any) -> None:
         with pytest.raises(TypeError, match="count"):
-            await world.connect(NOWHERE).get_count_down_latch("done").try_set_count(count)
+            await backend.connect(NOWHERE).get_count_down_latch("done").try_set_count(count)
 
     @pytest.mark.parametrize(
         ("wait", "error"),
         [(-1, ValueError), (math.nan, ValueError), (timedelta(-1), ValueError), ("1", TypeError), (True, TypeError)],
     )
-    async def test_waits_that_cannot_be(self, world: World, wait: Any, error: type[Exception]) -> None:
+    async def test_waits_that_cannot_be(self, backend: Backend, wait: Any, error: type[Exception]) -> None:
         with pytest.raises(error, match="timeout"):
-            await world.connect(NOWHERE).get_count_down_latch("done").wait(wait)
+            await backend.connect(NOWHERE).get_count_down_latch("done").wait(wait)
 
-    async def test_names_that_cannot_be(self, world: World) -> None:
+    async def test_names_that_cannot_be(self, backend: Backend) -> None:
         with pytest.raises(ValueError, match="name"):
-            world.connect(NOWHERE).get_count_down_latch("")
+            backend.connect(NOWHERE).get_count_down_latch("")
 
 
 class TestWaiting:
-    async def test_an_open_one(self, world: World, behind: Behind) -> None:
-        latch = world.connect().get_count_down_latch("done")
-        before = gets(behind)
+    async def test_an_open_one(self, backend: Backend, server_state: ServerState) -> None:
+        latch = backend.connect().get_count_down_latch("done")
+        before = gets(server_state)
         assert await latch.wait() is True
         assert await latch.wait(0) is True
         assert await latch.wait(math.inf) is True
-        assert gets(behind) == before + 3
-        assert listeners(behind) == 0
+        assert gets(server_state) == before + 3
+        assert listeners(server_state) == 0
 
-    async def test_not_in_time(self, world: World) -> None:
-        latch = world.connect().get_count_down_latch("done")
+    async def test_not_in_time(self, backend: Backend) -> None:
+        latch = backend.connect().get_count_down_latch("done")
         await latch.try_set_count(1)
         assert await latch.wait(0) is False
         started = time.monotonic()
@@ -170,89 +171,91 @@ class TestWaiting:
         assert 0.2 <= time.monotonic() - started < 1
 
     @pytest.mark.parametrize("timeout", [None, 30])
-    async def test_all_go_on_at_zero(self, world: World, behind: Behind, timeout: float | None) -> None:
-        clients = [world.connect() for _ in range(2)]
-        latch = world.connect().get_count_down_latch("done")
+    async def test_all_go_on_at_zero(self, backend: Backend, server_state: ServerState, timeout: float | None) -> None:
+        clients = [backend.connect() for _ in range(2)]
+        latch = backend.connect().get_count_down_latch("done")
         await latch.try_set_count(2)
 
         def waiter(client: pyredisson.asyncio.Client) -> Callable[[], Awaitable[bool]]:
             return lambda: client.get_count_down_latch("done").wait(timeout)
 
-        others = [world.spawn(waiter(clients[number % 2])) for number in range(6)]
-        await world.until(lambda: listeners(behind) == 2)
+        others = [backend.spawn(waiter(clients[number % 2])) for number in range(6)]
+        await backend.until(lambda: listeners(server_state) == 2)
         await latch.count_down()
-        await world.sleep(0.05)
+        await backend.sleep(0.05)
         assert not any(other.done() for other in others)
         opened = time.monotonic()
         await latch.count_down()
         assert [await other.result() for other in others] == [True] * 6
         assert time.monotonic() - opened < 1
 
-    async def test_all_go_on_when_it_is_deleted(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_all_go_on_when_it_is_deleted(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
         latch = client.get_count_down_latch("done")
         await latch.try_set_count(2)
-        others = [world.spawn(client.get_count_down_latch("done").wait) for _ in range(3)]
-        await world.until(lambda: listeners(behind) == 1)
-        await world.connect().get_count_down_latch("done").delete()
+        others = [backend.spawn(client.get_count_down_latch("done").wait) for _ in range(3)]
+        await backend.until(lambda: listeners(server_state) == 1)
+        await backend.connect().get_count_down_latch("done").delete()
         assert [await other.result() for other in others] == [True] * 3
 
-    async def test_java_counts_down_and_is_counted_for(self, world: World, behind: Behind) -> None:
-        behind.redis.set("done", 3)
-        latch = world.connect().get_count_down_latch("done")
-        other = world.spawn(latch.wait)
-        await world.until(lambda: listeners(behind) == 1)
-        java_count_down(behind)
+    async def test_java_counts_down_and_is_counted_for(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.set("done", 3)
+        latch = backend.connect().get_count_down_latch("done")
+        other = backend.spawn(latch.wait)
+        await backend.until(lambda: listeners(server_state) == 1)
+        java_count_down(server_state)
         await latch.count_down()
-        java_count_down(behind)
+        java_count_down(server_state)
         assert await other.result() is True
 
-    async def test_a_name_with_braces(self, world: World, behind: Behind) -> None:
+    async def test_a_name_with_braces(self, backend: Backend, server_state: ServerState) -> None:
         """Redisson adds its own all the same."""
-        behind.redis.set("{t}done", 1)
-        other = world.spawn(world.connect().get_count_down_latch("{t}done").wait)
+        server_state.redis.set("{t}done", 1)
+        other = backend.spawn(backend.connect().get_count_down_latch("{t}done").wait)
         channel = "redisson_countdownlatch__channel__{{t}done}"
-        await world.until(lambda: behind.redis.pubsub_numsub(channel)[0][1] == 1)
-        await world.connect().get_count_down_latch("{t}done").count_down()
+        await backend.until(lambda: server_state.redis.pubsub_numsub(channel)[0][1] == 1)
+        await backend.connect().get_count_down_latch("{t}done").count_down()
         assert await other.result() is True
 
-    async def test_a_message_too_early_lets_nobody_go_on(self, world: World, behind: Behind) -> None:
-        behind.redis.set("done", 1)
-        other = world.spawn(world.connect().get_count_down_latch("done").wait)
-        await world.until(lambda: listeners(behind) == 1)
+    async def test_a_message_too_early_lets_nobody_go_on(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.set("done", 1)
+        other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
+        await backend.until(lambda: listeners(server_state) == 1)
         for payload in ("0", "1", "2", "", "x"):
-            behind.redis.publish(CHANNEL, payload)
-        await world.sleep(0.1)
+            server_state.redis.publish(CHANNEL, payload)
+        await backend.sleep(0.1)
         assert not other.done()
-        java_count_down(behind)
+        java_count_down(server_state)
         assert await other.result() is True
 
-    async def test_a_message_that_was_lost(self, world: World, behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_message_that_was_lost(
+        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(logic, "LOOK_AGAIN", 0.1)
-        behind.redis.set("done", 1)
-        other = world.spawn(world.connect().get_count_down_latch("done").wait)
-        await world.until(lambda: listeners(behind) == 1)
-        behind.redis.delete("done")
+        server_state.redis.set("done", 1)
+        other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
+        await backend.until(lambda: listeners(server_state) == 1)
+        server_state.redis.delete("done")
         assert await other.result() is True
 
-    async def test_nothing_is_asked_while_waiting(self, world: World, behind: Behind) -> None:
-        behind.redis.set("done", 1)
-        other = world.spawn(world.connect().get_count_down_latch("done").wait)
-        await world.until(lambda: listeners(behind) == 1)
-        await world.sleep(0.1)
-        before = gets(behind)
-        await world.sleep(0.3)
-        assert gets(behind) == before
-        java_count_down(behind)
+    async def test_nothing_is_asked_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.set("done", 1)
+        other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
+        await backend.until(lambda: listeners(server_state) == 1)
+        await backend.sleep(0.1)
+        before = gets(server_state)
+        await backend.sleep(0.3)
+        assert gets(server_state) == before
+        java_count_down(server_state)
         await other.result()
-        assert gets(behind) == before + 1
+        assert gets(server_state) == before + 1
 
-    async def test_closed_while_waiting(self, world: World, behind: Behind) -> None:
-        behind.redis.set("done", 1)
-        client = world.connect()
+    async def test_closed_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.set("done", 1)
+        client = backend.connect()
         latch = client.get_count_down_latch("done")
-        other = world.spawn(latch.wait)
-        await world.until(lambda: listeners(behind) == 1)
+        other = backend.spawn(latch.wait)
+        await backend.until(lambda: listeners(server_state) == 1)
         await client.close()
         with pytest.raises(pyredisson.ClosedError):
             await other.result()
@@ -268,27 +271,27 @@ class TestWaiting:
             with pytest.raises(pyredisson.ClosedError):
                 await call()
 
-    async def test_a_cancelled_wait_leaves_nobody(self, tasks: World, behind: Behind) -> None:
-        behind.redis.set("done", 1)
+    async def test_a_cancelled_wait_leaves_nobody(self, tasks: Backend, server_state: ServerState) -> None:
+        server_state.redis.set("done", 1)
         client = tasks.connect()
         waiting = asyncio.ensure_future(client.get_count_down_latch("done").wait())
-        await tasks.until(lambda: listeners(behind) == 1)
+        await tasks.until(lambda: listeners(server_state) == 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
 
-def gets(behind: Behind) -> int:
-    return int(behind.redis.info("commandstats").get("cmdstat_get", {}).get("calls", 0))
+def gets(server_state: ServerState) -> int:
+    return int(server_state.redis.info("commandstats").get("cmdstat_get", {}).get("calls", 0))
 
 
 class TestDoubt:
     @LOSSES
     async def test_counted_once(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], lose: Lose
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes], lose: Lose
     ) -> None:
-        latch = world.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
+        latch = backend.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
         faults = [lose(proxy, sha("latch_set"))]
         assert await latch.try_set_count(4) is True
         for left in (3, 2, 1):
@@ -298,12 +301,12 @@ class TestDoubt:
         faults.append(lose(proxy, sha("once_delete")))
         assert await latch.delete() is True
         assert all(fault.happened.is_set() for fault in faults)
-        assert not behind.redis.exists("done")
+        assert not server_state.redis.exists("done")
 
     async def test_a_late_copy_counts_nothing(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes]
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
-        latch = world.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
+        latch = backend.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
         await latch.try_set_count(3)
         late = proxy.hold_request(sha("latch_count_down"))
         await latch.count_down()
@@ -314,9 +317,9 @@ class TestDoubt:
 
     @pytest.mark.parametrize("ran", [True, False])
     async def test_what_failed_is_counted_in_the_background(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], ran: bool
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes], ran: bool
     ) -> None:
-        client = world.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
+        client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
         latch = client.get_count_down_latch("done")
         await latch.try_set_count(3)
         lose = proxy.drop_reply if ran else proxy.cut_request
@@ -324,12 +327,12 @@ class TestDoubt:
         with pytest.raises((ConnectionError, TimeoutError)):
             await latch.count_down()
         assert fault.happened.is_set()
-        await world.until(lambda: proxy.seen(sha("latch_count_down")) >= 3)
-        await world.until(lambda: behind.redis.get("done") == b"2")
+        await backend.until(lambda: proxy.seen(sha("latch_count_down")) >= 3)
+        await backend.until(lambda: server_state.redis.get("done") == b"2")
         await latch.count_down()
         assert await latch.get_count() == 1
 
-    async def test_cancelled_it_is_counted_all_the_same(self, tasks: World, behind: Behind) -> None:
+    async def test_cancelled_it_is_counted_all_the_same(self, tasks: Backend, server_state: ServerState) -> None:
         client = tasks.connect()
         latch = client.get_count_down_latch("done")
         await latch.try_set_count(100)

@@ -1,4 +1,4 @@
-"""The fair lock in both worlds: first come, first served; nothing is left of those who gave up."""
+"""The fair lock on both backends: first come, first served; nothing is left of those who gave up."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from redis import Redis
 import pyredisson
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.locks import fair_lock
-from tests.properties.fair_worlds import AGE
-
-from .worlds import PATIENCE, Behind, Other, World
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.fair_ageing import AGE
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,7 +50,7 @@ class Queue:
         """How many scripts have run, ticks aside: those go by time, and not by what happens."""
         while True:
             ticks = self.ticks()
-            scripts = Behind(self.redis).scripts()
+            scripts = ServerState(self.redis).scripts()
             if self.ticks() == ticks:
                 return scripts - ticks
 
@@ -74,11 +74,11 @@ def queue(admin: Redis) -> Queue:
     return Queue(admin)
 
 
-async def in_line(world: World, queue: Queue, work: Callable[[], Awaitable[Any]]) -> Other[Any]:
+async def in_line(backend: Backend, queue: Queue, work: Callable[[], Awaitable[Any]]) -> OtherOwner[Any]:
     """Another owner at work that waits for the lock as the last in line."""
     before = len(queue)
-    other = world.spawn(work)
-    await world.until(lambda: len(queue) == before + 1)
+    other = backend.spawn(work)
+    await backend.until(lambda: len(queue) == before + 1)
     return other
 
 
@@ -93,12 +93,12 @@ async def held(lock: Any) -> AsyncIterator[None]:
 
 
 class TestUncontended:
-    async def test_lock_and_unlock(self, world: World, behind: Behind, queue: Queue) -> None:
-        client = world.connect()
+    async def test_lock_and_unlock(self, backend: Backend, server_state: ServerState, queue: Queue) -> None:
+        client = backend.connect()
         lock = client.get_fair_lock("orders")
-        before = behind.scripts()
+        before = server_state.scripts()
         await lock.lock()
-        [(owner, holds)] = behind.holds("orders").items()
+        [(owner, holds)] = server_state.holds("orders").items()
         assert owner.startswith(f"{client.id}:")
         assert holds == "1"
         left = await lock.remain_time_to_live()
@@ -110,40 +110,40 @@ class TestUncontended:
         assert await lock.get_hold_count() == 2
         await lock.unlock()
         await lock.unlock()
-        assert behind.scripts() == before + 4
+        assert server_state.scripts() == before + 4
         assert queue.keys() == set()
 
-    async def test_a_block(self, world: World, queue: Queue) -> None:
-        lock = world.connect().get_fair_lock("orders")
+    async def test_a_block(self, backend: Backend, queue: Queue) -> None:
+        lock = backend.connect().get_fair_lock("orders")
         async with lock as entered:
             assert entered is lock
             async with lock.hold(wait_time=0):
                 assert await lock.get_hold_count() == 2
         assert queue.keys() == set()
 
-    async def test_it_is_a_lock_of_that_name(self, world: World) -> None:
-        lock = world.connect().get_fair_lock("orders")
+    async def test_it_is_a_lock_of_that_name(self, backend: Backend) -> None:
+        lock = backend.connect().get_fair_lock("orders")
         assert lock.name == "orders"
         assert "FairLock 'orders'" in repr(lock)
-        assert world.connect().get_fair_lock(b"\xff").name == b"\xff"
+        assert backend.connect().get_fair_lock(b"\xff").name == b"\xff"
 
-    async def test_a_lease(self, world: World, queue: Queue) -> None:
-        lock = world.connect().get_fair_lock("orders")
+    async def test_a_lease(self, backend: Backend, queue: Queue) -> None:
+        lock = backend.connect().get_fair_lock("orders")
         assert await lock.try_lock(lease_time=0.05)
-        await world.until(lambda: not queue.keys())
+        await backend.until(lambda: not queue.keys())
         with pytest.raises(LockLostError):
             await lock.unlock()
 
-    async def test_the_watchdog_renews(self, world: World, admin: Redis) -> None:
-        lock = world.connect(lock_watchdog_timeout=1.5).get_fair_lock("orders")
+    async def test_the_watchdog_renews(self, backend: Backend, admin: Redis) -> None:
+        lock = backend.connect(lock_watchdog_timeout=1.5).get_fair_lock("orders")
         await lock.lock()
-        await world.sleep(2)
+        await backend.sleep(2)
         assert await lock.is_held()
         assert admin.exists("orders")
         await lock.unlock()
 
-    async def test_only_the_holder_gives_it_back(self, world: World) -> None:
-        client = world.connect()
+    async def test_only_the_holder_gives_it_back(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_fair_lock("orders")
         with pytest.raises(LockNotHeldError, match="nobody holds it"):
             await lock.unlock()
@@ -151,21 +151,23 @@ class TestUncontended:
             with pytest.raises(LockNotHeldError, match="held by"):
                 await lock.unlock()
 
-    async def test_a_further_hold_of_what_was_taken_away(self, world: World, behind: Behind, queue: Queue) -> None:
-        client = world.connect()
+    async def test_a_further_hold_of_what_was_taken_away(
+        self, backend: Backend, server_state: ServerState, queue: Queue
+    ) -> None:
+        client = backend.connect()
         lock = client.get_fair_lock("orders")
         await lock.lock()
-        assert await world.connect().get_fair_lock("orders").force_unlock()
+        assert await backend.connect().get_fair_lock("orders").force_unlock()
         await lock.lock()
-        assert list(behind.holds("orders").values()) == ["1"]
+        assert list(server_state.holds("orders").values()) == ["1"]
         await lock.unlock()
         with pytest.raises(LockLostError):
             await lock.unlock()
         assert queue.keys() == set()
 
     @pytest.mark.parametrize("name", ["", 1, None])
-    async def test_names(self, world: World, name: Any) -> None:
-        client = world.connect()
+    async def test_names(self, backend: Backend, name: Any) -> None:
+        client = backend.connect()
         for make in (client.get_fair_lock, client.get_non_reentrant_fair_lock):
             with pytest.raises((TypeError, ValueError)):
                 make(name)
@@ -173,8 +175,8 @@ class TestUncontended:
 
 class TestOrder:
     @pytest.mark.parametrize("kind", ["get_fair_lock", "get_non_reentrant_fair_lock"])
-    async def test_first_come_first_served(self, world: World, queue: Queue, kind: str) -> None:
-        clients = [world.connect(), world.connect()]
+    async def test_first_come_first_served(self, backend: Backend, queue: Queue, kind: str) -> None:
+        clients = [backend.connect(), backend.connect()]
         served: list[int] = []
 
         def waiter(number: int) -> Callable[[], Awaitable[None]]:
@@ -185,25 +187,25 @@ class TestOrder:
             return work
 
         async with held(clients[0].get_fair_lock("orders", owner=1)):
-            others = [await in_line(world, queue, waiter(number)) for number in range(12)]
+            others = [await in_line(backend, queue, waiter(number)) for number in range(12)]
         for other in others:
             await other.result()
         assert served == list(range(12))
         assert queue.keys() == set()
 
-    async def test_nobody_overtakes(self, world: World, queue: Queue) -> None:
+    async def test_nobody_overtakes(self, backend: Backend, queue: Queue) -> None:
         """Who comes again, or only tries, finds those who wait before him."""
-        client = world.connect()
+        client = backend.connect()
         lock = client.get_fair_lock("orders")
         served: list[str] = []
 
         async def work() -> None:
             async with client.get_fair_lock("orders"):
                 served.append("other")
-                assert not await world.elsewhere(lambda: client.get_fair_lock("orders").try_lock())
+                assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
 
         await lock.lock()
-        other = await in_line(world, queue, work)
+        other = await in_line(backend, queue, work)
         await lock.unlock()
         await lock.lock()
         served.append("again")
@@ -211,17 +213,17 @@ class TestOrder:
         await other.result()
         assert served == ["other", "again"]
 
-    async def test_a_nested_hold_needs_no_turn(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_a_nested_hold_needs_no_turn(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         lock = client.get_fair_lock("orders")
         async with lock:
-            other = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+            other = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
             async with lock:
                 assert await lock.get_hold_count() == 2
             assert not other.done()
         await other.result()
 
-    async def test_a_hand_off_is_two_scripts(self, tasks: World, queue: Queue) -> None:
+    async def test_a_hand_off_is_two_scripts(self, tasks: Backend, queue: Queue) -> None:
         """However many wait; and one connection listens for all of them."""
         client = tasks.connect()
         count = 200
@@ -249,7 +251,7 @@ class TestOrder:
         assert queue.scripts() == before + 1 + 2 * count + 1 + 2 * count
         assert queue.keys() == set()
 
-    async def test_a_hand_off_between_threads_is_two_scripts(self, threads: World, queue: Queue) -> None:
+    async def test_a_hand_off_between_threads_is_two_scripts(self, threads: Backend, queue: Queue) -> None:
         client = threads.connect()
         async with held(client.get_fair_lock("orders", owner=1)):
             others = []
@@ -270,11 +272,11 @@ class TestOrder:
             await other.result()
         assert queue.scripts() == before + 2 * 20 + 1
 
-    async def test_who_waits_again_hears_already(self, world: World, queue: Queue) -> None:
+    async def test_who_waits_again_hears_already(self, backend: Backend, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
-        client = world.connect()
+        client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
-        turns = [world.flag(), world.flag()]
+        turns = [backend.flag(), backend.flag()]
 
         async def work() -> None:
             lock = client.get_fair_lock("orders")
@@ -287,15 +289,15 @@ class TestOrder:
 
         await holder.lock()
         before = queue.scripts()
-        other = await in_line(world, queue, work)
-        await world.until(lambda: queue.scripts() == before + 2)
+        other = await in_line(backend, queue, work)
+        await backend.until(lambda: queue.scripts() == before + 2)
         await holder.unlock()
         await turns[0].wait()
         await holder.lock()
         before = queue.scripts()
         turns[1].set()
-        await world.until(lambda: len(queue) == 1)
-        await world.sleep(0.05)
+        await backend.until(lambda: len(queue) == 1)
+        await backend.sleep(0.05)
         assert queue.scripts() == before + 1
         await holder.unlock()
         await other.result()
@@ -303,31 +305,31 @@ class TestOrder:
 
 
 class TestWaiting:
-    async def test_a_lease_that_ends(self, world: World, queue: Queue) -> None:
+    async def test_a_lease_that_ends(self, backend: Backend, queue: Queue) -> None:
         """A holder that died publishes nothing."""
-        client = world.connect()
+        client = backend.connect()
         began = time.monotonic()
         assert await client.get_fair_lock("orders", owner=1).try_lock(lease_time=0.7)
-        first = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+        first = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         await first.result()
         assert 0.69 < time.monotonic() - began < 0.7 + 1
         assert queue.keys() == {"orders"}
 
-    async def test_in_another_client(self, world: World, queue: Queue) -> None:
-        holder, waiter = world.connect(), world.connect()
+    async def test_in_another_client(self, backend: Backend, queue: Queue) -> None:
+        holder, waiter = backend.connect(), backend.connect()
         assert await holder.get_fair_lock("orders").try_lock(lease_time=0.5)
-        other = await in_line(world, queue, waiter.get_fair_lock("orders").lock)
-        last = await in_line(world, queue, holder.get_fair_lock("orders", owner=1).lock)
+        other = await in_line(backend, queue, waiter.get_fair_lock("orders").lock)
+        last = await in_line(backend, queue, holder.get_fair_lock("orders", owner=1).lock)
         await other.result()
         assert not last.done()
         assert await waiter.get_fair_lock("orders").force_unlock()
         await last.result()
 
-    async def test_force_unlock_wakes_the_next(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_force_unlock_wakes_the_next(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         await client.get_fair_lock("orders", owner=1).lock()
-        first = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
-        second = await in_line(world, queue, client.get_fair_lock("orders", owner=3).lock)
+        first = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
+        second = await in_line(backend, queue, client.get_fair_lock("orders", owner=3).lock)
         assert await client.get_fair_lock("orders").force_unlock()
         await first.result()
         assert not second.done()
@@ -337,16 +339,16 @@ class TestWaiting:
         assert not await client.get_fair_lock("orders").delete()
         assert queue.keys() == set()
 
-    async def test_a_message_that_went_to_nobody(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_a_message_that_went_to_nobody(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         await client.get_fair_lock("orders", owner=1).lock()
-        other = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+        other = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         queue.redis.delete("orders")
         await other.result()
 
     @pytest.mark.usefixtures("hasty")
-    async def test_the_server_forgets_everything(self, world: World, queue: Queue) -> None:
-        clients = [world.connect(), world.connect()]
+    async def test_the_server_forgets_everything(self, backend: Backend, queue: Queue) -> None:
+        clients = [backend.connect(), backend.connect()]
         served: list[int] = []
 
         def waiter(number: int) -> Callable[[], Awaitable[None]]:
@@ -357,9 +359,9 @@ class TestWaiting:
             return work
 
         queue.redis.hset("orders", "somebody:1", 1)
-        others = [await in_line(world, queue, waiter(number)) for number in range(4)]
+        others = [await in_line(backend, queue, waiter(number)) for number in range(4)]
         ticks = queue.ticks()
-        await world.until(lambda: queue.ticks() >= ticks + 4)
+        await backend.until(lambda: queue.ticks() >= ticks + 4)
         queue.redis.flushall()
         for other in others:
             await other.result()
@@ -368,8 +370,8 @@ class TestWaiting:
 
     @pytest.mark.usefixtures("hasty")
     @pytest.mark.parametrize("key", ["redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}", WAITERS])
-    async def test_a_key_is_missing(self, world: World, queue: Queue, key: str) -> None:
-        client = world.connect()
+    async def test_a_key_is_missing(self, backend: Backend, queue: Queue, key: str) -> None:
+        client = backend.connect()
         queue.redis.hset("orders", "somebody:1", 1)
 
         def waiter(number: int) -> Callable[[], Awaitable[None]]:
@@ -379,52 +381,52 @@ class TestWaiting:
 
             return work
 
-        others = [await in_line(world, queue, waiter(number)) for number in range(3)]
+        others = [await in_line(backend, queue, waiter(number)) for number in range(3)]
         ticks = queue.ticks()
-        await world.until(lambda: queue.ticks() >= ticks + 2)
+        await backend.until(lambda: queue.ticks() >= ticks + 2)
         queue.redis.delete(key)
         ticks = queue.ticks()
-        await world.until(lambda: queue.ticks() >= ticks + 2)
+        await backend.until(lambda: queue.ticks() >= ticks + 2)
         queue.redis.delete("orders")
         for other in others:
             await other.result()
-        await world.until(lambda: not queue.keys() - {WAITERS})
+        await backend.until(lambda: not queue.keys() - {WAITERS})
 
     @pytest.mark.usefixtures("hasty")
-    async def test_a_head_that_never_takes_the_lock(self, world: World, queue: Queue) -> None:
+    async def test_a_head_that_never_takes_the_lock(self, backend: Backend, queue: Queue) -> None:
         """It is known to be alive, so that only the offer tells."""
-        client = world.connect()
+        client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
         ghost = f"{client.id}:ghost"
         queue.redis.rpush("redisson_lock_queue:{orders}", ghost)
         queue.redis.zadd("redisson_lock_timeout:{orders}", {ghost: 10**13})
         queue.redis.hset(WAITERS, ghost, 10**13)
-        other = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+        other = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         await holder.unlock()
         at, whom = queue.redis.hget(WAITERS, ":offered").decode().split()
         assert whom == ghost
-        await world.sleep(0.2)
+        await backend.sleep(0.2)
         assert not other.done()
         # As if two seconds had passed.
         queue.redis.hset(WAITERS, ":offered", f"{int(at) - 2_000} {ghost}")
         await other.result()
 
-    async def test_java_waits_first(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_java_waits_first(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
         java = "5c0b9a4e-95f1-4b51-8a8f-3a1d1f3c2a77:31"
         await holder.lock()
         queue.redis.rpush("redisson_lock_queue:{orders}", java)
         seconds, microseconds = queue.redis.time()
         queue.redis.zadd("redisson_lock_timeout:{orders}", {java: seconds * 1000 + microseconds // 1000 + 330_000})
-        other = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+        other = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         with queue.redis.pubsub() as ear:
             ear.subscribe(f"{CHANNEL}:{java}")
-            assert ear.get_message(timeout=PATIENCE)["type"] == "subscribe"
+            assert ear.get_message(timeout=TIME_LIMIT)["type"] == "subscribe"
             await holder.unlock()
-            assert ear.get_message(timeout=PATIENCE)["data"] == b"0"
-        await world.sleep(0.1)
+            assert ear.get_message(timeout=TIME_LIMIT)["data"] == b"0"
+        await backend.sleep(0.1)
         assert not other.done()
         # What Redisson's acquire and unlock do.
         queue.redis.lpop("redisson_lock_queue:{orders}")
@@ -446,17 +448,17 @@ class TestLosingPlaces:
 
         return work
 
-    async def test_who_was_evicted_stands_in_line_again(self, world: World, queue: Queue) -> None:
+    async def test_who_was_evicted_stands_in_line_again(self, backend: Backend, queue: Queue) -> None:
         """As by a Java client whose clock is ahead."""
-        clients, served = [world.connect(), world.connect()], list[int]()
+        clients, served = [backend.connect(), backend.connect()], list[int]()
         queue.redis.hset("orders", "somebody:1", 1)
-        others = [await in_line(world, queue, self.waiter(clients[n % 2], served, n)) for n in range(6)]
+        others = [await in_line(backend, queue, self.waiter(clients[n % 2], served, n)) for n in range(6)]
         owners = queue.owners()
         for owner in owners[:2]:
             queue.redis.lpop(LINE)
             queue.redis.zrem(SCORES, owner)
         evicted = time.monotonic()
-        await world.until(lambda: len(queue) == 6)
+        await backend.until(lambda: len(queue) == 6)
         assert time.monotonic() - evicted < 3
         assert queue.owners()[:4] == owners[2:]
         queue.redis.delete("orders")
@@ -464,27 +466,27 @@ class TestLosingPlaces:
             await other.result()
         assert served[:4] == [2, 3, 4, 5]
 
-    async def test_the_order_outlives_our_own_keys(self, world: World, queue: Queue) -> None:
-        clients, served = [world.connect(), world.connect()], list[int]()
+    async def test_the_order_outlives_our_own_keys(self, backend: Backend, queue: Queue) -> None:
+        clients, served = [backend.connect(), backend.connect()], list[int]()
         queue.redis.hset("orders", "somebody:1", 1)
-        others = [await in_line(world, queue, self.waiter(clients[n % 2], served, n)) for n in range(40)]
+        others = [await in_line(backend, queue, self.waiter(clients[n % 2], served, n)) for n in range(40)]
         queue.redis.delete(WAITERS)
-        await world.until(lambda: queue.redis.hlen(WAITERS) >= 40)
+        await backend.until(lambda: queue.redis.hlen(WAITERS) >= 40)
         queue.redis.delete("orders")
         for other in others:
             await other.result()
         assert served == list(range(40))
 
     @pytest.mark.usefixtures("hasty")
-    async def test_the_order_outlives_a_step_of_the_clock(self, world: World, queue: Queue) -> None:
-        clients, served = [world.connect(), world.connect()], list[int]()
+    async def test_the_order_outlives_a_step_of_the_clock(self, backend: Backend, queue: Queue) -> None:
+        clients, served = [backend.connect(), backend.connect()], list[int]()
         queue.redis.hset("orders", "somebody:1", 1)
-        others = [await in_line(world, queue, self.waiter(clients[n % 2], served, n)) for n in range(8)]
-        await world.until(lambda: queue.redis.zcard(KEYS[4]) == 2)
+        others = [await in_line(backend, queue, self.waiter(clients[n % 2], served, n)) for n in range(8)]
+        await backend.until(lambda: queue.redis.zcard(KEYS[4]) == 2)
         owners = queue.owners()
         queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000)
         ticks = queue.ticks()
-        await world.until(lambda: queue.ticks() >= ticks + 4)
+        await backend.until(lambda: queue.ticks() >= ticks + 4)
         assert queue.owners() == owners
         queue.redis.delete("orders")
         for other in others:
@@ -501,26 +503,26 @@ class TestManyDead:
         queue.redis.zadd(SCORES, dict.fromkeys(owners, 10**13))
         queue.redis.hset(WAITERS, mapping=dict.fromkeys(owners, 1))
 
-    async def test_a_try_gets_the_lock_behind_them(self, world: World, queue: Queue) -> None:
+    async def test_a_try_gets_the_lock_behind_them(self, backend: Backend, queue: Queue) -> None:
         self.die(queue, 900)
         before = queue.scripts()
-        lock = world.connect().get_fair_lock("orders")
+        lock = backend.connect().get_fair_lock("orders")
         assert await lock.try_lock()
         assert queue.scripts() >= before + 4
         await lock.unlock()
         assert queue.keys() == set()
 
     @pytest.mark.parametrize("way", ["unlock", "force_unlock"])
-    async def test_whoever_waits_behind_them_is_told(self, world: World, queue: Queue, way: str) -> None:
+    async def test_whoever_waits_behind_them_is_told(self, backend: Backend, queue: Queue, way: str) -> None:
         """Though nobody else of ours is there."""
-        lock = world.connect().get_fair_lock("orders")
+        lock = backend.connect().get_fair_lock("orders")
         await lock.lock()
         self.die(queue, 900)
         queue.redis.rpush(LINE, JAVA)
         queue.redis.zadd(SCORES, {JAVA: 10**13})
         with queue.redis.pubsub() as ear:
             ear.subscribe(f"{CHANNEL}:{JAVA}")
-            assert ear.get_message(timeout=PATIENCE)["type"] == "subscribe"
+            assert ear.get_message(timeout=TIME_LIMIT)["type"] == "subscribe"
             await getattr(lock, way)()
             message: list[Any] = []
 
@@ -528,15 +530,15 @@ class TestManyDead:
                 message.append(ear.get_message())
                 return message[-1] is not None
 
-            await world.until(heard)
+            await backend.until(heard)
         assert message[-1]["data"] == b"0"
         assert queue.owners() == [JAVA]
 
 
 class TestDeleting:
-    async def test_the_queue_goes_too(self, world: World, queue: Queue) -> None:
+    async def test_the_queue_goes_too(self, backend: Backend, queue: Queue) -> None:
         """Waiters stand in line again; whoever was before them and doesn't live is gone."""
-        clients = [world.connect(), world.connect()]
+        clients = [backend.connect(), backend.connect()]
         holder = clients[0].get_fair_lock("orders")
         await holder.lock()
         lost = holder.lost
@@ -551,58 +553,58 @@ class TestDeleting:
 
             return work
 
-        others = [await in_line(world, queue, waiter(number)) for number in range(6)]
+        others = [await in_line(backend, queue, waiter(number)) for number in range(6)]
         assert await clients[1].get_fair_lock("orders").delete()
         deleted = time.monotonic()
         for other in others:
             await other.result()
         assert time.monotonic() - deleted < 3
         assert sorted(served) == list(range(6))
-        await world.until(lambda: not queue.keys() - {WAITERS})
+        await backend.until(lambda: not queue.keys() - {WAITERS})
         with pytest.raises(LockLostError):
             await holder.unlock()
         assert lost.is_set()
 
-    async def test_as_java_deletes(self, world: World, queue: Queue) -> None:
+    async def test_as_java_deletes(self, backend: Backend, queue: Queue) -> None:
         """It publishes nothing: ticks tell."""
-        client = world.connect()
+        client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
-        others = [await in_line(world, queue, client.get_fair_lock("orders", owner=2 + n).lock) for n in range(2)]
+        others = [await in_line(backend, queue, client.get_fair_lock("orders", owner=2 + n).lock) for n in range(2)]
         queue.redis.delete(*KEYS[:3])
         deleted = time.monotonic()
-        await world.until(lambda: any(other.done() for other in others))
+        await backend.until(lambda: any(other.done() for other in others))
         assert time.monotonic() - deleted < 3
 
 
 class TestGivingUp:
     @pytest.mark.parametrize("wait", [0, 0.05])
-    async def test_in_time(self, world: World, queue: Queue, wait: float) -> None:
-        client = world.connect()
+    async def test_in_time(self, backend: Backend, queue: Queue, wait: float) -> None:
+        client = backend.connect()
         lock = client.get_fair_lock("orders")
         async with held(client.get_fair_lock("orders", owner=1)):
             began = time.monotonic()
             assert not await lock.try_lock(wait)
             assert wait <= time.monotonic() - began < wait + 1
-            await world.until(lambda: queue.keys() == {"orders"})
+            await backend.until(lambda: queue.keys() == {"orders"})
             with pytest.raises(LockTimeoutError):
                 async with lock.hold(wait_time=wait):
                     pass
-            await world.until(lambda: queue.keys() == {"orders"})
+            await backend.until(lambda: queue.keys() == {"orders"})
         assert await lock.try_lock()
 
-    async def test_from_the_middle(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_from_the_middle(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
-        first = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+        first = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         middle = client.get_fair_lock("orders", owner=3)
-        second = await in_line(world, queue, lambda: middle.try_lock(0.5))
-        third = await in_line(world, queue, client.get_fair_lock("orders", owner=4).lock)
+        second = await in_line(backend, queue, lambda: middle.try_lock(0.5))
+        third = await in_line(backend, queue, client.get_fair_lock("orders", owner=4).lock)
         assert not await second.result()
-        await world.until(lambda: len(queue) == 2)
+        await backend.until(lambda: len(queue) == 2)
         # It comes again, and has to stand at the end.
-        again = await in_line(world, queue, middle.lock)
+        again = await in_line(backend, queue, middle.lock)
         await holder.unlock()
         await first.result()
         await client.get_fair_lock("orders", owner=2).unlock()
@@ -614,22 +616,22 @@ class TestGivingUp:
         assert queue.keys() == set()
 
     @pytest.mark.usefixtures("hasty")
-    async def test_the_lead_is_passed_on(self, world: World, queue: Queue) -> None:
+    async def test_the_lead_is_passed_on(self, backend: Backend, queue: Queue) -> None:
         """Whoever ticked for the others leaves, and they stay alive."""
-        client = world.connect()
+        client = backend.connect()
         queue.redis.hset("orders", "somebody:1", 1)
-        first = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
+        first = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         for number in range(3):
             lock = client.get_fair_lock("orders", owner=10 + number)
-            leader = await in_line(world, queue, lambda lock=lock: lock.try_lock(0.1))  # type: ignore[misc]
+            leader = await in_line(backend, queue, lambda lock=lock: lock.try_lock(0.1))  # type: ignore[misc]
             assert not await leader.result()
-            await world.until(lambda: len(queue) == 1)
+            await backend.until(lambda: len(queue) == 1)
         ticks = queue.ticks()
-        await world.until(lambda: queue.ticks() >= ticks + 3)
+        await backend.until(lambda: queue.ticks() >= ticks + 3)
         queue.redis.delete("orders")
         await first.result()
 
-    async def test_a_cancelled_task_leaves(self, tasks: World, queue: Queue) -> None:
+    async def test_a_cancelled_task_leaves(self, tasks: Backend, queue: Queue) -> None:
         client = tasks.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
@@ -641,10 +643,10 @@ class TestGivingUp:
                 await waiting[number]
             await tasks.until(lambda left=left: len(queue) == left)  # type: ignore[misc]
         await holder.unlock()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             await waiting[1]
 
-    async def test_a_cancelled_task_passes_its_turn_on(self, tasks: World, queue: Queue) -> None:
+    async def test_a_cancelled_task_passes_its_turn_on(self, tasks: Backend, queue: Queue) -> None:
         """It was told that the lock is its, and was cancelled before it could take it."""
         client, other = tasks.connect(), tasks.connect()
         holder = client.get_fair_lock("orders", owner=1)
@@ -657,13 +659,13 @@ class TestGivingUp:
         await asyncio.sleep(0)
         # The release is on its way, and so comes before the one who leaves.
         first.cancel()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             await asyncio.wait([first])
             await release
             await second
         assert first.cancelled()
 
-    async def test_the_cancelled_leave_nothing(self, tasks: World, queue: Queue) -> None:
+    async def test_the_cancelled_leave_nothing(self, tasks: Backend, queue: Queue) -> None:
         """However long others stand before and behind them."""
         client = tasks.connect()
         holder = client.get_fair_lock("orders", owner=1)
@@ -682,7 +684,7 @@ class TestGivingUp:
         await client.get_fair_lock("orders", owner=2).unlock()
         await last.result()
 
-    async def test_two_calls_for_one_owner(self, tasks: World, queue: Queue, behind: Behind) -> None:
+    async def test_two_calls_for_one_owner(self, tasks: Backend, queue: Queue, server_state: ServerState) -> None:
         """`gather` in a task: each has a place, and what one of them gets the others have, too."""
         client = tasks.connect()
         holder = client.get_fair_lock("orders", owner=1)
@@ -696,26 +698,26 @@ class TestGivingUp:
         await asyncio.wait([first])
         await tasks.until(lambda: len(queue) == 2)
         await holder.unlock()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             await second
             await third
         assert await lock.get_hold_count() == 2
-        assert list(behind.holds("orders").values()) == ["2"]
+        assert list(server_state.holds("orders").values()) == ["2"]
         await lock.unlock()
         await lock.unlock()
         assert queue.keys() == set()
 
 
 class TestClosing:
-    async def test_waiters_hear_of_it(self, world: World, queue: Queue) -> None:
-        client, other = world.connect(), world.connect()
+    async def test_waiters_hear_of_it(self, backend: Backend, queue: Queue) -> None:
+        client, other = backend.connect(), backend.connect()
         holder = other.get_fair_lock("orders")
         before = queue.scripts()
         await holder.lock()
-        waiting = [await in_line(world, queue, client.get_fair_lock("orders", owner=n).lock) for n in (1, 2, 3)]
-        last = await in_line(world, queue, other.get_fair_lock("orders", owner=4).lock)
+        waiting = [await in_line(backend, queue, client.get_fair_lock("orders", owner=n).lock) for n in (1, 2, 3)]
+        last = await in_line(backend, queue, other.get_fair_lock("orders", owner=4).lock)
         # All have asked, and looked once more when they were sure to hear.
-        await world.until(lambda: queue.scripts() == before + 9)
+        await backend.until(lambda: queue.scripts() == before + 9)
         await client.close()
         for waiter in waiting:
             with pytest.raises(ClosedError):
@@ -729,43 +731,43 @@ class TestClosing:
         await other.get_fair_lock("orders", owner=4).unlock()
         assert queue.keys() <= {WAITERS}
 
-    async def test_a_holder_gives_it_back(self, world: World, queue: Queue) -> None:
-        client, other = world.connect(), world.connect()
+    async def test_a_holder_gives_it_back(self, backend: Backend, queue: Queue) -> None:
+        client, other = backend.connect(), backend.connect()
         await client.get_fair_lock("orders").lock()
-        waiting = await in_line(world, queue, other.get_fair_lock("orders").lock)
+        waiting = await in_line(backend, queue, other.get_fair_lock("orders").lock)
         await client.close()
         await waiting.result()
 
 
 class TestNonReentrant:
-    async def test_the_holder_is_refused(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_the_holder_is_refused(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
         lock = client.get_non_reentrant_fair_lock("orders")
         async with lock:
-            before = behind.commands()
+            before = server_state.commands()
             for again in (lock.lock, lock.try_lock, lock.acquire):
                 with pytest.raises(LockAlreadyHeldError, match="orders"):
                     await again()
             with pytest.raises(LockAlreadyHeldError):
                 async with lock.hold(wait_time=1):
                     pass
-            assert behind.commands() == before
+            assert server_state.commands() == before
         assert not await lock.is_locked()
 
-    async def test_it_shares_the_queue(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_it_shares_the_queue(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         async with held(client.get_non_reentrant_fair_lock("orders", owner=1)):
             assert not await client.get_fair_lock("orders").try_lock()
-            other = await in_line(world, queue, client.get_fair_lock("orders", owner=2).lock)
-            last = await in_line(world, queue, client.get_non_reentrant_fair_lock("orders", owner=3).lock)
+            other = await in_line(backend, queue, client.get_fair_lock("orders", owner=2).lock)
+            last = await in_line(backend, queue, client.get_non_reentrant_fair_lock("orders", owner=3).lock)
         await other.result()
         assert not last.done()
         await client.get_fair_lock("orders", owner=2).unlock()
         await last.result()
         assert isinstance(pyredisson.NonReentrantFairLock, type)
 
-    async def test_a_time_limit(self, world: World, queue: Queue) -> None:
-        client = world.connect()
+    async def test_a_time_limit(self, backend: Backend, queue: Queue) -> None:
+        client = backend.connect()
         async with held(client.get_non_reentrant_fair_lock("orders", owner=1)):
             assert not await client.get_non_reentrant_fair_lock("orders").try_lock(0.05)
-            await world.until(lambda: queue.keys() == {"orders"})
+            await backend.until(lambda: queue.keys() == {"orders"})

@@ -20,14 +20,14 @@ from redis.exceptions import ResponseError
 import pyredisson
 from pyredisson import StaleTokenError, fencing
 from pyredisson.testing import Server
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 NEWEST = "pyredisson_fencing:{report}"
 
 
 class Writer:
-    """redis-py's client of either world, awaited."""
+    """redis-py's client of either backend, awaited."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -112,8 +112,8 @@ class TestRedis:
     async def test_a_server_that_does_not_know_the_script(self, writer: Writer, no_scripts: None) -> None:
         assert await writer.write(1, "SET", "report", "x") == b"OK"
 
-    async def test_what_cannot_be(self, writer: Writer, behind: Behind) -> None:
-        before = behind.commands()
+    async def test_what_cannot_be(self, writer: Writer, server_state: ServerState) -> None:
+        before = server_state.commands()
         for token in (0, -1, 2**53):
             with pytest.raises(ValueError, match=str(token)):
                 await writer.write(token, "SET", "report", "x")
@@ -126,18 +126,18 @@ class TestRedis:
             await writer.write(1, "SET", 5, "x")
         with pytest.raises(TypeError, match="pipeline"):
             fencing.write(writer.client.pipeline(), 1, "SET", "report", "x")
-        assert behind.commands() == before
+        assert server_state.commands() == before
 
 
-async def late_and_next(world: World, write: Callable[[int, str], Any]) -> None:
+async def late_and_next(backend: Backend, write: Callable[[int, str], Any]) -> None:
     """One writer is paused beyond its lease, another one comes in and writes; then the first one goes on."""
-    late, next_one = world.connect().get_fenced_lock("report"), world.connect().get_fenced_lock("report")
+    late, next_one = backend.connect().get_fenced_lock("report"), backend.connect().get_fenced_lock("report")
     async with late.hold(lease_time=60):
         write(late.token, "begun")
     await late.lock(0.05)
     write(late.token, "half done")
     # Paused here: it looks neither at the clock nor at `lost`.
-    assert await next_one.try_lock(wait_time=PATIENCE)
+    assert await next_one.try_lock(wait_time=TIME_LIMIT)
     write(next_one.token, "by the next one")
     write(next_one.token, "by the next one, again")
     with pytest.raises(StaleTokenError, match=f"{late.token}.*{next_one.token}"):
@@ -153,14 +153,14 @@ async def late_and_next(world: World, write: Callable[[int, str], Any]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_late_writer_is_refused_by_redis(world: World, admin: Redis) -> None:
+async def test_a_late_writer_is_refused_by_redis(backend: Backend, admin: Redis) -> None:
     written: list[str] = []
 
     def write(token: int, text: str) -> None:
         fencing.write(admin, token, "SET", "page", text)
         written.append(text)
 
-    await late_and_next(world, write)
+    await late_and_next(backend, write)
     assert written == ["begun", "half done", "by the next one", "by the next one, again", "in time"]
     assert admin.get("page") == b"in time"
 
@@ -171,7 +171,7 @@ def database(tmp_path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
     opened: list[sqlite3.Connection] = []
 
     def connect() -> sqlite3.Connection:
-        opened.append(sqlite3.connect(tmp_path / "pages.db", timeout=PATIENCE))
+        opened.append(sqlite3.connect(tmp_path / "pages.db", timeout=TIME_LIMIT))
         return opened[-1]
 
     with connect() as connection:
@@ -191,13 +191,13 @@ def newest(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 @pytest.mark.asyncio
-async def test_a_late_writer_is_refused_by_a_database(world: World, database: Database) -> None:
+async def test_a_late_writer_is_refused_by_a_database(backend: Backend, database: Database) -> None:
     def write(token: int, text: str) -> None:
         with database() as connection:
             fencing.claim(connection, "report", token)
             connection.execute("UPDATE pages SET text = ? WHERE name = 'report'", (text,))
 
-    await late_and_next(world, write)
+    await late_and_next(backend, write)
     assert database().execute("SELECT text FROM pages").fetchall() == [("in time",)]
 
 

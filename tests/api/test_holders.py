@@ -14,8 +14,8 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import Holder, LockLostError, LockNotHeldError, LockTimeoutError, PermitNotHeldError
 from pyredisson.testing import Proxy
-
-from .worlds import Behind, World
+from tests.support.backends import Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,10 +34,10 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @kinds
-async def test_a_timeout_says_who_holds_the_lock(world: World, kind: str) -> None:
-    holder = world.connect()
+async def test_a_timeout_says_who_holds_the_lock(backend: Backend, kind: str) -> None:
+    holder = backend.connect()
     await KINDS[kind](holder).lock()
-    lock = KINDS[kind](world.connect())
+    lock = KINDS[kind](backend.connect())
     with pytest.raises(LockTimeoutError) as caught:
         await lock.hold(wait_time=0.02).__aenter__()
     error = caught.value
@@ -57,11 +57,11 @@ async def test_a_timeout_says_who_holds_the_lock(world: World, kind: str) -> Non
 
 
 @kinds
-async def test_a_stranger_is_told_who_holds_the_lock(world: World, kind: str) -> None:
-    holder = world.connect()
+async def test_a_stranger_is_told_who_holds_the_lock(backend: Backend, kind: str) -> None:
+    holder = backend.connect()
     await KINDS[kind](holder).lock()
     with pytest.raises(LockNotHeldError) as caught:
-        await KINDS[kind](world.connect()).unlock()
+        await KINDS[kind](backend.connect()).unlock()
     found = caught.value.holder
     assert caught.value.name is not None
     assert caught.value.owner is not None
@@ -70,15 +70,15 @@ async def test_a_stranger_is_told_who_holds_the_lock(world: World, kind: str) ->
         assert found.client_id == holder.id
 
 
-async def test_nobody_holds_it(world: World) -> None:
+async def test_nobody_holds_it(backend: Backend) -> None:
     with pytest.raises(LockNotHeldError, match="nobody holds it") as caught:
-        await world.connect().get_lock("orders").unlock()
+        await backend.connect().get_lock("orders").unlock()
     assert caught.value.holder is None
     assert caught.value.name == "orders"
 
 
-async def test_a_loss_names_the_lock_and_the_owner(world: World) -> None:
-    client = world.connect()
+async def test_a_loss_names_the_lock_and_the_owner(backend: Backend) -> None:
+    client = backend.connect()
     lock = client.get_lock("orders", owner=7)
     await lock.lock()
     await lock.force_unlock()
@@ -87,41 +87,41 @@ async def test_a_loss_names_the_lock_and_the_owner(world: World) -> None:
     assert (caught.value.name, caught.value.owner, caught.value.holder) == ("orders", f"{client.id}:7", None)
 
 
-async def test_holders_that_may_be_javas(world: World, behind: Behind) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_holders_that_may_be_javas(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect().get_lock("orders")
     for field, found in [
         ("b983c153-7421-469a-addb-44fb92259a1b:1", ("b983c153-7421-469a-addb-44fb92259a1b", 1)),
         ("somebody", (None, None)),
     ]:
-        behind.redis.delete("orders")
-        behind.redis.hset("orders", field, 1)
+        server_state.redis.delete("orders")
+        server_state.redis.hset("orders", field, 1)
         with pytest.raises(LockTimeoutError, match=f"held by {field}, which never expires") as caught:
             await lock.hold(wait_time=0).__aenter__()
         client_id, owner_id = found
         assert caught.value.holder == Holder(client_id=client_id, owner_id=owner_id, time_to_live=math.inf)
 
 
-async def test_several_readers(world: World, behind: Behind) -> None:
-    sides = [world.connect().get_read_write_lock("orders") for _ in range(5)]
+async def test_several_readers(backend: Backend, server_state: ServerState) -> None:
+    sides = [backend.connect().get_read_write_lock("orders") for _ in range(5)]
     for side in sides:
         await side.read_lock().lock()
     with pytest.raises(LockTimeoutError, match="and 2 more"):
-        await world.connect().get_read_write_lock("orders").write_lock().hold(wait_time=0).__aenter__()
+        await backend.connect().get_read_write_lock("orders").write_lock().hold(wait_time=0).__aenter__()
 
 
-async def test_a_server_that_cannot_be_asked_hides_no_timeout(world: World, proxy: Proxy) -> None:
-    holder = world.connect()
+async def test_a_server_that_cannot_be_asked_hides_no_timeout(backend: Backend, proxy: Proxy) -> None:
+    holder = backend.connect()
     await holder.get_lock("orders").lock()
     proxy.cut_reply(b"HKEYS")
     with pytest.raises(LockTimeoutError, match="can't be told") as caught:
-        await world.connect(proxy.url).get_lock("orders").hold(wait_time=0).__aenter__()
+        await backend.connect(proxy.url).get_lock("orders").hold(wait_time=0).__aenter__()
     assert caught.value.holder is None
 
 
-async def test_errors_survive_pickling(world: World) -> None:
-    await world.connect().get_lock("orders").lock()
+async def test_errors_survive_pickling(backend: Backend) -> None:
+    await backend.connect().get_lock("orders").lock()
     with pytest.raises(LockTimeoutError) as caught:
-        await world.connect().get_lock("orders").hold(wait_time=0).__aenter__()
+        await backend.connect().get_lock("orders").hold(wait_time=0).__aenter__()
     error = caught.value
     twin = pickle.loads(pickle.dumps(error))
     assert str(twin) == str(error)
@@ -134,8 +134,8 @@ async def test_a_holder_is_frozen() -> None:
 
 
 @kinds
-async def test_what_is_shown_names_the_lock(world: World, kind: str) -> None:
-    lock = KINDS[kind](world.connect())
+async def test_what_is_shown_names_the_lock(backend: Backend, kind: str) -> None:
+    lock = KINDS[kind](backend.connect())
     assert "Lost of <pyredisson" in repr(lock.lost)
     assert repr(lock.lost).endswith(": no hold>")
     async with lock:
@@ -149,8 +149,8 @@ async def test_what_is_shown_names_the_lock(world: World, kind: str) -> None:
     assert repr(lock.hold()).endswith(": waits without end, renewed>")
 
 
-async def test_lost_is_shown(world: World) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_lost_is_shown(backend: Backend) -> None:
+    lock = backend.connect().get_lock("orders")
     await lock.lock()
     lost = lock.lost
     await lock.force_unlock()
@@ -171,8 +171,8 @@ async def test_a_type_for_everything_that_locks() -> None:
 
 
 class TestPermit:
-    async def test_a_block(self, world: World) -> None:
-        semaphore = world.connect().get_permit_expirable_semaphore("licenses")
+    async def test_a_block(self, backend: Backend) -> None:
+        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
         await semaphore.set_permits(2)
         block = semaphore.permit(lease_time=60)
         for _ in range(2):
@@ -187,8 +187,8 @@ class TestPermit:
         assert await semaphore.available_permits() == 2
         assert repr(block).endswith("not acquired>")
 
-    async def test_not_in_time(self, world: World) -> None:
-        semaphore = world.connect().get_permit_expirable_semaphore("licenses")
+    async def test_not_in_time(self, backend: Backend) -> None:
+        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
         await semaphore.set_permits(1)
         block = semaphore.permit(wait_time=0.02)
         async with semaphore.permit():
@@ -199,8 +199,8 @@ class TestPermit:
         async with block:
             assert await semaphore.available_permits() == 0
 
-    async def test_one_that_ended(self, world: World) -> None:
-        semaphore = world.connect().get_permit_expirable_semaphore("licenses")
+    async def test_one_that_ended(self, backend: Backend) -> None:
+        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
         await semaphore.set_permits(1)
         with pytest.raises(PermitNotHeldError):
             async with semaphore.permit() as permit:
@@ -212,8 +212,8 @@ class TestPermit:
         assert any("PermitNotHeldError" in note for note in caught.value.__notes__)
         assert await semaphore.available_permits() == 1
 
-    async def test_one_block_at_a_time(self, world: World) -> None:
-        semaphore = world.connect().get_permit_expirable_semaphore("licenses")
+    async def test_one_block_at_a_time(self, backend: Backend) -> None:
+        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
         await semaphore.set_permits(2)
         block = semaphore.permit()
         async with block:
@@ -221,8 +221,8 @@ class TestPermit:
                 await block.__aenter__()
         assert await semaphore.available_permits() == 2
 
-    async def test_wrong_arguments(self, world: World) -> None:
-        semaphore = world.connect().get_permit_expirable_semaphore("licenses")
+    async def test_wrong_arguments(self, backend: Backend) -> None:
+        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
         with pytest.raises(ValueError, match="renew"):
             semaphore.permit(lease_time=1, renew=True)
         with pytest.raises(ValueError, match="wait_time"):

@@ -9,44 +9,44 @@ from typing import Any
 
 import pytest
 
-from .worlds import NOWHERE, World
+from tests.support.backends import NOWHERE, Backend
 
 pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("name", ["", b""])
-async def test_empty_names(world: World, name: Any) -> None:
+async def test_empty_names(backend: Backend, name: Any) -> None:
     with pytest.raises(ValueError, match="empty"):
-        world.connect(NOWHERE).get_lock(name)
+        backend.connect(NOWHERE).get_lock(name)
 
 
 @pytest.mark.parametrize("name", [None, 1, 1.5, ["orders"], bytearray(b"orders"), True])
-async def test_names_of_other_types(world: World, name: Any) -> None:
+async def test_names_of_other_types(backend: Backend, name: Any) -> None:
     with pytest.raises(TypeError, match="name"):
-        world.connect(NOWHERE).get_lock(name)
+        backend.connect(NOWHERE).get_lock(name)
 
 
-async def test_a_name_that_is_no_text(world: World) -> None:
+async def test_a_name_that_is_no_text(backend: Backend) -> None:
     with pytest.raises(ValueError, match="surrogates"):
-        world.connect(NOWHERE).get_lock("\ud800")
-    mapping = world.connect(NOWHERE, name_mapper=lambda name: name)
+        backend.connect(NOWHERE).get_lock("\ud800")
+    mapping = backend.connect(NOWHERE, name_mapper=lambda name: name)
     with pytest.raises(ValueError, match="utf-8"):
         mapping.get_lock(b"\xff")
 
 
 @pytest.mark.parametrize(("mapped", "error"), [("", ValueError), (None, TypeError), (b"x", TypeError)])
-async def test_what_a_mapper_may_not_return(world: World, mapped: Any, error: type[Exception]) -> None:
+async def test_what_a_mapper_may_not_return(backend: Backend, mapped: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        world.connect(NOWHERE, name_mapper=lambda _: mapped).get_lock("orders")
+        backend.connect(NOWHERE, name_mapper=lambda _: mapped).get_lock("orders")
 
 
 @pytest.mark.parametrize(
     ("owner", "error"),
     [(-1, ValueError), (2**32, ValueError), ("", ValueError), (b"1", TypeError), (1.0, TypeError), (True, TypeError)],
 )
-async def test_owners(world: World, owner: Any, error: type[Exception]) -> None:
+async def test_owners(backend: Backend, owner: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="owner"):
-        world.connect(NOWHERE).get_lock("orders", owner=owner)
+        backend.connect(NOWHERE).get_lock("orders", owner=owner)
 
 
 LEASED: list[Callable[[Any, Any], Any]] = [
@@ -70,66 +70,66 @@ WAITING: list[Callable[[Any, Any], Any]] = [
     "lease",
     [0, 0.0, 0.0009, -1, -0.5, math.nan, math.inf, -math.inf, 2**63, 1e300, timedelta(0), timedelta(-1)],
 )
-async def test_leases_that_cannot_be(world: World, lease: Any) -> None:
-    lock = world.connect(NOWHERE).get_lock("orders")
+async def test_leases_that_cannot_be(backend: Backend, lease: Any) -> None:
+    lock = backend.connect(NOWHERE).get_lock("orders")
     for call in LEASED:
         with pytest.raises(ValueError, match="lease_time"):
             await call(lock, lease)
 
 
 @pytest.mark.parametrize("lease", ["10", b"10", True, [10], 1j])
-async def test_leases_of_other_types(world: World, lease: Any) -> None:
-    lock = world.connect(NOWHERE).get_lock("orders")
+async def test_leases_of_other_types(backend: Backend, lease: Any) -> None:
+    lock = backend.connect(NOWHERE).get_lock("orders")
     for call in LEASED:
         with pytest.raises(TypeError, match="lease_time"):
             await call(lock, lease)
 
 
 @pytest.mark.parametrize("wait", [-2, -0.001, math.nan, -math.inf, timedelta(seconds=-2)])
-async def test_waits_that_cannot_be(world: World, wait: Any) -> None:
-    lock = world.connect(NOWHERE).get_lock("orders")
+async def test_waits_that_cannot_be(backend: Backend, wait: Any) -> None:
+    lock = backend.connect(NOWHERE).get_lock("orders")
     for call in WAITING:
         with pytest.raises(ValueError, match=r"wait_time|timeout"):
             await call(lock, wait)
 
 
 @pytest.mark.parametrize("wait", ["1", b"1", True, [1]])
-async def test_waits_of_other_types(world: World, wait: Any) -> None:
-    lock = world.connect(NOWHERE).get_lock("orders")
+async def test_waits_of_other_types(backend: Backend, wait: Any) -> None:
+    lock = backend.connect(NOWHERE).get_lock("orders")
     for call in WAITING:
         with pytest.raises(TypeError, match=r"wait_time|timeout"):
             await call(lock, wait)
 
 
 @pytest.mark.parametrize("lease", [0.001, 0.0015, 1, 2**40 / 1000, timedelta(milliseconds=1)])
-async def test_leases_that_can_be(world: World, lease: Any) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_leases_that_can_be(backend: Backend, lease: Any) -> None:
+    lock = backend.connect().get_lock("orders")
     assert await lock.is_locked() is False
     # A lease that ends before the reply is here is no grant.
     assert await lock.try_lock(lease_time=lease) in ({True} if lease in {1, 2**40 / 1000} else {True, False})
 
 
 @pytest.mark.parametrize("wait", [0, 0.0, 0.001, 1e9, math.inf, timedelta(days=1), timedelta(0)])
-async def test_waits_that_can_be(world: World, wait: Any) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_waits_that_can_be(backend: Backend, wait: Any) -> None:
+    lock = backend.connect().get_lock("orders")
     assert await lock.try_lock(wait_time=wait)
 
 
-async def test_threadings_timeout_is_no_none(world: World) -> None:
+async def test_threadings_timeout_is_no_none(backend: Backend) -> None:
     nothing: Any = None
     with pytest.raises(TypeError, match="timeout"):
-        await world.connect(NOWHERE).get_lock("orders").acquire(timeout=nothing)
+        await backend.connect(NOWHERE).get_lock("orders").acquire(timeout=nothing)
 
 
-async def test_owners_that_are_asked_about(world: World) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_owners_that_are_asked_about(backend: Backend) -> None:
+    lock = backend.connect().get_lock("orders")
     for wrong in (b"1", None, 1.0, True):
         with pytest.raises(TypeError, match="owner"):
             await lock.is_held_by(wrong)  # type: ignore[arg-type]
 
 
-async def test_on_lost_needs_a_function(world: World) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_on_lost_needs_a_function(backend: Backend) -> None:
+    lock = backend.connect().get_lock("orders")
     for wrong in (None, 5):
         with pytest.raises(TypeError, match="function"):
             lock.on_lost(wrong)  # type: ignore[type-var]

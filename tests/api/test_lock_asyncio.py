@@ -14,14 +14,14 @@ import pyredisson.asyncio
 from pyredisson import LockLostError, LockNotHeldError
 from pyredisson.asyncio import Lock
 from pyredisson.testing import Server
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 
 class TestOwner:
-    async def test_gather(self, tasks: World) -> None:
+    async def test_gather(self, tasks: Backend) -> None:
         client = tasks.connect()
         orders, stock = client.get_lock("orders"), client.get_lock("stock")
         await asyncio.gather(orders.lock(), stock.lock())
@@ -33,15 +33,15 @@ class TestOwner:
         await orders.unlock()
         assert not await orders.is_locked()
 
-    async def test_wait_for(self, tasks: World) -> None:
+    async def test_wait_for(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
-        await asyncio.wait_for(lock.lock(), PATIENCE)
-        assert await asyncio.wait_for(lock.is_held(), PATIENCE)
+        await asyncio.wait_for(lock.lock(), TIME_LIMIT)
+        assert await asyncio.wait_for(lock.is_held(), TIME_LIMIT)
         assert await lock.is_held()
-        await asyncio.wait_for(lock.unlock(), PATIENCE)
+        await asyncio.wait_for(lock.unlock(), TIME_LIMIT)
         assert not await lock.is_locked()
 
-    async def test_wait_for_in_vain(self, tasks: World, behind: Behind) -> None:
+    async def test_wait_for_in_vain(self, tasks: Backend, server_state: ServerState) -> None:
         client = tasks.connect()
         holder, lock = client.get_lock("orders", owner=1), client.get_lock("orders")
         await holder.lock()
@@ -50,16 +50,16 @@ class TestOwner:
         assert not await lock.is_held()
         await holder.unlock()
         await asyncio.sleep(0.02)
-        assert behind.redis.keys() == []
+        assert server_state.redis.keys() == []
 
-    async def test_a_task_made_for_the_call(self, tasks: World) -> None:
+    async def test_a_task_made_for_the_call(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
         call = lock.lock()
         assert asyncio.iscoroutine(call)
         await asyncio.create_task(call)
         assert await lock.is_held()
 
-    async def test_a_child_task_is_somebody_else(self, tasks: World) -> None:
+    async def test_a_child_task_is_somebody_else(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
         await lock.lock()
 
@@ -73,7 +73,7 @@ class TestOwner:
         async with asyncio.TaskGroup() as group:
             assert await group.create_task(child()) is False
 
-    async def test_a_successor_of_a_task_is_somebody_else(self, tasks: World) -> None:
+    async def test_a_successor_of_a_task_is_somebody_else(self, tasks: Backend) -> None:
         """`id(task)` is used again at once."""
         lock = tasks.connect().get_lock("orders")
         ids = []
@@ -92,12 +92,12 @@ class TestOwner:
             await asyncio.create_task(enter())
         assert len(set(ids)) < len(ids), "no id was used again: this shows nothing"
 
-    async def test_a_lock_goes_from_task_to_task(self, tasks: World) -> None:
+    async def test_a_lock_goes_from_task_to_task(self, tasks: Backend) -> None:
         client = tasks.connect()
-        await asyncio.create_task(asyncio.wait_for(client.get_lock("orders", owner=3).lock(), PATIENCE))
+        await asyncio.create_task(asyncio.wait_for(client.get_lock("orders", owner=3).lock(), TIME_LIMIT))
         await client.get_lock("orders", owner=3).unlock()
 
-    async def test_without_a_task(self, tasks: World) -> None:
+    async def test_without_a_task(self, tasks: Backend) -> None:
         client = tasks.connect()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
@@ -116,7 +116,7 @@ class TestOwner:
         await (await outcome)
         assert await client.get_lock("orders", owner=1).is_held()
 
-    async def test_tasks_take_turns(self, tasks: World) -> None:
+    async def test_tasks_take_turns(self, tasks: Backend) -> None:
         client = tasks.connect()
         inside = 0
         seen = []
@@ -134,10 +134,10 @@ class TestOwner:
         assert seen == [1] * 200
 
 
-async def until_lost(lock: Lock, behind: Behind) -> None:
+async def until_lost(lock: Lock, server_state: ServerState) -> None:
     """A body that would go on for ever."""
-    behind.redis.delete("orders")
-    await asyncio.sleep(PATIENCE)
+    server_state.redis.delete("orders")
+    await asyncio.sleep(TIME_LIMIT)
     pytest.fail("the body was not cancelled")
 
 
@@ -145,16 +145,16 @@ class TestLostBody:
     """`async with` ends its body when the hold is lost."""
 
     @pytest.fixture
-    def lock(self, tasks: World) -> Lock:
+    def lock(self, tasks: Backend) -> Lock:
         return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
-    async def test_it_is_cancelled(self, lock: Lock, behind: Behind) -> None:
+    async def test_it_is_cancelled(self, lock: Lock, server_state: ServerState) -> None:
         task = asyncio.current_task()
         assert task is not None
         for scope in (lock, lock.hold(), lock.hold(wait_time=1)):
             with pytest.raises(LockLostError, match="orders"):
                 async with scope:
-                    await until_lost(lock, behind)
+                    await until_lost(lock, server_state)
             assert task.cancelling() == 0
             await asyncio.sleep(0)
             assert not await lock.is_held()
@@ -166,34 +166,34 @@ class TestLostBody:
         started = loop.time()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.1):
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(TIME_LIMIT)
         assert 0.09 < loop.time() - started < 1
 
     async def test_unless_told_otherwise(self, lock: Lock) -> None:
         finished = False
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05, cancel_on_lost=False):
-                assert await lock.lost.wait(PATIENCE)
+                assert await lock.lost.wait(TIME_LIMIT)
                 await asyncio.sleep(0.02)
                 finished = True
         assert finished
 
-    async def test_nested(self, lock: Lock, behind: Behind) -> None:
+    async def test_nested(self, lock: Lock, server_state: ServerState) -> None:
         task = asyncio.current_task()
         assert task is not None
         with pytest.raises(LockLostError):
             async with lock, lock, lock.hold():
-                await until_lost(lock, behind)
+                await until_lost(lock, server_state)
         assert task.cancelling() == 0
         assert await lock.get_hold_count() == 0
         with pytest.raises(LockNotHeldError, match="nobody"):
             await lock.unlock()
 
-    async def test_two_locks(self, lock: Lock, behind: Behind, tasks: World) -> None:
+    async def test_two_locks(self, lock: Lock, server_state: ServerState, tasks: Backend) -> None:
         stock = tasks.connect().get_lock("stock")
         with pytest.raises(LockLostError, match="orders"):
             async with lock, stock:
-                await until_lost(lock, behind)
+                await until_lost(lock, server_state)
         assert not await stock.is_locked()
 
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
@@ -218,13 +218,13 @@ class TestLostBody:
                 pass
             assert task.cancelling() == 0
             await asyncio.sleep(0)
-            await asyncio.wait_for(lock.force_unlock(), PATIENCE)
+            await asyncio.wait_for(lock.force_unlock(), TIME_LIMIT)
 
-    async def test_the_bodys_own_exception_wins(self, lock: Lock, behind: Behind) -> None:
+    async def test_the_bodys_own_exception_wins(self, lock: Lock, server_state: ServerState) -> None:
         with pytest.raises(KeyError) as caught:
             async with lock:
                 try:
-                    await until_lost(lock, behind)
+                    await until_lost(lock, server_state)
                 except asyncio.CancelledError:
                     raise KeyError("mine") from None
         assert any("LockLostError" in note for note in caught.value.__notes__)
@@ -235,7 +235,7 @@ class TestLostBody:
         async def work() -> None:
             async with lock:
                 entered.set()
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(TIME_LIMIT)
 
         task = asyncio.create_task(work())
         await entered.wait()
@@ -251,7 +251,7 @@ class TestLostBody:
         async def work() -> None:
             async with lock:
                 entered.set()
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(TIME_LIMIT)
 
         task = asyncio.create_task(work())
         await entered.wait()
@@ -263,17 +263,17 @@ class TestLostBody:
     async def test_a_timeout_around_it(self, lock: Lock) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05), lock:
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(TIME_LIMIT)
         assert not await lock.is_locked()
 
-    async def test_a_timeout_inside(self, lock: Lock, behind: Behind) -> None:
+    async def test_a_timeout_inside(self, lock: Lock, server_state: ServerState) -> None:
         with pytest.raises(LockLostError):
-            async with lock, asyncio.timeout(PATIENCE):
-                await until_lost(lock, behind)
+            async with lock, asyncio.timeout(TIME_LIMIT):
+                await until_lost(lock, server_state)
 
 
 class TestOnLost:
-    async def test_a_coroutine_function(self, tasks: World) -> None:
+    async def test_a_coroutine_function(self, tasks: Backend) -> None:
         client = tasks.connect()
         lock = client.get_lock("orders")
         ran: asyncio.Future[tuple[str | bytes, int]] = asyncio.get_running_loop().create_future()
@@ -284,10 +284,10 @@ class TestOnLost:
             ran.set_result((lost.name, threading.get_ident()))
 
         await lock.lock(0.03)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             assert await ran == ("orders", threading.get_ident())
 
-    async def test_a_blocking_function_does_not_block_the_loop(self, tasks: World) -> None:
+    async def test_a_blocking_function_does_not_block_the_loop(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
         entered, leave = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
@@ -295,15 +295,15 @@ class TestOnLost:
         @lock.on_lost
         def callback(_: Lock) -> None:
             loop.call_soon_threadsafe(entered.set)
-            assert leave.wait(PATIENCE)
+            assert leave.wait(TIME_LIMIT)
 
         await lock.lock(0.03)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             await entered.wait()
         leave.set()
 
 
-async def test_the_watchdog_does_not_need_the_loop(tasks: World) -> None:
+async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
 
     lock = tasks.connect(lock_watchdog_timeout=1.5).get_lock("orders")
     await lock.lock()
@@ -335,14 +335,14 @@ async def test_one_loop_after_another(server: Server) -> None:
     gc.collect()
 
 
-async def test_two_loops_at_a_time(tasks: World) -> None:
+async def test_two_loops_at_a_time(tasks: Backend) -> None:
     lock = tasks.connect().get_lock("orders", owner=1)
     await lock.lock()
     with pytest.raises(RuntimeError, match="loop"):
         await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))
 
 
-async def test_one_hold_object_for_several_tasks(tasks: World) -> None:
+async def test_one_hold_object_for_several_tasks(tasks: Backend) -> None:
     lock = tasks.connect().get_lock("orders")
     hold = lock.hold()
     inside = most = 0
@@ -360,7 +360,7 @@ async def test_one_hold_object_for_several_tasks(tasks: World) -> None:
     assert not await lock.is_locked()
 
 
-async def test_one_hold_object_nested(tasks: World, behind: Behind) -> None:
+async def test_one_hold_object_nested(tasks: Backend, server_state: ServerState) -> None:
     """The outer block is cancelled when the lock is lost, whatever became of the inner one."""
     hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
     went_on = False
@@ -368,13 +368,13 @@ async def test_one_hold_object_nested(tasks: World, behind: Behind) -> None:
         async with hold:
             async with hold:
                 pass
-            behind.redis.delete("orders")
-            await asyncio.sleep(PATIENCE)
+            server_state.redis.delete("orders")
+            await asyncio.sleep(TIME_LIMIT)
             went_on = True
     assert not went_on
 
 
-async def test_what_is_awaited_is_a_coroutine(tasks: World) -> None:
+async def test_what_is_awaited_is_a_coroutine(tasks: Backend) -> None:
     client = tasks.connect()
     lock, semaphore = client.get_lock("orders"), client.get_semaphore("permits")
     assert await semaphore.try_set_permits(1)

@@ -17,8 +17,8 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "lock": lambda client: client.get_lock("orders"),
@@ -69,17 +69,17 @@ class TestThreads:
         self,
         client: pyredisson.Client,
         pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor],
-        behind: Behind,
+        server_state: ServerState,
         kind: str,
         enter: Callable[[Any], Any],
     ) -> None:
         first, second = pools
         block = dependency(enter(KINDS[kind](client)))
-        first.submit(block.__enter__).result(PATIENCE)
-        assert behind.redis.exists("orders")
+        first.submit(block.__enter__).result(TIME_LIMIT)
+        assert server_state.redis.exists("orders")
         with pytest.warns(RuntimeWarning, match=r"owner=pyredisson.new_owner\(\)"):
-            second.submit(block.__exit__, None, None, None).result(PATIENCE)
-        assert not behind.redis.exists(*HELD)
+            second.submit(block.__exit__, None, None, None).result(TIME_LIMIT)
+        assert not server_state.redis.exists(*HELD)
 
     def test_one_warning_for_each_client(
         self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor]
@@ -89,21 +89,21 @@ class TestThreads:
             warnings.simplefilter("always")
             for _ in range(3):
                 block = dependency(client.get_lock("orders"))
-                first.submit(block.__enter__).result(PATIENCE)
-                second.submit(block.__exit__, None, None, None).result(PATIENCE)
+                first.submit(block.__enter__).result(TIME_LIMIT)
+                second.submit(block.__exit__, None, None, None).result(TIME_LIMIT)
         [warning] = caught
         assert warning.filename == __file__
 
     def test_requests_that_share_a_pool(
-        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], behind: Behind
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], server_state: ServerState
     ) -> None:
         """Each block is left, and nothing raised; but threads of the pool are no owners to rely on."""
         with pytest.warns(RuntimeWarning, match="another"):
             serve(pools, lambda: client.get_lock("orders"), lambda: None)
-        assert not behind.redis.exists("orders")
+        assert not server_state.redis.exists("orders")
 
     def test_requests_with_owners_of_their_own(
-        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], behind: Behind
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], server_state: ServerState
     ) -> None:
         account = {"balance": 0}
 
@@ -114,23 +114,23 @@ class TestThreads:
 
         serve(pools, lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
         assert account == {"balance": 60}
-        assert not behind.redis.exists("orders")
+        assert not server_state.redis.exists("orders")
 
     def test_two_blocks_of_one_request(
-        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], behind: Behind
+        self, client: pyredisson.Client, pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor], server_state: ServerState
     ) -> None:
         first, second = pools
         owner = pyredisson.new_owner()
         outer = dependency(client.get_lock("orders", owner=owner))
         inner = dependency(client.get_lock("orders", owner=owner).hold(wait_time=1))
-        first.submit(outer.__enter__).result(PATIENCE)
-        second.submit(inner.__enter__).result(PATIENCE)
+        first.submit(outer.__enter__).result(TIME_LIMIT)
+        second.submit(inner.__enter__).result(TIME_LIMIT)
         assert client.get_lock("orders", owner=owner).get_hold_count() == 2
-        first.submit(inner.__exit__, None, None, None).result(PATIENCE)
-        second.submit(outer.__exit__, None, None, None).result(PATIENCE)
-        assert not behind.redis.exists("orders")
+        first.submit(inner.__exit__, None, None, None).result(TIME_LIMIT)
+        second.submit(outer.__exit__, None, None, None).result(TIME_LIMIT)
+        assert not server_state.redis.exists("orders")
 
-    def test_one_handle_of_many_threads(self, client: pyredisson.Client, behind: Behind) -> None:
+    def test_one_handle_of_many_threads(self, client: pyredisson.Client, server_state: ServerState) -> None:
         """Each thread leaves its own block, in whatever order they end."""
         lock = client.get_read_write_lock("orders").read_lock()
         inside = threading.Barrier(9)
@@ -138,17 +138,17 @@ class TestThreads:
 
         def read(mine: threading.Event) -> int:
             with lock:
-                inside.wait(PATIENCE)
-                assert mine.wait(PATIENCE)
+                inside.wait(TIME_LIMIT)
+                assert mine.wait(TIME_LIMIT)
                 return lock.get_hold_count()
 
         with ThreadPoolExecutor(8) as pool:
             readers = [pool.submit(read, mine) for mine in leave]
-            inside.wait(PATIENCE)
+            inside.wait(TIME_LIMIT)
             for i in (3, 7, 0, 5, 1, 6, 4, 2):
                 leave[i].set()
-                assert readers[i].result(PATIENCE) == 1
-        assert not behind.redis.exists("orders")
+                assert readers[i].result(TIME_LIMIT) == 1
+        assert not server_state.redis.exists("orders")
         # The latest one's exit was not the last: nothing is kept of the others.
         assert lock._block is None
 
@@ -167,15 +167,15 @@ class TestThreads:
         lock = client.get_lock("orders")
         first, second = pools
         lost, later = dependency(lock), dependency(lock)
-        first.submit(lost.__enter__).result(PATIENCE)
+        first.submit(lost.__enter__).result(TIME_LIMIT)
         lock.force_unlock()
         with lock:
             with pytest.raises(pyredisson.LockLostError):
-                second.submit(lost.__exit__, None, None, None).result(PATIENCE)
+                second.submit(lost.__exit__, None, None, None).result(TIME_LIMIT)
             assert lock.is_held()
         assert not lock.is_locked()
-        second.submit(later.__enter__).result(PATIENCE)
-        first.submit(later.__exit__, None, None, None).result(PATIENCE)
+        second.submit(later.__enter__).result(TIME_LIMIT)
+        first.submit(later.__exit__, None, None, None).result(TIME_LIMIT)
         assert not lock.is_locked()
 
     def test_an_exit_without_an_entry(self, client: pyredisson.Client) -> None:
@@ -191,10 +191,10 @@ class TestThreads:
     ) -> None:
         lock = client.get_lock("orders")
         block = dependency(lock)
-        pools[0].submit(block.__enter__).result(PATIENCE)
+        pools[0].submit(block.__enter__).result(TIME_LIMIT)
         lock.force_unlock()
         error = KeyError("mine")
-        assert not pools[1].submit(block.__exit__, KeyError, error, None).result(PATIENCE)
+        assert not pools[1].submit(block.__exit__, KeyError, error, None).result(TIME_LIMIT)
         assert any("LockLostError" in note for note in error.__notes__)
 
 
@@ -206,11 +206,11 @@ def serve(
 
     def request() -> None:
         block = dependency(lock())
-        first.submit(block.__enter__).result(PATIENCE)
+        first.submit(block.__enter__).result(TIME_LIMIT)
         try:
-            second.submit(work).result(PATIENCE)
+            second.submit(work).result(TIME_LIMIT)
         finally:
-            second.submit(block.__exit__, None, None, None).result(PATIENCE)
+            second.submit(block.__exit__, None, None, None).result(TIME_LIMIT)
 
     with ThreadPoolExecutor(6) as server:
         for served in [server.submit(request) for _ in range(60)]:
@@ -222,7 +222,7 @@ class TestTasks:
     @kinds
     @entered_by
     async def test_left_in_another_task(
-        self, tasks: World, behind: Behind, kind: str, enter: Callable[[Any], Any]
+        self, tasks: Backend, server_state: ServerState, kind: str, enter: Callable[[Any], Any]
     ) -> None:
         """As the fixtures of pytest-asyncio are."""
         lock = KINDS[kind](tasks.connect())
@@ -233,13 +233,13 @@ class TestTasks:
 
         generator = fixture()
         await asyncio.create_task(step(generator))
-        assert behind.redis.exists("orders")
+        assert server_state.redis.exists("orders")
         with pytest.raises(StopAsyncIteration):
             await asyncio.create_task(step(generator))
-        assert not behind.redis.exists(*HELD)
+        assert not server_state.redis.exists(*HELD)
         assert not lock._scopes
 
-    async def test_its_own_block_first(self, tasks: World) -> None:
+    async def test_its_own_block_first(self, tasks: Backend) -> None:
         lock = tasks.connect().get_read_write_lock("orders").read_lock()
         entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -257,7 +257,7 @@ class TestTasks:
         assert await task == 1
         assert not await lock.is_locked()
 
-    async def test_an_unfinished_generator(self, tasks: World, behind: Behind) -> None:
+    async def test_an_unfinished_generator(self, tasks: Backend, server_state: ServerState) -> None:
         """The event loop closes it in a task of its own."""
         lock = tasks.connect().get_lock("orders")
 
@@ -268,11 +268,11 @@ class TestTasks:
         async for _ in numbers():
             break
         gc.collect()
-        await tasks.until(lambda: not behind.redis.exists("orders"))
+        await tasks.until(lambda: not server_state.redis.exists("orders"))
 
     @entered_by
     async def test_a_task_that_never_leaves(
-        self, tasks: World, behind: Behind, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
     ) -> None:
         client = tasks.connect()
 
@@ -281,12 +281,12 @@ class TestTasks:
             await stack.enter_async_context(enter(client.get_lock("orders")))
 
         await asyncio.create_task(forget(), name="forgetful")
-        await tasks.until(lambda: not behind.redis.exists("orders"))
+        await tasks.until(lambda: not server_state.redis.exists("orders"))
         assert "nobody can leave" in caplog.text
 
     @entered_by
     async def test_a_task_that_has_ended_and_may_be_left_by_another(
-        self, tasks: World, behind: Behind, enter: Callable[[Any], Any]
+        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any]
     ) -> None:
         client = tasks.connect()
         stack = contextlib.AsyncExitStack()
@@ -297,13 +297,13 @@ class TestTasks:
         await asyncio.create_task(open_it())
         gc.collect()
         await asyncio.sleep(0.05)
-        assert behind.redis.exists("orders")
+        assert server_state.redis.exists("orders")
         await stack.aclose()
-        assert not behind.redis.exists("orders")
+        assert not server_state.redis.exists("orders")
 
     @entered_by
     async def test_abandoned_after_its_task(
-        self, tasks: World, behind: Behind, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
     ) -> None:
         client = tasks.connect()
 
@@ -313,21 +313,21 @@ class TestTasks:
             return stack
 
         stack = await asyncio.create_task(open_it())
-        assert behind.redis.exists("orders")
+        assert server_state.redis.exists("orders")
         del stack
-        await tasks.until(lambda: not behind.redis.exists("orders"))
+        await tasks.until(lambda: not server_state.redis.exists("orders"))
         assert "nobody can leave" in caplog.text
 
-    async def test_another_handle_of_the_same_task(self, tasks: World, behind: Behind) -> None:
+    async def test_another_handle_of_the_same_task(self, tasks: Backend, server_state: ServerState) -> None:
         """Handles of one name are the same lock."""
         client = tasks.connect()
         await client.get_lock("orders").__aenter__()
         gc.collect()
         assert await client.get_lock("orders").is_held()
         await client.get_lock("orders").__aexit__(None, None, None)
-        assert not behind.redis.exists("orders")
+        assert not server_state.redis.exists("orders")
 
-    async def test_explicit_owners_are_not_tied_to_a_task(self, tasks: World, behind: Behind) -> None:
+    async def test_explicit_owners_are_not_tied_to_a_task(self, tasks: Backend, server_state: ServerState) -> None:
         client = tasks.connect()
 
         async def enter() -> None:
@@ -336,11 +336,11 @@ class TestTasks:
         await asyncio.create_task(enter())
         gc.collect()
         await asyncio.sleep(0.05)
-        assert behind.redis.exists("orders")
+        assert server_state.redis.exists("orders")
         await client.get_lock("orders", owner=7).unlock()
-        assert not behind.redis.exists("orders")
+        assert not server_state.redis.exists("orders")
 
-    async def test_a_foreign_cancellation_stays_one(self, tasks: World) -> None:
+    async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
         """Of a block that was lost after its task had ended."""
         lock = tasks.connect().get_lock("orders")
         hold = lock.hold()
@@ -362,7 +362,7 @@ class TestTasks:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(leave())
 
-    async def test_a_lost_block_is_not_taken_for_a_later_one(self, tasks: World) -> None:
+    async def test_a_lost_block_is_not_taken_for_a_later_one(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
 
         async def open_it() -> None:
@@ -391,7 +391,7 @@ async def step(generator: AsyncIterator[None]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_abandoned_after_its_event_loop(server: Server, behind: Behind) -> None:
+def test_abandoned_after_its_event_loop(server: Server, server_state: ServerState) -> None:
     """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
     client = pyredisson.asyncio.connect(server.url)
 
@@ -401,10 +401,10 @@ def test_abandoned_after_its_event_loop(server: Server, behind: Behind) -> None:
         return stack
 
     stack = asyncio.run(open_it())
-    assert behind.redis.exists("orders")
+    assert server_state.redis.exists("orders")
     del stack
-    deadline = time.monotonic() + PATIENCE
-    while behind.redis.exists("orders"):
+    deadline = time.monotonic() + TIME_LIMIT
+    while server_state.redis.exists("orders"):
         assert time.monotonic() < deadline, "it is still held"
         time.sleep(0.01)
     asyncio.run(client.close())

@@ -7,35 +7,35 @@ import time
 import pytest
 
 from pyredisson import ClosedError
-
-from .worlds import Behind, World
+from tests.support.backends import Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_every_client_has_an_id(world: World) -> None:
-    one, other = world.connect(), world.connect()
+async def test_every_client_has_an_id(backend: Backend) -> None:
+    one, other = backend.connect(), backend.connect()
     assert one.id != other.id
     assert one.id == one.id
     assert one.id in repr(one)
 
 
-async def test_a_client_is_a_context_manager(world: World) -> None:
-    async with world.connect() as client:
+async def test_a_client_is_a_context_manager(backend: Backend) -> None:
+    async with backend.connect() as client:
         assert client.closed is False
         assert await client.get_lock("orders").try_lock()
     assert client.closed is True
 
 
-async def test_closing_twice(world: World) -> None:
-    client = world.connect()
+async def test_closing_twice(backend: Backend) -> None:
+    client = backend.connect()
     await client.close()
     await client.close()
     assert client.closed
 
 
-async def test_nothing_works_in_a_closed_client(world: World) -> None:
-    client = world.connect()
+async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
+    client = backend.connect()
     lock = client.get_lock("orders")
     await lock.lock()
     await client.close()
@@ -64,38 +64,38 @@ async def test_nothing_works_in_a_closed_client(world: World) -> None:
         await client.get_lock("orders").lock()
 
 
-async def test_closing_gives_back_what_is_held(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_closing_gives_back_what_is_held(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     await client.get_lock("orders").lock()
     await client.get_lock("orders").lock()
     await client.get_lock("stock", owner=1).lock(60)
-    other = world.spawn(world.connect().get_lock("orders").lock)
-    await world.until(lambda: behind.listeners("orders") == 1)
+    other = backend.spawn(backend.connect().get_lock("orders").lock)
+    await backend.until(lambda: server_state.listeners("orders") == 1)
     await client.close()
     await other.result()
-    assert behind.redis.exists("stock") == 0
+    assert server_state.redis.exists("stock") == 0
 
 
-async def test_closing_does_not_touch_what_others_hold(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_closing_does_not_touch_what_others_hold(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     await client.get_lock("orders").lock(60)
-    behind.redis.delete("orders")
-    behind.redis.hset("orders", "somebody:1", 1)
+    server_state.redis.delete("orders")
+    server_state.redis.hset("orders", "somebody:1", 1)
     await client.close()
-    assert behind.holds("orders") == {"somebody:1": "1"}
+    assert server_state.holds("orders") == {"somebody:1": "1"}
 
 
 @pytest.mark.parametrize("wait", [None, 60])
-async def test_waiters_are_told_at_once(world: World, behind: Behind, wait: float | None) -> None:
-    holder, client = world.connect(), world.connect()
+async def test_waiters_are_told_at_once(backend: Backend, server_state: ServerState, wait: float | None) -> None:
+    holder, client = backend.connect(), backend.connect()
     await holder.get_lock("orders").lock()
 
     async def work() -> None:
         async with client.get_lock("orders").hold(wait):
             pytest.fail("got what another one holds")
 
-    others = [world.spawn(work) for _ in range(3)]
-    await world.until(lambda: behind.listeners("orders") == 1)
+    others = [backend.spawn(work) for _ in range(3)]
+    await backend.until(lambda: server_state.listeners("orders") == 1)
     started = time.monotonic()
     await client.close()
     for other in others:
@@ -104,21 +104,21 @@ async def test_waiters_are_told_at_once(world: World, behind: Behind, wait: floa
     assert time.monotonic() - started < 2
 
 
-async def test_no_connection_is_left(world: World, behind: Behind) -> None:
-    client = world.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
+async def test_no_connection_is_left(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
     ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
     await ours[0].lock()
     assert not await ours[1].try_lock(wait_time=0.2)
 
     def connections() -> int:
-        return sum(entry["name"] == "to-be-closed" for entry in behind.redis.client_list())
+        return sum(entry["name"] == "to-be-closed" for entry in server_state.redis.client_list())
 
     assert connections() >= 2
     await client.close()
-    await world.until(lambda: connections() == 0)
+    await backend.until(lambda: connections() == 0)
 
 
-async def test_closing_a_client_that_never_talked(world: World) -> None:
+async def test_closing_a_client_that_never_talked(backend: Backend) -> None:
     started = time.monotonic()
-    await world.connect("redis://127.0.0.1:1").close()
+    await backend.connect("redis://127.0.0.1:1").close()
     assert time.monotonic() - started < 1

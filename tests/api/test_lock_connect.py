@@ -20,8 +20,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 import pyredisson
 from pyredisson import Config, ConfigError
 from pyredisson.testing import Server
-
-from .worlds import World
+from tests.support.backends import Backend
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,54 +41,54 @@ def empty(request: pytest.FixtureRequest) -> None:
             admin.flushall()
 
 
-async def works(world: World, address: object, **fields: Any) -> None:
-    client = world.connect(address, **fields)
+async def works(backend: Backend, address: object, **fields: Any) -> None:
+    client = backend.connect(address, **fields)
     async with client.get_lock("orders") as lock:
         assert await lock.is_held()
         assert not await client.get_lock("orders", owner=1).try_lock(wait_time=0.02)
 
 
-async def test_urls(world: World, server: Server) -> None:
-    await works(world, server.url)
-    await works(world, server.unix_url)
+async def test_urls(backend: Backend, server: Server) -> None:
+    await works(backend, server.url)
+    await works(backend, server.unix_url)
 
 
-async def test_tls(world: World, tls_server: Server) -> None:
-    await works(world, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
+async def test_tls(backend: Backend, tls_server: Server) -> None:
+    await works(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
 
 
-async def test_tls_with_an_unknown_certificate(world: World, tls_server: Server) -> None:
-    client = world.connect(tls_server.tls_url, retry_attempts=0)
+async def test_tls_with_an_unknown_certificate(backend: Backend, tls_server: Server) -> None:
+    client = backend.connect(tls_server.tls_url, retry_attempts=0)
     with pytest.raises(redis.exceptions.ConnectionError, match="certificate"):
         await client.get_lock("orders").lock()
 
 
-async def test_the_database(world: World, server: Server, admin: redis.Redis) -> None:
-    client = world.connect(server.url.replace("/0", "/3"))
+async def test_the_database(backend: Backend, server: Server, admin: redis.Redis) -> None:
+    client = backend.connect(server.url.replace("/0", "/3"))
     await client.get_lock("orders").lock()
     assert admin.dbsize() == 0
     with server.redis(db=3) as third:
         assert third.keys() == [b"orders"]
-    assert not await world.connect(server.url, database=3).get_lock("orders").try_lock()
+    assert not await backend.connect(server.url, database=3).get_lock("orders").try_lock()
 
 
-async def test_a_config(world: World, server: Server) -> None:
+async def test_a_config(backend: Backend, server: Server) -> None:
     config = Config(host=server.host, port=server.port, lock_watchdog_timeout=7)
-    await works(world, config)
-    lock = world.connect(config).get_lock("orders")
+    await works(backend, config)
+    lock = backend.connect(config).get_lock("orders")
     await lock.lock()
     left = await lock.remain_time_to_live()
     assert left is not None
     assert 6 < left <= 7
 
 
-async def test_redissons_file(world: World, server: Server, tmp_path: Path) -> None:
+async def test_redissons_file(backend: Backend, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "redisson.yaml"
     file.write_text(
         f'singleServerConfig:\n  address: "redis://{server.host}:{server.port}"\n'
         "  database: 0\nlockWatchdogTimeout: 8000\nthreads: 16\n"
     )
-    client = world.connect(Config.from_yaml(str(file)))
+    client = backend.connect(Config.from_yaml(str(file)))
     lock = client.get_lock("orders")
     await lock.lock()
     left = await lock.remain_time_to_live()
@@ -98,13 +97,13 @@ async def test_redissons_file(world: World, server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
-async def test_a_client_of_redis_py(world: World, server: Server, kind: Any) -> None:
-    await works(world, kind(host=server.host, port=server.port))
-    await works(world, kind.from_url(server.unix_url))
+async def test_a_client_of_redis_py(backend: Backend, server: Server, kind: Any) -> None:
+    await works(backend, kind(host=server.host, port=server.port))
+    await works(backend, kind.from_url(server.unix_url))
 
 
-async def test_fields_stand_beside_an_address(world: World, server: Server) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=9, client_name="me")
+async def test_fields_stand_beside_an_address(backend: Backend, server: Server) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=9, client_name="me")
     lock = client.get_lock("orders")
     await lock.lock()
     left = await lock.remain_time_to_live()
@@ -114,44 +113,44 @@ async def test_fields_stand_beside_an_address(world: World, server: Server) -> N
         assert "me" in [entry["name"] for entry in admin.client_list()]
 
 
-async def test_unknown_fields(world: World) -> None:
+async def test_unknown_fields(backend: Backend) -> None:
     with pytest.raises((ConfigError, TypeError), match="watchdog_timeout"):
-        world.connect("redis://127.0.0.1:1", watchdog_timeout=9)
+        backend.connect("redis://127.0.0.1:1", watchdog_timeout=9)
 
 
-async def test_a_password(world: World, guarded: Server) -> None:
-    await works(world, guarded.url)
+async def test_a_password(backend: Backend, guarded: Server) -> None:
+    await works(backend, guarded.url)
     address = f"redis://{guarded.host}:{guarded.port}"
-    await works(world, address, password=guarded.password)
+    await works(backend, address, password=guarded.password)
     for wrong in ({}, {"password": "wrong"}, {"username": "nobody", "password": "x"}):
-        client = world.connect(address, **wrong)
+        client = backend.connect(address, **wrong)
         with pytest.raises(AuthenticationError):
             await client.get_lock("orders").lock()
 
 
-async def test_an_acl_user(world: World, guarded: Server) -> None:
+async def test_an_acl_user(backend: Backend, guarded: Server) -> None:
     address = f"{guarded.host}:{guarded.port}"
-    await works(world, f"redis://alice:p%2520@{address}/0")
-    await works(world, f"redis://{address}", username="alice", password="p%20")
-    client = world.connect(f"redis://{address}", username="alice", password="p%20")
+    await works(backend, f"redis://alice:p%2520@{address}/0")
+    await works(backend, f"redis://{address}", username="alice", password="p%20")
+    client = backend.connect(f"redis://{address}", username="alice", password="p%20")
     with pytest.raises(NoPermissionError):
         await client.get_lock("another key").lock()
 
 
-async def test_connecting_never_blocks(world: World) -> None:
+async def test_connecting_never_blocks(backend: Backend) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started = time.monotonic()
         address = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        client = world.connect(address, connect_timeout=1, timeout=1, retry_attempts=0)
+        client = backend.connect(address, connect_timeout=1, timeout=1, retry_attempts=0)
         client.get_lock("orders")
         assert time.monotonic() - started < 0.9
         with pytest.raises(redis.exceptions.TimeoutError):
             await client.get_lock("orders").try_lock()
 
 
-async def test_no_server_is_needed_yet(world: World, own_server: Server) -> None:
+async def test_no_server_is_needed_yet(backend: Backend, own_server: Server) -> None:
     own_server.kill()
-    client = world.connect(own_server.url)
+    client = backend.connect(own_server.url)
     lock = client.get_lock("orders")
     own_server.start()
     await lock.lock()

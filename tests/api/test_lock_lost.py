@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pyredisson import ClosedError, LockLostError, LockNotHeldError
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,125 +22,125 @@ pytestmark = pytest.mark.asyncio
 class TestEvent:
     """`lock.lost`."""
 
-    async def test_without_a_hold(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_without_a_hold(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         assert lock.lost.is_set() is False
         assert await lock.lost.wait() is False
         assert await lock.lost.wait(timedelta(seconds=1)) is False
 
-    async def test_a_hold_in_good_health(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_a_hold_in_good_health(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock()
         started = time.monotonic()
         assert await lock.lost.wait(0.1) is False
         assert 0.1 <= time.monotonic() - started < 1
         assert lock.lost.is_set() is False
 
-    async def test_the_end_of_the_lease(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_the_end_of_the_lease(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(0.2)
         lost = lock.lost
         assert not lost.is_set()
-        assert await lost.wait(PATIENCE) is True
+        assert await lost.wait(TIME_LIMIT) is True
         assert lost.is_set() is True
         assert not await lock.is_held()
         assert await lock.get_hold_count() == 0
 
-    async def test_no_later_than_the_servers_end(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_no_later_than_the_servers_end(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(0.1)
         # Not PTTL: it says 0 in the key's last millisecond, in which the key is still there.
-        while behind.redis.exists("orders"):
-            await world.sleep(0.001)
+        while server_state.redis.exists("orders"):
+            await backend.sleep(0.001)
         assert lock.lost.is_set()
 
-    async def test_the_clock_alone_is_enough(self, world: World) -> None:
-        client = world.connect()
+    async def test_the_clock_alone_is_enough(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders")
         await lock.lock(0.05)
         # Blocks the event loop, too: nobody can have told.
         time.sleep(0.06)
         assert lock.lost.is_set()
 
-    async def test_a_deleted_key(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
+    async def test_a_deleted_key(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         await lock.lock()
-        behind.redis.delete("orders")
-        assert await lock.lost.wait(PATIENCE) is True
+        server_state.redis.delete("orders")
+        assert await lock.lost.wait(TIME_LIMIT) is True
 
-    async def test_another_owner_took_it(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
+    async def test_another_owner_took_it(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         await lock.lock()
-        behind.redis.delete("orders")
-        behind.redis.hset("orders", "somebody:1", 1)
-        behind.redis.pexpire("orders", 60_000)
-        assert await lock.lost.wait(PATIENCE) is True
-        assert behind.holds("orders") == {"somebody:1": "1"}
-        assert behind.redis.pttl("orders") > 50_000
+        server_state.redis.delete("orders")
+        server_state.redis.hset("orders", "somebody:1", 1)
+        server_state.redis.pexpire("orders", 60_000)
+        assert await lock.lost.wait(TIME_LIMIT) is True
+        assert server_state.holds("orders") == {"somebody:1": "1"}
+        assert server_state.redis.pttl("orders") > 50_000
 
-    async def test_the_answer_to_a_question_counts(self, world: World, behind: Behind) -> None:
+    async def test_the_answer_to_a_question_counts(self, backend: Backend, server_state: ServerState) -> None:
         """No watchdog looks after a fixed lease: what the server says in between is news."""
-        lock = world.connect().get_lock("orders")
+        lock = backend.connect().get_lock("orders")
         await lock.lock(60)
-        behind.redis.delete("orders")
+        server_state.redis.delete("orders")
         assert not await lock.is_held()
         assert lock.lost.is_set()
 
-    async def test_another_owner_may_wait_for_it(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_another_owner_may_wait_for_it(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(0.2)
         lost = lock.lost
-        assert await world.elsewhere(lambda: lost.wait(PATIENCE)) is True
+        assert await backend.as_another_owner(lambda: lost.wait(TIME_LIMIT)) is True
 
-    async def test_another_owner_has_another_hold(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_another_owner_has_another_hold(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(0.05)
-        assert await lock.lost.wait(PATIENCE)
+        assert await lock.lost.wait(TIME_LIMIT)
 
         async def work() -> bool:
             return lock.lost.is_set()
 
-        assert await world.elsewhere(work) is False
+        assert await backend.as_another_owner(work) is False
 
-    async def test_given_back_is_not_lost(self, world: World) -> None:
-        lock = world.connect().get_lock("orders", owner=1)
+    async def test_given_back_is_not_lost(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders", owner=1)
         await lock.lock()
         lost = lock.lost
-        waiting = world.flag()
+        waiting = backend.flag()
 
         async def work() -> bool:
             waiting.set()
             return await lost.wait()
 
-        other = world.spawn(work)
+        other = backend.spawn(work)
         await waiting.wait()
         await lock.unlock()
         assert await other.result() is False
         assert lost.is_set() is False
 
-    async def test_closing_the_client_ends_the_wait(self, world: World) -> None:
-        client = world.connect()
+    async def test_closing_the_client_ends_the_wait(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders")
         await lock.lock()
         lost = lock.lost
-        waiting = world.flag()
+        waiting = backend.flag()
 
         async def work() -> bool:
             waiting.set()
             return await lost.wait()
 
-        other = world.spawn(work)
+        other = backend.spawn(work)
         await waiting.wait()
         await client.close()
         # Closing gave it back; that the client is closed is no wrong answer, either.
         with contextlib.suppress(ClosedError):
             assert await other.result() is False
 
-    async def test_a_new_hold_is_not_lost(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_a_new_hold_is_not_lost(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(0.05)
         old = lock.lost
-        assert await old.wait(PATIENCE)
+        assert await old.wait(TIME_LIMIT)
         await lock.lock()
         assert not lock.lost.is_set()
         assert old.is_set()
@@ -150,11 +150,11 @@ class TestEvent:
 class TestGivingBack:
     """`unlock` and the end of a block, after the loss."""
 
-    async def test_after_the_lease(self, world: World) -> None:
-        client = world.connect()
+    async def test_after_the_lease(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders", owner=1)
         await lock.lock(0.05)
-        assert await lock.lost.wait(PATIENCE)
+        assert await lock.lost.wait(TIME_LIMIT)
         with pytest.raises(LockLostError) as caught:
             await lock.unlock()
         assert "orders" in str(caught.value)
@@ -163,53 +163,53 @@ class TestGivingBack:
             await lock.unlock()
         assert not isinstance(again.value, LockLostError)
 
-    async def test_since_when(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_since_when(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         started = time.monotonic()
         await lock.lock(0.05)
-        await world.sleep(0.3)
+        await backend.sleep(0.3)
         with pytest.raises(LockLostError) as caught:
             await lock.unlock()
         [ago] = re.findall(r"lost (\d\.\d{3}) s ago", str(caught.value))
         assert 0.2 < float(ago) < time.monotonic() - started
 
-    async def test_each_nested_hold_is_told(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_each_nested_hold_is_told(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(0.05)
         await lock.lock(0.05)
-        assert await lock.lost.wait(PATIENCE)
+        assert await lock.lost.wait(TIME_LIMIT)
         for _ in range(2):
             with pytest.raises(LockLostError):
                 await lock.unlock()
         # By the server's clock the lease ends a moment later, and what was lost is released in the background.
-        await world.until(lambda: not behind.redis.exists("orders"))
+        await backend.until(lambda: not server_state.redis.exists("orders"))
         with pytest.raises(LockNotHeldError, match="nobody"):
             await lock.unlock()
 
     @pytest.mark.parametrize("how", ["deleted", "taken", "forced"])
-    async def test_taken_away(self, world: World, behind: Behind, how: str) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_taken_away(self, backend: Backend, server_state: ServerState, how: str) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock()
         if how == "forced":
-            await world.connect().get_lock("orders").force_unlock()
+            await backend.connect().get_lock("orders").force_unlock()
         else:
-            behind.redis.delete("orders")
+            server_state.redis.delete("orders")
         if how == "taken":
-            behind.redis.hset("orders", "somebody:1", 1)
+            server_state.redis.hset("orders", "somebody:1", 1)
         with pytest.raises(LockLostError, match="orders"):
             await lock.unlock()
-        assert behind.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
+        assert server_state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
 
-    async def test_forced_by_the_holder_itself(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_forced_by_the_holder_itself(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock()
         assert await lock.force_unlock()
         assert lock.lost.is_set()
         with pytest.raises(LockLostError, match="force"):
             await lock.unlock()
 
-    async def test_a_loss_below_a_new_hold(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_a_loss_below_a_new_hold(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock()
         await lock.force_unlock()
         await lock.lock()
@@ -219,37 +219,37 @@ class TestGivingBack:
         with pytest.raises(LockLostError):
             await lock.unlock()
 
-    async def test_coming_in_again_finds_the_loss(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_coming_in_again_finds_the_loss(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_lock("orders")
         await lock.lock(60)
         lost = lock.lost
-        behind.redis.delete("orders")
+        server_state.redis.delete("orders")
         await lock.lock(60)
         assert lost.is_set()
-        assert list(behind.holds("orders").values()) == ["1"]
+        assert list(server_state.holds("orders").values()) == ["1"]
         assert await lock.get_hold_count() == 1
         await lock.unlock()
-        assert behind.redis.keys() == []
+        assert server_state.redis.keys() == []
         with pytest.raises(LockLostError):
             await lock.unlock()
 
-    async def test_leaving_a_block(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_leaving_a_block(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         with pytest.raises(LockLostError, match="orders"):
             async with lock.hold(lease_time=0.05):
-                await world.sleep(0.1)
+                await backend.sleep(0.1)
 
-    async def test_leaving_a_block_of_a_deleted_key(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_leaving_a_block_of_a_deleted_key(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_lock("orders")
         with pytest.raises(LockLostError, match="orders"):
             async with lock:
-                behind.redis.delete("orders")
+                server_state.redis.delete("orders")
 
-    async def test_the_bodys_exception_is_not_hidden(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_the_bodys_exception_is_not_hidden(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_lock("orders")
         with pytest.raises(KeyError) as caught:
             async with lock:
-                behind.redis.delete("orders")
+                server_state.redis.delete("orders")
                 raise KeyError("mine")
         [note] = caught.value.__notes__
         assert "LockLostError" in note
@@ -259,10 +259,10 @@ class TestGivingBack:
 class TestCallback:
     """`on_lost` and `remove_on_lost`."""
 
-    async def test_once_per_loss_with_the_lock(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=0.9).get_lock("orders")
+    async def test_once_per_loss_with_the_lock(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         calls: list[tuple[str, int]] = []
-        told = world.flag()
+        told = backend.flag()
 
         def callback(lost: Any) -> None:
             calls.append((lost.name, threading.get_ident()))
@@ -271,32 +271,32 @@ class TestCallback:
         assert lock.on_lost(callback) is callback
         await lock.lock()
         await lock.lock()
-        behind.redis.delete("orders")
+        server_state.redis.delete("orders")
         await told.wait()
         for _ in range(2):
             with pytest.raises(LockLostError):
                 await lock.unlock()
         # Two rounds of the watchdog.
-        await world.sleep(0.7)
+        await backend.sleep(0.7)
         assert [name for name, _ in calls] == ["orders"]
         assert calls[0][1] != threading.get_ident()
 
-    async def test_again_for_the_next_hold(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_again_for_the_next_hold(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         calls: list[Any] = []
         lock.on_lost(calls.append)
         for count in (1, 2):
             await lock.lock(0.03)
-            assert await lock.lost.wait(PATIENCE)
-            await world.until(lambda count=count: len(calls) == count)  # type: ignore[misc]
+            assert await lock.lost.wait(TIME_LIMIT)
+            await backend.until(lambda count=count: len(calls) == count)  # type: ignore[misc]
             with pytest.raises(LockLostError):
                 await lock.unlock()
 
-    async def test_not_for_what_was_given_back(self, world: World) -> None:
-        client = world.connect()
+    async def test_not_for_what_was_given_back(self, backend: Backend) -> None:
+        client = backend.connect()
         lock, other = client.get_lock("orders"), client.get_lock("stock")
         calls: list[Any] = []
-        told = world.flag()
+        told = backend.flag()
         lock.on_lost(calls.append)
         other.on_lost(lambda _: told.set())
         await lock.lock(0.5)
@@ -305,17 +305,19 @@ class TestCallback:
         await told.wait()
         assert calls == []
 
-    async def test_for_every_handle_and_owner(self, world: World) -> None:
-        client = world.connect()
-        told = world.flag()
+    async def test_for_every_handle_and_owner(self, backend: Backend) -> None:
+        client = backend.connect()
+        told = backend.flag()
         client.get_lock("orders").on_lost(lambda _: told.set())
         await client.get_lock("orders", owner=1).lock(0.05)
         await told.wait()
 
-    async def test_a_failure_is_logged_and_stops_nobody(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
-        client = world.connect()
+    async def test_a_failure_is_logged_and_stops_nobody(
+        self, backend: Backend, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders")
-        told = world.flag()
+        told = backend.flag()
 
         def fails(_: Any) -> None:
             raise KeyError("in the callback")
@@ -325,56 +327,56 @@ class TestCallback:
         with caplog.at_level(logging.ERROR, "pyredisson"):
             await lock.lock(0.03)
             await told.wait()
-            await world.until(lambda: "in the callback" in caplog.text)
+            await backend.until(lambda: "in the callback" in caplog.text)
             # And the next loss is told as well.
-            again = world.flag()
+            again = backend.flag()
             stock = client.get_lock("stock")
             stock.on_lost(lambda _: again.set())
             await stock.lock(0.03)
             await again.wait()
 
-    async def test_it_may_use_the_lock(self, world: World) -> None:
+    async def test_it_may_use_the_lock(self, backend: Backend) -> None:
         """What it does holds up neither the caller nor the watchdog."""
-        lock = world.connect().get_lock("orders")
+        lock = backend.connect().get_lock("orders")
         entered, leave = threading.Event(), threading.Event()
 
         def callback(_: Any) -> None:
             entered.set()
-            leave.wait(PATIENCE)
+            leave.wait(TIME_LIMIT)
 
         lock.on_lost(callback)
         await lock.lock(0.03)
-        assert await lock.lost.wait(PATIENCE)
-        await world.until(entered.is_set)
+        assert await lock.lost.wait(TIME_LIMIT)
+        await backend.until(entered.is_set)
         await lock.lock(60)
         assert await lock.is_held()
         leave.set()
         await lock.unlock()
 
-    async def test_one_that_is_at_work_does_not_hold_up_closing(self, world: World) -> None:
-        client = world.connect()
+    async def test_one_that_is_at_work_does_not_hold_up_closing(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders")
         entered, leave = threading.Event(), threading.Event()
 
         def callback(_: Any) -> None:
             entered.set()
-            leave.wait(PATIENCE)
+            leave.wait(TIME_LIMIT)
 
         lock.on_lost(callback)
         await lock.lock(0.03)
-        await world.until(entered.is_set)
+        await backend.until(entered.is_set)
         started = time.monotonic()
         await client.close()
-        assert time.monotonic() - started < PATIENCE / 2
+        assert time.monotonic() - started < TIME_LIMIT / 2
         leave.set()
 
-    async def test_a_slow_one_delays_no_other(self, world: World) -> None:
-        client = world.connect()
+    async def test_a_slow_one_delays_no_other(self, backend: Backend) -> None:
+        client = backend.connect()
         leave = threading.Event()
         calls: list[str] = []
 
         def slow(lost: Any) -> None:
-            leave.wait(PATIENCE)
+            leave.wait(TIME_LIMIT)
             calls.append("slow")
 
         for name in ("orders", "stock"):
@@ -382,12 +384,12 @@ class TestCallback:
             lock.on_lost(slow)
             lock.on_lost(lambda lost: calls.append(lost.name))
             await lock.lock(0.03)
-        await world.until(lambda: sorted(calls) == ["orders", "stock"])
+        await backend.until(lambda: sorted(calls) == ["orders", "stock"])
         leave.set()
-        await world.until(lambda: len(calls) == 4)
+        await backend.until(lambda: len(calls) == 4)
 
-    async def test_calls_of_one_callback_come_one_after_the_other(self, world: World) -> None:
-        client = world.connect()
+    async def test_calls_of_one_callback_come_one_after_the_other(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders")
         at_work: list[int] = []
         most: list[int] = []
@@ -403,17 +405,17 @@ class TestCallback:
         for owner in range(lost):
             await client.get_lock("orders", owner=owner).lock(60)
             await lock.force_unlock()
-        await world.until(lambda: len(most) == lost)
+        await backend.until(lambda: len(most) == lost)
         assert most == [1] * lost
 
-    async def test_the_number_of_threads_is_bounded(self, world: World) -> None:
-        client = world.connect()
+    async def test_the_number_of_threads_is_bounded(self, backend: Backend) -> None:
+        client = backend.connect()
         leave = threading.Event()
         calls: list[str] = []
 
         def slow(number: int) -> Any:
             def callback(lost: Any) -> None:
-                leave.wait(PATIENCE)
+                leave.wait(TIME_LIMIT)
                 calls.append(lost.name)
 
             return callback
@@ -423,14 +425,14 @@ class TestCallback:
             lock.on_lost(slow(number))
         before = threading.active_count()
         await lock.lock(0.03)
-        assert await lock.lost.wait(PATIENCE)
-        await world.until(lambda: threading.active_count() >= before + 16)
+        assert await lock.lost.wait(TIME_LIMIT)
+        await backend.until(lambda: threading.active_count() >= before + 16)
         assert sum(thread.name == "pyredisson-on-lost" for thread in threading.enumerate()) <= 16
         leave.set()
-        await world.until(lambda: len(calls) == 40)
+        await backend.until(lambda: len(calls) == 40)
 
-    async def test_removing_it(self, world: World) -> None:
-        client = world.connect()
+    async def test_removing_it(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("orders")
         calls: list[str] = []
 
@@ -444,26 +446,26 @@ class TestCallback:
         assert client.get_lock("stock").remove_on_lost(callback) is False
         lock.on_lost(lambda _: calls.append("kept"))
         await lock.lock(0.03)
-        await world.until(lambda: "kept" in calls)
+        await backend.until(lambda: "kept" in calls)
         assert calls == ["kept"]
 
-    async def test_removing_one_of_two_registrations(self, world: World) -> None:
-        lock = world.connect().get_lock("orders")
+    async def test_removing_one_of_two_registrations(self, backend: Backend) -> None:
+        lock = backend.connect().get_lock("orders")
         calls: list[Any] = []
         # A bound method is another object each time.
         lock.on_lost(calls.append)
         lock.on_lost(calls.append)
         assert lock.remove_on_lost(calls.append)
-        told = world.flag()
+        told = backend.flag()
         lock.on_lost(lambda _: told.set())
         await lock.lock(0.03)
         await told.wait()
-        await world.until(lambda: len(calls) == 1)
+        await backend.until(lambda: len(calls) == 1)
         assert lock.remove_on_lost(calls.append)
         assert not lock.remove_on_lost(calls.append)
 
-    async def test_a_group_has_them_too(self, world: World) -> None:
-        client = world.connect()
+    async def test_a_group_has_them_too(self, backend: Backend) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("orders"), client.get_lock("stock"))
         calls: list[str] = []
 
@@ -475,11 +477,11 @@ class TestCallback:
         assert group.remove_on_lost(removed) is True
         assert group.remove_on_lost(removed) is False
         await group.lock(0.03)
-        await world.until(lambda: "kept" in calls)
+        await backend.until(lambda: "kept" in calls)
         assert calls == ["kept"]
 
-    async def test_nothing_is_kept_of_a_name_whose_callbacks_were_removed(self, world: World) -> None:
-        client = world.connect()
+    async def test_nothing_is_kept_of_a_name_whose_callbacks_were_removed(self, backend: Backend) -> None:
+        client = backend.connect()
 
         def callback(_: Any) -> None: ...
 
@@ -493,9 +495,11 @@ class TestCallback:
 class TestManyLosses:
     """The losses that are remembered are bounded; those that were seen to don't count."""
 
-    async def test_a_loss_after_many_that_were_given_back(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_loss_after_many_that_were_given_back(
+        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
-        client = world.connect()
+        client = backend.connect()
         lock = client.get_lock("orders")
         fresh = client.get_lock("stock")
         await fresh.lock()
@@ -512,9 +516,11 @@ class TestManyLosses:
         with pytest.raises(LockLostError):
             await fresh.unlock()
 
-    async def test_a_loss_of_a_lock_that_was_lost_before(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_loss_of_a_lock_that_was_lost_before(
+        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
-        client = world.connect()
+        client = backend.connect()
         lock = client.get_lock("orders")
         for number in range(25):
             await lock.lock(60)
@@ -530,10 +536,10 @@ class TestManyLosses:
             await lock.unlock()
 
     async def test_those_that_nobody_gives_back_are_bounded(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
+        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
-        client = world.connect()
+        client = backend.connect()
         locks = [client.get_lock(f"orders:{number}") for number in range(50)]
         for lock in locks:
             await lock.lock(60)
@@ -543,9 +549,9 @@ class TestManyLosses:
             with pytest.raises(LockLostError):
                 await lock.unlock()
 
-    async def test_of_groups(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_of_groups(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
-        client = world.connect()
+        client = backend.connect()
         member = client.get_lock("orders")
         group = client.get_multi_lock(member, client.get_lock("stock"))
         for number in range(25):

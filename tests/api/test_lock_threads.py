@@ -12,13 +12,12 @@ import pytest
 import pyredisson
 from pyredisson import LockNotHeldError
 from pyredisson.testing import Server
-
-from .worlds import PATIENCE, World
+from tests.support.backends import TIME_LIMIT, Backend
 
 
 @pytest.fixture
-def client(threads: World) -> pyredisson.Client:
-    """The client itself, without the other world's manners."""
+def client(threads: Backend) -> pyredisson.Client:
+    """The client itself, without the other backend's manners."""
     return pyredisson.connect(threads.url)
 
 
@@ -34,12 +33,12 @@ def test_with(client: pyredisson.Client) -> None:
 def test_the_owner_is_the_thread(client: pyredisson.Client) -> None:
     with client, ThreadPoolExecutor(1) as pool:
         lock = client.get_lock("orders")
-        pool.submit(lock.lock).result(PATIENCE)
+        pool.submit(lock.lock).result(TIME_LIMIT)
         assert not lock.try_lock()
         with pytest.raises(LockNotHeldError, match=client.id):
             lock.unlock()
-        assert pool.submit(lock.try_lock).result(PATIENCE)
-        assert pool.submit(lock.get_hold_count).result(PATIENCE) == 2
+        assert pool.submit(lock.try_lock).result(TIME_LIMIT)
+        assert pool.submit(lock.get_hold_count).result(TIME_LIMIT) == 2
 
 
 def test_a_dead_threads_successor_is_somebody_else(client: pyredisson.Client) -> None:
@@ -60,13 +59,13 @@ def test_a_dead_threads_successor_is_somebody_else(client: pyredisson.Client) ->
         for work in (take, enter, enter, enter):
             thread = threading.Thread(target=work)
             thread.start()
-            thread.join(PATIENCE)
+            thread.join(TIME_LIMIT)
         assert len(set(idents)) < len(idents), "no ident was used again: this shows nothing"
 
 
 def test_a_lock_goes_from_thread_to_thread(client: pyredisson.Client) -> None:
     with client, ThreadPoolExecutor(2) as pool:
-        pool.submit(client.get_lock("orders", owner=3).lock).result(PATIENCE)
+        pool.submit(client.get_lock("orders", owner=3).lock).result(TIME_LIMIT)
         handed_over = client.get_lock("orders", owner=3)
         assert handed_over.is_held()
         handed_over.unlock()
@@ -87,7 +86,7 @@ def test_threads_take_turns(client: pyredisson.Client) -> None:
 
     with client, ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work) for _ in range(8)]:
-            done.result(PATIENCE)
+            done.result(TIME_LIMIT)
     assert seen == [1] * 200
 
 

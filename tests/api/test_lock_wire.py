@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 from redis.client import PubSub
 
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
@@ -18,16 +19,16 @@ JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 
 
 @pytest.fixture
-def ear(behind: Behind) -> Iterator[PubSub]:
+def ear(server_state: ServerState) -> Iterator[PubSub]:
     """Hears every lock's messages, as any client would."""
-    with behind.redis.pubsub() as listening:
+    with server_state.redis.pubsub() as listening:
         listening.psubscribe("*")
-        assert listening.get_message(timeout=PATIENCE)["type"] == "psubscribe"
+        assert listening.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
         yield listening
 
 
 def heard(ear: PubSub) -> tuple[bytes, bytes]:
-    message: Any = ear.get_message(timeout=PATIENCE)
+    message: Any = ear.get_message(timeout=TIME_LIMIT)
     assert message is not None, "nothing was published"
     return message["channel"], message["data"]
 
@@ -49,66 +50,66 @@ NAMES: list[tuple[str | bytes, bytes, bytes]] = [
 
 @pytest.mark.parametrize(("name", "key", "channel"), NAMES)
 async def test_keys_and_channels(
-    world: World, behind: Behind, ear: PubSub, name: str | bytes, key: bytes, channel: bytes
+    backend: Backend, server_state: ServerState, ear: PubSub, name: str | bytes, key: bytes, channel: bytes
 ) -> None:
-    lock = world.connect().get_lock(name)
+    lock = backend.connect().get_lock(name)
     assert lock.name == name
     assert type(lock.name) is type(name)
     await lock.lock()
-    assert behind.redis.keys() == [key]
+    assert server_state.redis.keys() == [key]
     await lock.unlock()
     assert heard(ear) == (channel, b"0")
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
 
 
-async def test_a_mapped_name(world: World, behind: Behind, ear: PubSub) -> None:
-    client = world.connect(name_mapper=lambda name: f"test:{name}")
+async def test_a_mapped_name(backend: Backend, server_state: ServerState, ear: PubSub) -> None:
+    client = backend.connect(name_mapper=lambda name: f"test:{name}")
     for name in ("orders", b"orders"):
         lock = client.get_lock(name)
         assert lock.name == name
         await lock.lock()
-        assert behind.redis.keys() == [b"test:orders"]
+        assert server_state.redis.keys() == [b"test:orders"]
         await lock.unlock()
         assert heard(ear) == (b"redisson_lock__channel:{test:orders}", b"0")
 
 
-async def test_the_hash(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_the_hash(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     assert client.id == str(UUID(client.id))
     assert UUID(client.id).version == 4
     lock = client.get_lock("orders")
     for count in (1, 2):
         await lock.lock()
-        assert behind.redis.type("orders") == b"hash"
-        [(owner, holds)] = behind.holds("orders").items()
+        assert server_state.redis.type("orders") == b"hash"
+        [(owner, holds)] = server_state.holds("orders").items()
         assert re.fullmatch(re.escape(client.id) + r":[0-9]+", owner)
         assert int(owner.rpartition(":")[2]) >= 2**32
         assert holds == str(count)
-        assert 29_000 < behind.redis.pttl("orders") <= 30_000
+        assert 29_000 < server_state.redis.pttl("orders") <= 30_000
     await lock.unlock()
-    assert list(behind.holds("orders").values()) == ["1"]
-    assert 29_000 < behind.redis.pttl("orders") <= 30_000
+    assert list(server_state.holds("orders").values()) == ["1"]
+    assert 29_000 < server_state.redis.pttl("orders") <= 30_000
 
 
-async def test_an_explicit_owner(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_an_explicit_owner(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     for owner in (0, 2**32 - 1):
         await client.get_lock(f"orders{owner}", owner=owner).lock()
-        assert behind.holds(f"orders{owner}") == {f"{client.id}:{owner}": "1"}
+        assert server_state.holds(f"orders{owner}") == {f"{client.id}:{owner}": "1"}
 
 
-async def test_every_owner_has_an_id_of_its_own(world: World, behind: Behind) -> None:
+async def test_every_owner_has_an_id_of_its_own(backend: Backend, server_state: ServerState) -> None:
     """Threads' and tasks' own ids are used again as soon as they have ended."""
-    client = world.connect()
+    client = backend.connect()
     for number in range(20):
-        await world.elsewhere(client.get_lock(f"orders{number}").lock)
-    owners = {owner for number in range(20) for owner in behind.holds(f"orders{number}")}
+        await backend.as_another_owner(client.get_lock(f"orders{number}").lock)
+    owners = {owner for number in range(20) for owner in server_state.holds(f"orders{number}")}
     assert len(owners) == 20
 
 
-async def test_messages(world: World, ear: PubSub) -> None:
+async def test_messages(backend: Backend, ear: PubSub) -> None:
     """Nothing while the holder keeps a hold; `0` when it is free, however that came about."""
-    lock = world.connect().get_lock("orders")
+    lock = backend.connect().get_lock("orders")
     await lock.lock()
     await lock.lock()
     await lock.unlock()
@@ -124,44 +125,46 @@ async def test_messages(world: World, ear: PubSub) -> None:
 class TestBesideJava:
     """Java's part is played with the plain commands that its scripts come down to."""
 
-    async def test_its_hold_excludes_us(self, world: World, behind: Behind) -> None:
-        behind.redis.hset("orders", JAVA, 2)
-        behind.redis.pexpire("orders", 30_000)
-        lock = world.connect().get_lock("orders")
+    async def test_its_hold_excludes_us(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.hset("orders", JAVA, 2)
+        server_state.redis.pexpire("orders", 30_000)
+        lock = backend.connect().get_lock("orders")
         assert await lock.is_locked()
         assert not await lock.is_held()
         assert not await lock.try_lock(wait_time=0.05)
         with pytest.raises(RuntimeError, match=JAVA):
             await lock.unlock()
-        assert behind.holds("orders") == {JAVA: "2"}
+        assert server_state.holds("orders") == {JAVA: "2"}
 
     @pytest.mark.parametrize("payload", ["0", "1"])
-    async def test_its_release_wakes_us(self, world: World, behind: Behind, payload: str) -> None:
-        behind.redis.hset("orders", JAVA, 1)
-        behind.redis.pexpire("orders", 30_000)
-        client = world.connect()
-        other = world.spawn(client.get_lock("orders", owner=1).lock)
-        await world.until(lambda: behind.listeners("orders") == 1)
-        behind.redis.delete("orders")
-        behind.redis.publish("redisson_lock__channel:{orders}", payload)
+    async def test_its_release_wakes_us(self, backend: Backend, server_state: ServerState, payload: str) -> None:
+        server_state.redis.hset("orders", JAVA, 1)
+        server_state.redis.pexpire("orders", 30_000)
+        client = backend.connect()
+        other = backend.spawn(client.get_lock("orders", owner=1).lock)
+        await backend.until(lambda: server_state.listeners("orders") == 1)
+        server_state.redis.delete("orders")
+        server_state.redis.publish("redisson_lock__channel:{orders}", payload)
         await other.result()
-        assert behind.holds("orders") == {f"{client.id}:1": "1"}
+        assert server_state.holds("orders") == {f"{client.id}:1": "1"}
 
-    async def test_it_forces_our_lock_open(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_it_forces_our_lock_open(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
         await client.get_lock("orders", owner=1).lock()
-        other = world.spawn(client.get_lock("orders", owner=2).lock)
-        await world.until(lambda: behind.listeners("orders") == 1)
-        behind.redis.delete("orders")
-        behind.redis.publish("redisson_lock__channel:{orders}", "0")
+        other = backend.spawn(client.get_lock("orders", owner=2).lock)
+        await backend.until(lambda: server_state.listeners("orders") == 1)
+        server_state.redis.delete("orders")
+        server_state.redis.publish("redisson_lock__channel:{orders}", "0")
         await other.result()
-        assert behind.holds("orders") == {f"{client.id}:2": "1"}
+        assert server_state.holds("orders") == {f"{client.id}:2": "1"}
 
-    async def test_another_type_under_the_name_is_the_servers_error(self, world: World, behind: Behind) -> None:
-        behind.redis.set("orders", "a string")
-        lock = world.connect().get_lock("orders")
+    async def test_another_type_under_the_name_is_the_servers_error(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
+        server_state.redis.set("orders", "a string")
+        lock = backend.connect().get_lock("orders")
         with pytest.raises(Exception, match="WRONGTYPE"):
             await lock.lock()
         with pytest.raises(Exception, match="WRONGTYPE"):
             await lock.unlock()
-        assert behind.redis.get("orders") == b"a string"
+        assert server_state.redis.get("orders") == b"a string"

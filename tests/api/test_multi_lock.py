@@ -1,4 +1,4 @@
-"""Several locks as one: all or nothing, in both worlds."""
+"""Several locks as one: all or nothing, on both backends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-
-from .worlds import PATIENCE, World
+from tests.support.backends import TIME_LIMIT, Backend
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,8 +40,10 @@ def counts(redis: Any, name: str) -> list[bytes]:
 
 
 class TestAllOrNothing:
-    async def test_takes_all_and_gives_back_all(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        here, there = world.connect(), world.connect(servers[1].url)
+    async def test_takes_all_and_gives_back_all(
+        self, backend: Backend, servers: list[Server], redises: list[Any]
+    ) -> None:
+        here, there = backend.connect(), backend.connect(servers[1].url)
         group = here.get_multi_lock(there.get_lock("b"), here.get_lock("a"), here.get_lock("c"))
         await group.lock()
         assert [counts(redises[0], "a"), counts(redises[1], "b"), counts(redises[0], "c")] == [[b"1"]] * 3
@@ -54,8 +55,8 @@ class TestAllOrNothing:
         assert not await group.is_held()
         assert [redis.keys() for redis in redises] == [[], []]
 
-    async def test_nested_it_counts_in_each_member(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_nested_it_counts_in_each_member(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         async with group, group:
             assert await group.try_lock()
@@ -63,8 +64,8 @@ class TestAllOrNothing:
             await group.unlock()
         assert redises[0].keys() == []
 
-    async def test_a_member_that_is_held_besides_stays_held(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_a_member_that_is_held_besides_stays_held(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         one = client.get_lock("a")
         group = client.get_multi_lock(one, client.get_lock("b"))
         await one.lock()
@@ -76,8 +77,8 @@ class TestAllOrNothing:
         await one.unlock()
         assert redises[0].keys() == []
 
-    async def test_if_one_is_taken_none_is_had(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_if_one_is_taken_none_is_had(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(*[client.get_lock(name) for name in "abcd"])
         redises[0].hset("c", "another:1", 1)
         assert not await group.try_lock()
@@ -87,21 +88,21 @@ class TestAllOrNothing:
         assert await group.try_lock()
         assert sorted(redises[0].keys()) == [b"a", b"b", b"c", b"d"]
 
-    async def test_a_nested_try_in_vain_leaves_the_outer_holds(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_a_nested_try_in_vain_leaves_the_outer_holds(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         a, b, c = (client.get_lock(name) for name in "abc")
         redises[0].hset("c", "another:1", 1)
         async with client.get_multi_lock(a, b):
             assert not await client.get_multi_lock(a, b, c).try_lock()
             assert [counts(redises[0], "a"), counts(redises[0], "b")] == [[b"1"], [b"1"]]
 
-    async def test_a_wait_is_over_in_time_and_leaves_nothing(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_a_wait_is_over_in_time_and_leaves_nothing(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         redises[0].hset("b", "another:1", 1)
         begun = time.monotonic()
         assert not await group.try_lock(0.2)
-        assert 0.19 < time.monotonic() - begun < 0.2 + PATIENCE / 2
+        assert 0.19 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
         assert redises[0].keys() == [b"b"]
         with pytest.raises(
             LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not had in 0\.05 s"
@@ -111,10 +112,10 @@ class TestAllOrNothing:
         assert redises[0].keys() == [b"b"]
 
     @pytest.mark.parametrize("busy", ["a", "b", "c"])
-    async def test_a_release_wakes_it(self, world: World, redises: list[Any], busy: str) -> None:
-        client = world.connect()
+    async def test_a_release_wakes_it(self, backend: Backend, redises: list[Any], busy: str) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(*[client.get_lock(name) for name in "abc"])
-        holder = world.connect().get_lock(busy)
+        holder = backend.connect().get_lock(busy)
         await holder.lock()
 
         async def take() -> float:
@@ -123,8 +124,8 @@ class TestAllOrNothing:
             await group.unlock()
             return had
 
-        other = world.spawn(take)
-        await world.until(lambda: redises[0].pubsub_numsub(f"redisson_lock__channel:{{{busy}}}")[0][1] > 0)
+        other = backend.spawn(take)
+        await backend.until(lambda: redises[0].pubsub_numsub(f"redisson_lock__channel:{{{busy}}}")[0][1] > 0)
         released = time.monotonic()
         await holder.unlock()
         assert await other.result() - released < 0.9
@@ -132,10 +133,10 @@ class TestAllOrNothing:
 
 
 class TestOrder:
-    async def test_however_they_are_listed(self, world: World, servers: list[Server]) -> None:
+    async def test_however_they_are_listed(self, backend: Backend, servers: list[Server]) -> None:
         """Each would wait for the other, were the order theirs."""
-        first, second = world.connect(), world.connect()
-        there = [world.connect(servers[1].url) for _ in range(2)]
+        first, second = backend.connect(), backend.connect()
+        there = [backend.connect(servers[1].url) for _ in range(2)]
         inside = 0
 
         async def turns(group: Any) -> None:
@@ -144,13 +145,13 @@ class TestOrder:
                 async with group:
                     inside += 1
                     assert inside == 1
-                    await world.sleep(0.0005)
+                    await backend.sleep(0.0005)
                     inside -= 1
 
         forth = first.get_multi_lock(first.get_lock("a"), first.get_lock("b"), there[0].get_lock("a"))
         back = second.get_multi_lock(there[1].get_lock("a"), second.get_lock("b"), second.get_lock("a"))
         begun = time.monotonic()
-        others = [world.spawn(lambda: turns(forth)), world.spawn(lambda: turns(back))]
+        others = [backend.spawn(lambda: turns(forth)), backend.spawn(lambda: turns(back))]
         for other in others:
             await other.result()
         # Not once did one of them have to give up what it had.
@@ -158,11 +159,11 @@ class TestOrder:
 
     @pytest.mark.usefixtures("impatient")
     async def test_it_gives_way_to_one_who_takes_them_the_other_way_round(
-        self, world: World, redises: list[Any]
+        self, backend: Backend, redises: list[Any]
     ) -> None:
         """As Java does: it has the last, and waits for the first."""
         [redis, _] = redises
-        client = world.connect()
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         redis.hset("b", "java:1", 1)
 
@@ -170,9 +171,9 @@ class TestOrder:
             await group.lock()
             return await group.is_held()
 
-        other = world.spawn(take)
-        await world.until(lambda: bool(redis.exists("a")))
-        await world.until(lambda: redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
+        other = backend.spawn(take)
+        await backend.until(lambda: bool(redis.exists("a")))
+        await backend.until(lambda: redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
         assert not other.done()
         redis.delete("a", "b")
         redis.publish("redisson_lock__channel:{a}", "0")
@@ -181,20 +182,20 @@ class TestOrder:
 
 
 class TestLease:
-    async def test_without_one_the_members_are_renewed(self, world: World, redises: list[Any]) -> None:
-        client = world.connect(lock_watchdog_timeout=1.5)
+    async def test_without_one_the_members_are_renewed(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect(lock_watchdog_timeout=1.5)
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         async with group:
-            await world.sleep(2)
+            await backend.sleep(2)
             assert not group.lost.is_set()
             assert await group.is_held()
 
     async def test_a_fixed_one_counts_from_when_all_are_had(
-        self, world: World, servers: list[Server], redises: list[Any]
+        self, backend: Backend, servers: list[Server], redises: list[Any]
     ) -> None:
         """For each kind of lock, in its own way; and nobody else's keys get a lease."""
         [redis, _] = redises
-        client, last = world.connect(), world.connect(servers[1].url)
+        client, last = backend.connect(), backend.connect(servers[1].url)
         read_write = client.get_read_write_lock("rw")
         group: Any = client.get_multi_lock(
             client.get_lock("a"),
@@ -206,22 +207,22 @@ class TestLease:
             last.get_lock("last"),
         )
         # The member that is taken last is somebody else's for a while.
-        slowest = group._target._locks[-1] if world.name == "threads" else group._locks[-1]
+        slowest = group._target._locks[-1] if backend.name == "threads" else group._locks[-1]
         behind = servers[1] if slowest.name == "last" else servers[0]
-        holder = world.connect(behind.url).get_lock(slowest.name)
+        holder = backend.connect(behind.url).get_lock(slowest.name)
         await holder.lock()
 
         async def take() -> list[int]:
             await group.lock(lease_time=4)
             return [*_leases(redises)]
 
-        other = world.spawn(take)
+        other = backend.spawn(take)
         # All but the last are had.
-        await world.until(lambda: len(list(_leases(redises))) == 8)
+        await backend.until(lambda: len(list(_leases(redises))) == 8)
         # Java waits for one of them.
         redis.rpush("redisson_lock_queue:{fair}", "java:1")
         redis.zadd("redisson_lock_timeout:{fair}", {"java:1": 2**42})
-        await world.sleep(0.4)
+        await backend.sleep(0.4)
         await holder.unlock()
         leases = await other.result()
         assert len(leases) == 8
@@ -231,9 +232,9 @@ class TestLease:
         assert redis.pttl("redisson_lock_timeout:{fair}") == -1
 
     @pytest.mark.usefixtures("impatient")
-    async def test_it_doesn_t_grow_with_the_rounds(self, world: World, redises: list[Any]) -> None:
+    async def test_it_doesn_t_grow_with_the_rounds(self, backend: Backend, redises: list[Any]) -> None:
         [redis, _] = redises
-        client = world.connect()
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         redis.hset("b", "another:1", 1)
         starts = []
@@ -241,11 +242,11 @@ class TestLease:
         async def take() -> None:
             await group.lock(lease_time=2)
 
-        other = world.spawn(take)
+        other = backend.spawn(take)
         for _ in range(3):
-            await world.until(lambda: bool(redis.exists("a")))
+            await backend.until(lambda: bool(redis.exists("a")))
             starts.append(redis.pttl("a"))
-            await world.until(lambda: not redis.exists("a"))
+            await backend.until(lambda: not redis.exists("a"))
         redis.delete("b")
         redis.publish("redisson_lock__channel:{b}", "0")
         await other.result()
@@ -253,26 +254,26 @@ class TestLease:
         assert max(starts) <= 2000
         assert min(starts[-2:]) > 1500
 
-    async def test_one_that_is_lost_meanwhile_is_taken_again(self, world: World, redises: list[Any]) -> None:
+    async def test_one_that_is_lost_meanwhile_is_taken_again(self, backend: Backend, redises: list[Any]) -> None:
         [redis, _] = redises
-        client = world.connect()
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
-        holder = world.connect().get_lock("b")
+        holder = backend.connect().get_lock("b")
         await holder.lock()
 
         async def take() -> list[dict[bytes, bytes]]:
             await group.lock(lease_time=2)
             return [redis.hgetall("a"), redis.hgetall("b")]
 
-        other = world.spawn(take)
-        await world.until(lambda: bool(redis.exists("a")))
-        await world.until(lambda: redis.pubsub_numsub("redisson_lock__channel:{b}")[0][1] > 0)
+        other = backend.spawn(take)
+        await backend.until(lambda: bool(redis.exists("a")))
+        await backend.until(lambda: redis.pubsub_numsub("redisson_lock__channel:{b}")[0][1] > 0)
         redis.delete("a")
         redis.hset("a", "another:1", 1)
         # The loss is found by the extension, which is made when some of the lease is over.
-        await world.sleep(0.3)
+        await backend.sleep(0.3)
         await holder.unlock()
-        await world.until(lambda: not redis.exists("b"))
+        await backend.until(lambda: not redis.exists("b"))
         assert not other.done()
         redis.delete("a")
         redis.publish("redisson_lock__channel:{a}", "0")
@@ -289,8 +290,8 @@ def _leases(redises: list[Any]) -> Iterator[int]:
 
 
 class TestLost:
-    async def test_when_any_is(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_when_any_is(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         a, b = client.get_lock("a"), client.get_lock("b")
         group = client.get_multi_lock(a, b)
         told: list[Any] = []
@@ -305,47 +306,47 @@ class TestLost:
         await group.lock()
         lost = group.lost
         assert not lost.is_set()
-        assert await world.elsewhere(b.force_unlock)
+        assert await backend.as_another_owner(b.force_unlock)
         assert lost.is_set()
-        assert await lost.wait(PATIENCE)
-        assert await asyncio.to_thread(heard.wait, PATIENCE)
+        assert await lost.wait(TIME_LIMIT)
+        assert await asyncio.to_thread(heard.wait, TIME_LIMIT)
         assert not await group.is_held()
         with pytest.raises(LockLostError, match=r"'b'.*force_unlock"):
             await group.unlock()
         # In the background, as the loss was known before.
-        await world.until(lambda: counts(redises[0], "a") == [b"1"])
+        await backend.until(lambda: counts(redises[0], "a") == [b"1"])
         with pytest.raises(LockLostError):
             await group.unlock()
-        await world.until(lambda: redises[0].keys() == [])
+        await backend.until(lambda: redises[0].keys() == [])
         assert len(told) == 1
         # The next hold is another one.
         async with group:
             assert not group.lost.is_set()
         assert len(told) == 1
 
-    async def test_at_the_end_of_the_shortest_lease(self, world: World) -> None:
-        client = world.connect()
+    async def test_at_the_end_of_the_shortest_lease(self, backend: Backend) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         begun = time.monotonic()
         with pytest.raises(LockLostError):
             async with group.hold(lease_time=0.2):
-                assert await group.lost.wait(PATIENCE)
-                assert 0.15 < time.monotonic() - begun < 0.2 + PATIENCE / 2
-                await world.sleep(0)
+                assert await group.lost.wait(TIME_LIMIT)
+                assert 0.15 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
+                await backend.sleep(0)
 
-    async def test_waiting_ends_when_it_is_given_back(self, world: World) -> None:
-        client = world.connect()
+    async def test_waiting_ends_when_it_is_given_back(self, backend: Backend) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         await group.lock()
         lost = group.lost
-        waiting = world.spawn(lambda: lost.wait(60))
-        await world.sleep(0.05)
+        waiting = backend.spawn(lambda: lost.wait(60))
+        await backend.sleep(0.05)
         assert not waiting.done()
         await group.unlock()
         assert await waiting.result() is False
         assert await group.lost.wait(60) is False
 
-    async def test_a_body_is_cancelled_at_that_moment(self, tasks: World, redises: list[Any]) -> None:
+    async def test_a_body_is_cancelled_at_that_moment(self, tasks: Backend, redises: list[Any]) -> None:
         client = tasks.connect()
         a, b = client.get_lock("a"), client.get_lock("b")
         stopped = False
@@ -368,8 +369,8 @@ class TestLost:
 
 
 class TestUnlock:
-    async def test_each_member_is_tried(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_each_member_is_tried(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         locks = [client.get_lock(name) for name in "abc"]
         group = client.get_multi_lock(*locks)
         await group.lock()
@@ -378,8 +379,8 @@ class TestUnlock:
             await group.unlock()
         assert redises[0].keys() == []
 
-    async def test_by_a_stranger(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_by_a_stranger(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         async with group:
             holder = next(iter(redises[0].hgetall("a"))).decode()
@@ -389,19 +390,19 @@ class TestUnlock:
                 await group.unlock()
 
             with pytest.raises(LockNotHeldError, match=holder) as raised:
-                await world.elsewhere(release)
+                await backend.as_another_owner(release)
             assert len(raised.value.__notes__) == 1
             assert await group.is_held()
 
-    async def test_from_one_owner_to_another(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_from_one_owner_to_another(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a", owner=1), client.get_lock("b", owner=2))
         await group.lock()
-        await world.elsewhere(group.unlock)
+        await backend.as_another_owner(group.unlock)
         assert redises[0].keys() == []
 
-    async def test_the_body_s_own_error_is_what_is_seen(self, world: World) -> None:
-        client = world.connect()
+    async def test_the_body_s_own_error_is_what_is_seen(self, backend: Backend) -> None:
+        client = backend.connect()
         a = client.get_lock("a")
         with pytest.raises(LookupError) as raised:
             async with client.get_multi_lock(a, client.get_lock("b")):
@@ -411,28 +412,28 @@ class TestUnlock:
 
 
 class TestMembers:
-    async def test_one_that_is_not_reentrant(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_one_that_is_not_reentrant(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_non_reentrant_lock("b"))
         async with group:
             with pytest.raises(LockAlreadyHeldError):
                 await group.try_lock()
             # Given back in the background.
-            await world.until(lambda: counts(redises[0], "a") == [b"1"])
+            await backend.until(lambda: counts(redises[0], "a") == [b"1"])
             assert counts(redises[0], "b") == [b"1"]
 
-    async def test_both_sides_of_a_read_write_lock(self, world: World, redises: list[Any]) -> None:
-        client = world.connect()
+    async def test_both_sides_of_a_read_write_lock(self, backend: Backend, redises: list[Any]) -> None:
+        client = backend.connect()
         read_write = client.get_read_write_lock("rw")
         async with client.get_multi_lock(read_write.write_lock(), read_write.read_lock()):
             assert redises[0].hget("rw", "mode") == b"write"
             assert redises[0].hlen("rw") == 3
         assert redises[0].keys() == []
 
-    async def test_that_make_no_group(self, world: World) -> None:
-        client = world.connect()
+    async def test_that_make_no_group(self, backend: Backend) -> None:
+        client = backend.connect()
         lock = client.get_lock("a")
-        foreign = (pyredisson.connect if world.name == "asyncio" else pyredisson.asyncio.connect)(world.url)
+        foreign = (pyredisson.connect if backend.name == "asyncio" else pyredisson.asyncio.connect)(backend.url)
         makes: list[Any] = [client.get_multi_lock, client.get_red_lock]
         for make in makes:
             with pytest.raises(ValueError, match="at least one"):
@@ -441,7 +442,7 @@ class TestMembers:
                 lock,
                 client.get_lock("a"),
                 client.get_fair_lock("a"),
-                world.connect().get_lock("a", owner=1),
+                backend.connect().get_lock("a", owner=1),
             ):
                 with pytest.raises(ValueError, match="twice"):
                     make(lock, client.get_lock("b"), twice)
@@ -452,8 +453,8 @@ class TestMembers:
         if asyncio.iscoroutine(closing):
             await closing
 
-    async def test_what_has_no_meaning(self, world: World) -> None:
-        client = world.connect()
+    async def test_what_has_no_meaning(self, backend: Backend) -> None:
+        client = backend.connect()
         for group in (client.get_multi_lock(client.get_lock("a")), client.get_red_lock(client.get_lock("a"))):
             with pytest.raises(NotImplementedError, match="has no name"):
                 _ = group.name
@@ -463,32 +464,32 @@ class TestMembers:
             with pytest.raises(NotImplementedError, match="member"):
                 await group.is_held_by(1)
 
-    async def test_threading_s_protocol(self, world: World) -> None:
-        client = world.connect()
+    async def test_threading_s_protocol(self, backend: Backend) -> None:
+        client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         assert await group.acquire(timeout=1)
-        assert not await world.elsewhere(lambda: group.acquire(blocking=False))
+        assert not await backend.as_another_owner(lambda: group.acquire(blocking=False))
         await group.release()
         assert not await group.is_held()
 
     @pytest.mark.parametrize("lease", [0, -1, "1", True, float("nan"), float("inf")])
-    async def test_a_lease_that_can_t_be(self, world: World, lease: Any) -> None:
-        client = world.connect("redis://127.0.0.1:1")
+    async def test_a_lease_that_can_t_be(self, backend: Backend, lease: Any) -> None:
+        client = backend.connect("redis://127.0.0.1:1")
         group = client.get_multi_lock(client.get_lock("a"))
         with pytest.raises((TypeError, ValueError)):
             await group.lock(lease)
         with pytest.raises((TypeError, ValueError)):
             await group.try_lock(1, lease)
 
-    async def test_how_it_shows(self, world: World) -> None:
-        client = world.connect()
-        module = "pyredisson" if world.name == "threads" else "pyredisson.asyncio"
+    async def test_how_it_shows(self, backend: Backend) -> None:
+        client = backend.connect()
+        module = "pyredisson" if backend.name == "threads" else "pyredisson.asyncio"
         readable = repr(client.get_multi_lock(client.get_lock("b"), client.get_lock("a")))
         assert readable == f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
 
 
-async def test_both_sides_of_one_lock_in_whatever_order(world: World, server: Server) -> None:
-    client = world.connect(server.url)
+async def test_both_sides_of_one_lock_in_whatever_order(backend: Backend, server: Server) -> None:
+    client = backend.connect(server.url)
     sides = client.get_read_write_lock("prices")
     for members in ((sides.read_lock(), sides.write_lock()), (sides.write_lock(), sides.read_lock())):
         group = client.get_multi_lock(*members)

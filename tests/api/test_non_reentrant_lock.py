@@ -13,15 +13,15 @@ import pytest_asyncio
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError
 from pyredisson.asyncio import NonReentrantLock
 from pyredisson.testing import Proxy
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture
-async def lock(world: World) -> Any:
-    return world.connect().get_non_reentrant_lock("orders")
+async def lock(backend: Backend) -> Any:
+    return backend.connect().get_non_reentrant_lock("orders")
 
 
 async def held_in_a_block(lock: Any) -> None:
@@ -48,15 +48,15 @@ WAYS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 AGAIN = pytest.mark.parametrize("again", WAYS.values(), ids=list(WAYS))
 
 
-async def test_it_is_a_lock(lock: Any, world: World, behind: Behind) -> None:
+async def test_it_is_a_lock(lock: Any, backend: Backend, server_state: ServerState) -> None:
     async with lock:
-        (count,) = behind.holds("orders").values()
+        (count,) = server_state.holds("orders").values()
         assert count == "1"
         assert 29 < await lock.remain_time_to_live() <= 30
         assert await lock.is_held()
         assert await lock.get_hold_count() == 1
-        assert await world.elsewhere(lock.try_lock) is False
-    assert behind.redis.keys() == []
+        assert await backend.as_another_owner(lock.try_lock) is False
+    assert server_state.redis.keys() == []
     assert await lock.try_lock()
     await lock.unlock()
     with pytest.raises(LockNotHeldError):
@@ -65,46 +65,46 @@ async def test_it_is_a_lock(lock: Any, world: World, behind: Behind) -> None:
 
 @AGAIN
 async def test_its_holder_is_refused_before_anything_is_sent(
-    lock: Any, behind: Behind, again: Callable[[Any], Awaitable[Any]]
+    lock: Any, server_state: ServerState, again: Callable[[Any], Awaitable[Any]]
 ) -> None:
     await lock.lock()
-    before = behind.holds("orders")
-    commands = behind.commands()
+    before = server_state.holds("orders")
+    commands = server_state.commands()
     with pytest.raises(LockAlreadyHeldError) as refused:
         await again(lock)
     # HGETALL, which asked for the holds, counts for one.
-    assert behind.commands() == commands
+    assert server_state.commands() == commands
     (owner,) = before
     assert "'orders'" in str(refused.value)
     assert owner in str(refused.value)
-    assert behind.holds("orders") == before
+    assert server_state.holds("orders") == before
     assert await lock.get_hold_count() == 1
     await lock.unlock()
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
 
 
-async def test_a_refused_block_does_not_give_back_the_outer_one(lock: Any, behind: Behind) -> None:
+async def test_a_refused_block_does_not_give_back_the_outer_one(lock: Any, server_state: ServerState) -> None:
     async with lock:
         with pytest.raises(LockAlreadyHeldError):
             await held_in_a_block(lock)
         assert await lock.is_held()
-        assert len(behind.holds("orders")) == 1
+        assert len(server_state.holds("orders")) == 1
 
 
-async def test_another_handle_of_the_name_is_the_same_lock(world: World) -> None:
-    client = world.connect()
+async def test_another_handle_of_the_name_is_the_same_lock(backend: Backend) -> None:
+    client = backend.connect()
     await client.get_non_reentrant_lock("orders").lock()
     with pytest.raises(LockAlreadyHeldError):
         await client.get_non_reentrant_lock(b"orders").try_lock()
     assert await client.get_non_reentrant_lock("stock").try_lock()
 
 
-async def test_it_is_the_one_who_asks_that_refuses(world: World, behind: Behind) -> None:
+async def test_it_is_the_one_who_asks_that_refuses(backend: Backend, server_state: ServerState) -> None:
     """As in Redisson: a plain lock of the same name still comes in again."""
-    client = world.connect()
+    client = backend.connect()
     await client.get_non_reentrant_lock("orders").lock()
     assert await client.get_lock("orders").try_lock()
-    assert list(behind.holds("orders").values()) == ["2"]
+    assert list(server_state.holds("orders").values()) == ["2"]
     await client.get_lock("orders").unlock()
     await client.get_non_reentrant_lock("orders").unlock()
     await client.get_lock("orders").lock()
@@ -112,57 +112,62 @@ async def test_it_is_the_one_who_asks_that_refuses(world: World, behind: Behind)
         await client.get_non_reentrant_lock("orders").try_lock()
 
 
-async def test_another_owner_waits_for_its_turn(world: World, behind: Behind) -> None:
-    holder, waiter = world.connect().get_non_reentrant_lock("orders"), world.connect().get_non_reentrant_lock("orders")
+async def test_another_owner_waits_for_its_turn(backend: Backend, server_state: ServerState) -> None:
+    holder, waiter = (
+        backend.connect().get_non_reentrant_lock("orders"),
+        backend.connect().get_non_reentrant_lock("orders"),
+    )
     await holder.lock()
-    other = world.spawn(lambda: waiter.try_lock(wait_time=PATIENCE))
-    await world.until(lambda: behind.listeners("orders") == 1)
+    other = backend.spawn(lambda: waiter.try_lock(wait_time=TIME_LIMIT))
+    await backend.until(lambda: server_state.listeners("orders") == 1)
     await holder.unlock()
     assert await other.result() is True
 
 
-async def test_a_lost_hold_may_be_taken_again(lock: Any, behind: Behind) -> None:
+async def test_a_lost_hold_may_be_taken_again(lock: Any, server_state: ServerState) -> None:
     await lock.lock(0.05)
-    assert await lock.lost.wait(PATIENCE)
-    assert await lock.try_lock(wait_time=PATIENCE)
+    assert await lock.lost.wait(TIME_LIMIT)
+    assert await lock.try_lock(wait_time=TIME_LIMIT)
     with pytest.raises(LockAlreadyHeldError):
         await lock.try_lock()
     await lock.unlock()
     with pytest.raises(LockLostError):
         await lock.unlock()
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
 
 
-async def test_it_is_renewed(world: World, behind: Behind) -> None:
-    lock = world.connect(lock_watchdog_timeout=1.5).get_non_reentrant_lock("orders")
+async def test_it_is_renewed(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect(lock_watchdog_timeout=1.5).get_non_reentrant_lock("orders")
     await lock.lock()
-    await world.sleep(2)
+    await backend.sleep(2)
     assert await lock.is_held()
     await lock.unlock()
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
 
 
-async def test_an_acquire_whose_reply_is_lost_is_taken_once(world: World, proxy: Proxy, behind: Behind) -> None:
-    lock = world.connect(proxy.url, timeout=0.8).get_non_reentrant_lock("orders")
+async def test_an_acquire_whose_reply_is_lost_is_taken_once(
+    backend: Backend, proxy: Proxy, server_state: ServerState
+) -> None:
+    lock = backend.connect(proxy.url, timeout=0.8).get_non_reentrant_lock("orders")
     lost = proxy.drop_reply(b"orders")
     await lock.lock()
     assert lost.happened.is_set()
-    assert list(behind.holds("orders").values()) == ["1"]
+    assert list(server_state.holds("orders").values()) == ["1"]
     with pytest.raises(LockAlreadyHeldError):
         await lock.try_lock()
     await lock.unlock()
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
 
 
 class TestOneOwnerInSeveralCalls:
-    async def test_one_of_many_threads_gets_it(self, threads: World, behind: Behind) -> None:
+    async def test_one_of_many_threads_gets_it(self, threads: Backend, server_state: ServerState) -> None:
         client = threads.connect()
         start = threading.Barrier(8)
         outcomes: list[str] = []
 
         def ask() -> Any:
             async def work() -> None:
-                start.wait(PATIENCE)
+                start.wait(TIME_LIMIT)
                 try:
                     await client.get_non_reentrant_lock("orders", owner=7).lock()
                     outcomes.append("taken")
@@ -176,23 +181,25 @@ class TestOneOwnerInSeveralCalls:
             await other.result()
         assert sorted(outcomes) == ["refused"] * 7 + ["taken"]
         lock = client.get_non_reentrant_lock("orders", owner=7)
-        assert list(behind.holds("orders").values()) == ["1"]
+        assert list(server_state.holds("orders").values()) == ["1"]
         assert await lock.get_hold_count() == 1
         await lock.unlock()
-        assert behind.redis.keys() == []
+        assert server_state.redis.keys() == []
 
-    async def test_one_of_many_tasks_gets_it(self, tasks: World, behind: Behind) -> None:
+    async def test_one_of_many_tasks_gets_it(self, tasks: Backend, server_state: ServerState) -> None:
         client = tasks.connect()
         # The second group: one task asks several times at the same moment.
         for lock in (client.get_non_reentrant_lock("orders", owner=7), client.get_non_reentrant_lock("stock")):
             outcomes = await asyncio.gather(*(lock.lock() for _ in range(8)), return_exceptions=True)
             assert sum(isinstance(outcome, LockAlreadyHeldError) for outcome in outcomes) == 7
-            assert list(behind.holds(lock.name).values()) == ["1"]
+            assert list(server_state.holds(lock.name).values()) == ["1"]
             await lock.unlock()
-        assert behind.redis.keys() == []
+        assert server_state.redis.keys() == []
 
-    async def test_a_waiter_that_is_refused_leaves_the_hold_alone(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_a_waiter_that_is_refused_leaves_the_hold_alone(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
+        client = backend.connect()
         holder, lock = client.get_lock("orders", owner=1), client.get_non_reentrant_lock("orders", owner=7)
         await holder.lock()
         outcomes: list[str] = []
@@ -204,28 +211,28 @@ class TestOneOwnerInSeveralCalls:
             except LockAlreadyHeldError:
                 outcomes.append("refused")
 
-        before = behind.scripts()
-        others = [world.spawn(ask) for _ in range(3)]
+        before = server_state.scripts()
+        others = [backend.spawn(ask) for _ in range(3)]
         # Each has tried, and once more when messages were sure to arrive.
-        await world.until(lambda: behind.scripts() >= before + 6)
+        await backend.until(lambda: server_state.scripts() >= before + 6)
         await holder.unlock()
-        await world.until(lambda: "taken" in outcomes)
+        await backend.until(lambda: "taken" in outcomes)
         # The others are woken one by one, by messages that mean nothing.
         for _ in range(2):
-            behind.redis.publish("redisson_lock__channel:{orders}", "0")
+            server_state.redis.publish("redisson_lock__channel:{orders}", "0")
         for other in others:
             await other.result()
         assert sorted(outcomes) == ["refused", "refused", "taken"]
         assert await lock.get_hold_count() == 1
-        assert list(behind.holds("orders").values()) == ["1"]
+        assert list(server_state.holds("orders").values()) == ["1"]
         await lock.unlock()
 
-    async def test_one_that_comes_too_late_is_refused(self, threads: World, proxy: Proxy) -> None:
+    async def test_one_that_comes_too_late_is_refused(self, threads: Backend, proxy: Proxy) -> None:
         """Its owner asks for it already, and holds it when the answer comes."""
         lock = threads.connect(proxy.url).get_non_reentrant_lock("orders", owner=7)
         slow = proxy.hold_reply(b"orders")
         first = threads.spawn(lock.try_lock)
-        assert slow.held.wait(PATIENCE)
+        assert slow.held.wait(TIME_LIMIT)
         late = threads.spawn(lock.try_lock)
         slow.deliver()
         assert await first.result() is True
@@ -236,14 +243,14 @@ class TestOneOwnerInSeveralCalls:
 
     @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
     async def test_what_is_being_given_back_is_not_to_be_given_back_again(
-        self, threads: World, proxy: Proxy, behind: Behind, kind: str
+        self, threads: Backend, proxy: Proxy, server_state: ServerState, kind: str
     ) -> None:
         lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
         await lock.lock()
         slow = proxy.hold_reply(b"orders")
         other = threads.spawn(lock.unlock)
-        assert slow.held.wait(PATIENCE)
-        await threads.until(lambda: not behind.redis.exists("orders"))
+        assert slow.held.wait(TIME_LIMIT)
+        await threads.until(lambda: not server_state.redis.exists("orders"))
         again = threads.spawn(lock.try_lock)
         slow.deliver()
         await other.result()
@@ -255,27 +262,29 @@ class TestOneOwnerInSeveralCalls:
 
 
 @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
-async def test_a_cancelled_waiter_leaves_the_hold_of_its_owner_alone(tasks: World, behind: Behind, kind: str) -> None:
+async def test_a_cancelled_waiter_leaves_the_hold_of_its_owner_alone(
+    tasks: Backend, server_state: ServerState, kind: str
+) -> None:
     client = tasks.connect()
     holder, lock = client.get_lock("orders", owner=1), getattr(client, kind)("orders", owner=7)
     await holder.lock()
-    before = behind.scripts()
+    before = server_state.scripts()
     waiting = [asyncio.ensure_future(lock.lock()) for _ in range(2)]
-    await tasks.until(lambda: behind.scripts() >= before + 4)
+    await tasks.until(lambda: server_state.scripts() >= before + 4)
     await holder.unlock()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIME_LIMIT):
         done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert len(done) == 1
     for each in late:
         each.cancel()
     await asyncio.wait(late)
     assert await lock.is_held()
-    assert list(behind.holds("orders").values()) == ["1"]
+    assert list(server_state.holds("orders").values()) == ["1"]
     await lock.unlock()
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
 
 
-async def test_its_kind_is_exported(threads: World, tasks: World) -> None:
+async def test_its_kind_is_exported(threads: Backend, tasks: Backend) -> None:
     assert repr(threads.connect().get_non_reentrant_lock("orders")) == "<pyredisson.NonReentrantLock 'orders'>"
     lock = tasks.connect().get_non_reentrant_lock("orders")
     assert repr(lock) == "<pyredisson.asyncio.NonReentrantLock 'orders'>"

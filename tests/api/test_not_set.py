@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import pyredisson
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,28 +33,30 @@ def told(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 @SEMAPHORES
 async def test_a_semaphore_that_nobody_has_set_is_named_once(
-    world: World, behind: Behind, caplog: pytest.LogCaptureFixture, factory: str
+    backend: Backend, server_state: ServerState, caplog: pytest.LogCaptureFixture, factory: str
 ) -> None:
-    client = world.connect()
+    client = backend.connect()
     semaphore = getattr(client, factory)("stock")
     with caplog.at_level(logging.INFO, "pyredisson"):
         assert not await semaphore.try_acquire()
-        waiter = world.spawn(getattr(client, factory)("stock").acquire)
-        await world.until(lambda: behind.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
+        waiter = backend.spawn(getattr(client, factory)("stock").acquire)
+        await backend.until(lambda: server_state.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
         assert not await semaphore.try_acquire(wait_time=0.05)
         assert not waiter.done()
         [text] = told(caplog, logging.WARNING)
         assert "'stock'" in text
         assert not await getattr(client, factory)("other").try_acquire()
-        assert not await getattr(world.connect(), factory)("stock").try_acquire()
+        assert not await getattr(backend.connect(), factory)("stock").try_acquire()
         assert len(told(caplog, logging.WARNING)) == 3
     await semaphore.try_set_permits(1)
     await waiter.result()
 
 
 @SEMAPHORES
-async def test_no_permits_are_not_no_semaphore(world: World, caplog: pytest.LogCaptureFixture, factory: str) -> None:
-    semaphore = getattr(world.connect(), factory)("stock", must_exist=True)
+async def test_no_permits_are_not_no_semaphore(
+    backend: Backend, caplog: pytest.LogCaptureFixture, factory: str
+) -> None:
+    semaphore = getattr(backend.connect(), factory)("stock", must_exist=True)
     assert await semaphore.try_set_permits(0)
     with caplog.at_level(logging.INFO, "pyredisson"):
         assert not await semaphore.try_acquire()
@@ -64,39 +66,41 @@ async def test_no_permits_are_not_no_semaphore(world: World, caplog: pytest.LogC
 
 @pytest.mark.parametrize("call", ACQUIRES)
 async def test_a_semaphore_that_must_exist(
-    world: World, behind: Behind, caplog: pytest.LogCaptureFixture, call: str
+    backend: Backend, server_state: ServerState, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
     factory, acquire = ACQUIRES[call]
-    client = world.connect()
+    client = backend.connect()
     semaphore = getattr(client, factory)("stock", must_exist=True)
     with caplog.at_level(logging.INFO, "pyredisson"), pytest.raises(pyredisson.NotSetError, match="'stock'"):
         await acquire(semaphore)
     assert not told(caplog, logging.WARNING)
-    assert behind.redis.keys() == []
+    assert server_state.redis.keys() == []
     # What makes a semaphore needs none.
     assert await semaphore.try_set_permits(3)
     await acquire(semaphore)
 
 
 @SEMAPHORES
-async def test_a_semaphore_that_goes_while_somebody_waits(world: World, behind: Behind, factory: str) -> None:
-    client = world.connect()
+async def test_a_semaphore_that_goes_while_somebody_waits(
+    backend: Backend, server_state: ServerState, factory: str
+) -> None:
+    client = backend.connect()
     semaphore = getattr(client, factory)("stock", must_exist=True)
     assert await semaphore.try_set_permits(0)
-    waiter = world.spawn(semaphore.acquire)
-    await world.until(lambda: behind.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
+    waiter = backend.spawn(semaphore.acquire)
+    await backend.until(lambda: server_state.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
     assert await semaphore.delete()
     # It looks again when it is told of a permit.
-    behind.redis.publish("redisson_sc:{stock}", "1")
+    server_state.redis.publish("redisson_sc:{stock}", "1")
     with pytest.raises(pyredisson.NotSetError, match="'stock'"):
         await waiter.result()
 
 
-async def test_a_latch_that_is_not_counting_is_named_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    client = world.connect()
+async def test_a_latch_that_is_not_counting_is_named_once(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    client = backend.connect()
     latch = client.get_count_down_latch("done")
     with caplog.at_level(logging.INFO, "pyredisson"):
-        for timeout in (None, 0, PATIENCE):
+        for timeout in (None, 0, TIME_LIMIT):
             assert await latch.wait(timeout)
         [text] = [text for text in told(caplog, logging.INFO) if "latch" in text]
         assert "'done'" in text
@@ -105,14 +109,14 @@ async def test_a_latch_that_is_not_counting_is_named_once(world: World, caplog: 
     assert not told(caplog, logging.WARNING)
 
 
-async def test_a_latch_that_must_exist(world: World, behind: Behind) -> None:
-    latch = world.connect().get_count_down_latch("done", must_exist=True)
+async def test_a_latch_that_must_exist(backend: Backend, server_state: ServerState) -> None:
+    latch = backend.connect().get_count_down_latch("done", must_exist=True)
     with pytest.raises(pyredisson.NotSetError, match="'done'"):
         await latch.wait()
     assert await latch.try_set_count(1)
     assert not await latch.wait(0)
-    waiter = world.spawn(latch.wait)
-    await world.until(lambda: behind.redis.pubsub_numsub("redisson_countdownlatch__channel__{done}")[0][1] == 1)
+    waiter = backend.spawn(latch.wait)
+    await backend.until(lambda: server_state.redis.pubsub_numsub("redisson_countdownlatch__channel__{done}")[0][1] == 1)
     await latch.count_down()
     # Whoever waited in time goes on; who comes later can't know what it was.
     assert await waiter.result() is True

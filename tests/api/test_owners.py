@@ -13,22 +13,22 @@ import pytest
 import pyredisson
 from pyredisson import ExplicitOwner, LockNotHeldError, new_owner
 from pyredisson.testing import Proxy, Server
-
-from .worlds import NOWHERE, Behind, World
+from tests.support.backends import NOWHERE, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 MANY = 100_000
 
 
-async def test_a_new_owner_is_nobody_else(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_a_new_owner_is_nobody_else(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     one, other = new_owner(), new_owner()
     assert one != other
     assert len({one, other, one}) == 2
     assert 2**48 <= one.id < other.id < 2**62
     assert repr(one) == f"<pyredisson.ExplicitOwner {one.id}>"
     await client.get_lock("orders", owner=one).lock()
-    assert behind.holds("orders") == {f"{client.id}:{one.id}": "1"}
+    assert server_state.holds("orders") == {f"{client.id}:{one.id}": "1"}
     assert not await client.get_lock("orders", owner=other).try_lock()
     assert not await client.get_lock("orders").try_lock()
     with pytest.raises(LockNotHeldError):
@@ -37,18 +37,18 @@ async def test_a_new_owner_is_nobody_else(world: World, behind: Behind) -> None:
 
 
 @pytest.mark.parametrize("owner", [new_owner(), "alice", "ü" * 1000, 7], ids=lambda owner: type(owner).__name__)
-async def test_one_owner_in_several_threads_and_tasks(world: World, owner: Any) -> None:
-    client = world.connect()
+async def test_one_owner_in_several_threads_and_tasks(backend: Backend, owner: Any) -> None:
+    client = backend.connect()
     await client.get_lock("orders", owner=owner).lock()
-    assert await world.elsewhere(lambda: client.get_lock("orders", owner=owner).try_lock())
+    assert await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).try_lock())
     assert await client.get_lock("orders", owner=owner).get_hold_count() == 2
-    await world.elsewhere(lambda: client.get_lock("orders", owner=owner).unlock())
-    assert await world.elsewhere(lambda: client.get_lock("orders", owner=owner).is_held())
+    await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).unlock())
+    assert await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).is_held())
     await client.get_lock("orders", owner=owner).unlock()
     assert not await client.get_lock("orders").is_locked()
 
 
-async def test_one_owner_in_both_worlds(server: Server) -> None:
+async def test_one_owner_on_both_backends(server: Server) -> None:
     """It is another holder in each client, as a client's id is part of its name."""
     owner = new_owner()
     async with pyredisson.asyncio.connect(server.url) as client, client.get_lock("orders", owner=owner):
@@ -60,8 +60,8 @@ async def test_one_owner_in_both_worlds(server: Server) -> None:
         assert not await asyncio.to_thread(elsewhere)
 
 
-async def test_is_held_by_takes_what_owner_takes(world: World) -> None:
-    client = world.connect()
+async def test_is_held_by_takes_what_owner_takes(backend: Backend) -> None:
+    client = backend.connect()
     owners: list[Any] = [new_owner(), "alice", "bob", 7]
     for owner in owners:
         lock = client.get_lock(f"of {owner}", owner=owner)
@@ -71,25 +71,25 @@ async def test_is_held_by_takes_what_owner_takes(world: World) -> None:
     assert await client.get_lock(f"of {fresh}").is_held_by(fresh.id)
 
 
-async def test_ids_on_the_server_are_decimal(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_ids_on_the_server_are_decimal(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     await client.get_lock("orders", owner="alice").lock()
-    [(owner, _)] = behind.holds("orders").items()
+    [(owner, _)] = server_state.holds("orders").items()
     client_id, number = owner.split(":")
     assert client_id == client.id
     assert 2**62 <= int(number) < 2**63
 
 
-async def test_names_are_told_apart(world: World) -> None:
-    client = world.connect()
+async def test_names_are_told_apart(backend: Backend) -> None:
+    client = backend.connect()
     async with client.get_lock("orders", owner="7"):
         assert not await client.get_lock("orders", owner=7).try_lock()
         assert not await client.get_lock("orders", owner="07").try_lock()
         assert await client.get_lock("orders", owner="7").try_lock()
 
 
-async def test_a_question_makes_no_owner(world: World) -> None:
-    client = world.connect()
+async def test_a_question_makes_no_owner(backend: Backend) -> None:
+    client = backend.connect()
     lock = client.get_lock("orders", owner=1)
     gc.collect()
     before = sys.getallocatedblocks()
@@ -100,8 +100,8 @@ async def test_a_question_makes_no_owner(world: World) -> None:
     assert len(client._session._explicit) == 1
 
 
-async def test_owners_are_forgotten_with_their_handles(world: World) -> None:
-    client = world.connect(NOWHERE)
+async def test_owners_are_forgotten_with_their_handles(backend: Backend) -> None:
+    client = backend.connect(NOWHERE)
     handles = [client.get_lock("orders", owner=number) for number in range(1000)]
     assert len(client._session._explicit) == 1000
     del handles
@@ -110,29 +110,31 @@ async def test_owners_are_forgotten_with_their_handles(world: World) -> None:
     assert len(client._session._explicit) == 0
 
 
-async def test_a_hold_outlives_its_handle(world: World, behind: Behind) -> None:
-    client = world.connect()
+async def test_a_hold_outlives_its_handle(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
     await client.get_lock("orders", owner="alice").lock()
     gc.collect()
     await client.get_lock("orders", owner="alice").lock()
-    assert list(behind.holds("orders").values()) == ["2"]
+    assert list(server_state.holds("orders").values()) == ["2"]
     await client.get_lock("orders", owner="alice").unlock()
     await client.get_lock("orders", owner="alice").unlock()
-    assert not behind.holds("orders")
+    assert not server_state.holds("orders")
     gc.collect()
     assert not client._session._explicit
 
 
 @pytest.mark.parametrize("owner", [7, "alice"])
-async def test_a_name_in_doubt_is_not_used_again(world: World, proxy: Proxy, behind: Behind, owner: Any) -> None:
+async def test_a_name_in_doubt_is_not_used_again(
+    backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any
+) -> None:
     """Also when the owner was forgotten meanwhile: a late copy of the command must not meet a later hold."""
-    client = world.connect(proxy.url)
+    client = backend.connect(proxy.url)
     proxy.drop_reply(b"orders")
     names: set[str] = set()
     for _ in range(3):
         await client.get_lock("orders", owner=owner).lock()
         await client.get_lock("stock", owner=owner).lock()
-        names.update(behind.holds("stock"))
+        names.update(server_state.holds("stock"))
         await client.get_lock("stock", owner=owner).unlock()
         await client.get_lock("orders", owner=owner).unlock()
         gc.collect()  # the error that told of the doubt refers to the call

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pyredisson.logic.permits import claims
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
@@ -51,12 +51,12 @@ Open = Callable[[], Permits]
 
 
 @pytest.fixture(params=["plain", "expirable"])
-def permits(request: pytest.FixtureRequest, world: World) -> Open:
+def permits(request: pytest.FixtureRequest, backend: Backend) -> Open:
     """The same semaphore, each time through another client."""
-    return lambda: Permits(world.connect(), request.param)
+    return lambda: Permits(backend.connect(), request.param)
 
 
-async def busy_singles(world: World, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
+async def busy_singles(backend: Backend, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
     """Callers take single permits again and again, so that no four are ever free at once, while `work` goes on."""
     stop = False
     rounds = [0] * 12
@@ -64,20 +64,20 @@ async def busy_singles(world: World, semaphores: list[Permits], work: Callable[[
     async def single(number: int) -> None:
         semaphore = semaphores[number % len(semaphores)]
         while not stop:
-            taken = await semaphore.take(1, PATIENCE)
+            taken = await semaphore.take(1, TIME_LIMIT)
             assert taken
             rounds[number] += 1
-            await world.sleep(0.01 + 0.003 * number)
+            await backend.sleep(0.01 + 0.003 * number)
             await semaphore.back(taken)
             # Whoever gives back must not be the first to ask again each time.
-            await world.sleep(0.002)
+            await backend.sleep(0.002)
 
-    others = [world.spawn(partial(single, number)) for number in range(len(rounds))]
+    others = [backend.spawn(partial(single, number)) for number in range(len(rounds))]
     try:
-        await world.until(lambda: min(rounds) > 0)
+        await backend.until(lambda: min(rounds) > 0)
         await work()
         before = list(rounds)
-        await world.until(lambda: all(now > then for now, then in zip(rounds, before, strict=True)))
+        await backend.until(lambda: all(now > then for now, then in zip(rounds, before, strict=True)))
     finally:
         stop = True
     for other in others:
@@ -86,77 +86,81 @@ async def busy_singles(world: World, semaphores: list[Permits], work: Callable[[
 
 @pytest.mark.parametrize("clients", ["the same client", "other clients"])
 async def test_who_wants_several_comes_in_beside_single_permits(
-    world: World, permits: Open, behind: Behind, clients: str
+    backend: Backend, permits: Open, server_state: ServerState, clients: str
 ) -> None:
     large = permits()
     await large.make(4)
 
     async def take_four() -> None:
-        taken = await large.take(4, PATIENCE)
+        taken = await large.take(4, TIME_LIMIT)
         assert taken
-        assert not behind.redis.exists(CLAIM)
+        assert not server_state.redis.exists(CLAIM)
         await large.back(taken)
 
-    await busy_singles(world, [large] if clients == "the same client" else [permits(), permits()], take_four)
+    await busy_singles(backend, [large] if clients == "the same client" else [permits(), permits()], take_four)
 
 
-async def test_two_who_want_several_come_in_one_after_the_other(world: World, permits: Open, behind: Behind) -> None:
+async def test_two_who_want_several_come_in_one_after_the_other(
+    backend: Backend, permits: Open, server_state: ServerState
+) -> None:
     first, second = permits(), permits()
     await first.make(4)
 
     async def take(semaphore: Permits) -> None:
-        taken = await semaphore.take(3, PATIENCE)
+        taken = await semaphore.take(3, TIME_LIMIT)
         assert taken
         await semaphore.back(taken)
 
     async def both() -> None:
-        others = [world.spawn(partial(take, each)) for each in (first, second, first)]
+        others = [backend.spawn(partial(take, each)) for each in (first, second, first)]
         for other in others:
             await other.result()
 
-    await busy_singles(world, [permits()], both)
+    await busy_singles(backend, [permits()], both)
 
 
-async def claim(world: World, behind: Behind, semaphore: Permits, wait: float = PATIENCE) -> Any:
+async def claim(backend: Backend, server_state: ServerState, semaphore: Permits, wait: float = TIME_LIMIT) -> Any:
     """A waiter of that many permits that there will never be."""
-    other = world.spawn(lambda: semaphore.take(9, wait))
-    await world.until(lambda: bool(behind.redis.exists(CLAIM)))
+    other = backend.spawn(lambda: semaphore.take(9, wait))
+    await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
     return other
 
 
-async def test_a_claim_begins_after_a_second(world: World, permits: Open, behind: Behind) -> None:
+async def test_a_claim_begins_after_a_second(backend: Backend, permits: Open, server_state: ServerState) -> None:
     semaphore = permits()
     await semaphore.make(3)
     began = time.monotonic()
-    waiter = await claim(world, behind, semaphore, 1.5)
+    waiter = await claim(backend, server_state, semaphore, 1.5)
     assert time.monotonic() - began >= 1
-    assert 0 < behind.redis.pttl(CLAIM) <= 2_000
-    assert OTHERS_TURN < behind.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
+    assert 0 < server_state.redis.pttl(CLAIM) <= 2_000
+    assert OTHERS_TURN < server_state.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
     # Without time to wait, too: else whoever asks again and again would have them all.
     assert not await permits().take(1)
     assert not await semaphore.take(1)
     assert not await waiter.result()
-    await world.until(lambda: not behind.redis.exists(CLAIM))
+    await backend.until(lambda: not server_state.redis.exists(CLAIM))
     assert await permits().take(3)
 
 
-async def test_what_is_left_over_may_be_taken(world: World, permits: Open, behind: Behind) -> None:
+async def test_what_is_left_over_may_be_taken(backend: Backend, permits: Open, server_state: ServerState) -> None:
     semaphore = permits()
     await semaphore.make(3)
-    behind.redis.set(CLAIM, "2 somebody", px=60_000)
+    server_state.redis.set(CLAIM, "2 somebody", px=60_000)
     other = permits()
     assert await other.take(1)
     assert not await other.take(1)
-    behind.redis.delete(CLAIM)
+    server_state.redis.delete(CLAIM)
     assert await other.take(2)
 
 
-async def test_others_have_a_turn_after_a_row_of_claims(world: World, permits: Open, behind: Behind) -> None:
+async def test_others_have_a_turn_after_a_row_of_claims(
+    backend: Backend, permits: Open, server_state: ServerState
+) -> None:
     semaphore = permits()
     await semaphore.make(3)
-    waiter = await claim(world, behind, semaphore, 2.2)
-    assert behind.redis.pexpire(TURN, OTHERS_TURN + 400)
-    behind.redis.pexpire(CLAIM, 400)
+    waiter = await claim(backend, server_state, semaphore, 2.2)
+    assert server_state.redis.pexpire(TURN, OTHERS_TURN + 400)
+    server_state.redis.pexpire(CLAIM, 400)
     other = permits()
     began = time.monotonic()
     taken = await other.take(1, 2)
@@ -164,18 +168,18 @@ async def test_others_have_a_turn_after_a_row_of_claims(world: World, permits: O
     assert 0.2 < time.monotonic() - began < 1.5
     # And so it stays for some seconds.
     await other.back(taken)
-    await world.sleep(1.1)
+    await backend.sleep(1.1)
     assert await other.take(3)
-    assert not behind.redis.exists(CLAIM)
+    assert not server_state.redis.exists(CLAIM)
     assert not await waiter.result()
 
 
-async def test_who_gives_up_lets_others_in_at_once(world: World, permits: Open, behind: Behind) -> None:
+async def test_who_gives_up_lets_others_in_at_once(backend: Backend, permits: Open, server_state: ServerState) -> None:
     semaphore = permits()
     await semaphore.make(3)
-    waiter = await claim(world, behind, semaphore, 0.6)
-    other = world.spawn(partial(permits().take, 1, PATIENCE))
-    await world.sleep(0.1)
+    waiter = await claim(backend, server_state, semaphore, 0.6)
+    other = backend.spawn(partial(permits().take, 1, TIME_LIMIT))
+    await backend.sleep(0.1)
     assert not other.done()
     assert not await waiter.result()
     began = time.monotonic()
@@ -183,15 +187,15 @@ async def test_who_gives_up_lets_others_in_at_once(world: World, permits: Open, 
     assert time.monotonic() - began < 1
 
 
-async def test_what_a_claimant_leaves_wakes_others(world: World, permits: Open, behind: Behind) -> None:
+async def test_what_a_claimant_leaves_wakes_others(backend: Backend, permits: Open, server_state: ServerState) -> None:
     semaphore, holder = permits(), permits()
     await semaphore.make(4)
     held = await holder.take(2)
-    claimant = world.spawn(lambda: semaphore.take(3, PATIENCE))
-    await world.until(lambda: bool(behind.redis.exists(CLAIM)))
-    behind.redis.pexpire(CLAIM, 60_000)
-    single = world.spawn(partial(permits().take, 1, PATIENCE))
-    await world.sleep(0.1)
+    claimant = backend.spawn(lambda: semaphore.take(3, TIME_LIMIT))
+    await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
+    server_state.redis.pexpire(CLAIM, 60_000)
+    single = backend.spawn(partial(permits().take, 1, TIME_LIMIT))
+    await backend.sleep(0.1)
     assert not single.done()
     began = time.monotonic()
     await holder.back(held)
@@ -201,33 +205,33 @@ async def test_what_a_claimant_leaves_wakes_others(world: World, permits: Open, 
 
 
 async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(
-    world: World, permits: Open, behind: Behind
+    backend: Backend, permits: Open, server_state: ServerState
 ) -> None:
     semaphore = permits()
     await semaphore.make(3)
-    behind.redis.set(CLAIM, "3 dead", px=400)
+    server_state.redis.set(CLAIM, "3 dead", px=400)
     began = time.monotonic()
-    assert await semaphore.take(1, PATIENCE)
+    assert await semaphore.take(1, TIME_LIMIT)
     assert 0.2 < time.monotonic() - began < 2
 
 
-async def test_a_cancelled_claimant_lets_others_in_at_once(tasks: World, behind: Behind) -> None:
+async def test_a_cancelled_claimant_lets_others_in_at_once(tasks: Backend, server_state: ServerState) -> None:
     for kind in ("plain", "expirable"):
         semaphore = Permits(tasks.connect(), kind)
         await semaphore.make(3)
-        waiter = await claim(tasks, behind, semaphore)
-        other = tasks.spawn(partial(Permits(tasks.connect(), kind).take, 1, PATIENCE))
+        waiter = await claim(tasks, server_state, semaphore)
+        other = tasks.spawn(partial(Permits(tasks.connect(), kind).take, 1, TIME_LIMIT))
         await tasks.sleep(0.1)
         assert not other.done()
         began = time.monotonic()
         waiter._task.cancel()
         assert await other.result()
         assert time.monotonic() - began < 1
-        behind.redis.flushall()
+        server_state.redis.flushall()
 
 
-async def test_drain_takes_what_is_claimed(world: World, behind: Behind) -> None:
-    semaphore = world.connect().get_semaphore(NAME)
+async def test_drain_takes_what_is_claimed(backend: Backend, server_state: ServerState) -> None:
+    semaphore = backend.connect().get_semaphore(NAME)
     await semaphore.try_set_permits(3)
-    behind.redis.set(CLAIM, "3 somebody", px=60_000)
+    server_state.redis.set(CLAIM, "3 somebody", px=60_000)
     assert await semaphore.drain_permits() == 3

@@ -1,4 +1,4 @@
-"""One lock on three independent servers, in both worlds: held while a majority says so."""
+"""One lock on three independent servers, on both backends: held while a majority says so."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import red_lock
 from pyredisson.logic.holds import LOST
 from pyredisson.testing import Proxy, Server
-
-from .worlds import PATIENCE, World
+from tests.support.backends import TIME_LIMIT, Backend
 
 pytestmark = pytest.mark.asyncio
-PROMPT = PATIENCE / 2
+PROMPT = TIME_LIMIT / 2
 """Seconds in which is done what doesn't wait for the lease, or for a reply that never comes."""
 
 
-def make(world: World, places: list[Any], name: str = "a", **fields: Any) -> Any:
+def make(backend: Backend, places: list[Any], name: str = "a", **fields: Any) -> Any:
     """The red lock of that name: a lock on each server, each by a client of its own."""
-    clients = [world.connect(each.url, **fields) for each in places]
+    clients = [backend.connect(each.url, **fields) for each in places]
     return clients[0].get_red_lock(*[client.get_lock(name) for client in clients])
 
 
@@ -38,19 +37,19 @@ def held(redises: list[Any], name: str = "a") -> list[list[bytes]]:
     return [list(redis.hvals(name)) for redis in redises]
 
 
-async def gone(world: World, redises: list[Any]) -> None:
+async def gone(backend: Backend, redises: list[Any]) -> None:
     """Nothing is left, also of what is given back in the background."""
-    await world.until(lambda: not any(redis.keys() for redis in redises))
+    await backend.until(lambda: not any(redis.keys() for redis in redises))
 
 
 class TestMajority:
-    async def test_of_all(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        red = make(world, servers)
+    async def test_of_all(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
+        red = make(backend, servers)
         await red.lock()
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         assert await red.is_held()
         assert not red.lost.is_set()
-        assert not await world.elsewhere(red.try_lock)
+        assert not await backend.as_another_owner(red.try_lock)
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         await red.unlock()
         assert not await red.is_held()
@@ -58,10 +57,10 @@ class TestMajority:
 
     @pytest.mark.parametrize("foreign", [0, 1, 2])
     async def test_one_is_somebody_else_s(
-        self, world: World, servers: list[Server], redises: list[Any], foreign: int
+        self, backend: Backend, servers: list[Server], redises: list[Any], foreign: int
     ) -> None:
         redises[foreign].hset("a", "another:1", 7)
-        red = make(world, servers)
+        red = make(backend, servers)
         assert await red.try_lock()
         assert held(redises) == [[b"7"] if i == foreign else [b"1"] for i in range(3)]
         assert await red.is_held()
@@ -70,12 +69,12 @@ class TestMajority:
 
     @pytest.mark.parametrize("free", [0, 1, 2])
     async def test_two_are_somebody_else_s(
-        self, world: World, servers: list[Server], redises: list[Any], free: int
+        self, backend: Backend, servers: list[Server], redises: list[Any], free: int
     ) -> None:
         for i, redis in enumerate(redises):
             if i != free:
                 redis.hset("a", "another:1", 7)
-        red = make(world, servers)
+        red = make(backend, servers)
         assert not await red.try_lock()
         assert redises[free].keys() == []
         assert not await red.is_held()
@@ -84,8 +83,8 @@ class TestMajority:
                 pass
         assert redises[free].keys() == []
 
-    async def test_nested(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        red = make(world, servers)
+    async def test_nested(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
+        red = make(backend, servers)
         async with red, red:
             assert await red.try_lock()
             assert held(redises) == [[b"3"], [b"3"], [b"3"]]
@@ -94,11 +93,11 @@ class TestMajority:
         assert held(redises) == [[], [], []]
 
     async def test_each_level_gives_back_what_it_took(
-        self, world: World, servers: list[Server], redises: list[Any]
+        self, backend: Backend, servers: list[Server], redises: list[Any]
     ) -> None:
         """And not what the outer one has, where the inner one has another majority."""
         redises[1].hset("a", "another:1", 7)
-        red = make(world, servers)
+        red = make(backend, servers)
         async with red:
             redises[1].delete("a")
             async with red:
@@ -107,56 +106,56 @@ class TestMajority:
             assert await red.is_held()
         assert held(redises) == [[], [], []]
 
-    async def test_a_release_wakes_who_waits(self, world: World, servers: list[Server]) -> None:
-        holder, red = make(world, servers), make(world, servers)
+    async def test_a_release_wakes_who_waits(self, backend: Backend, servers: list[Server]) -> None:
+        holder, red = make(backend, servers), make(backend, servers)
         await holder.lock()
 
         async def take() -> float:
             async with red:
                 return time.monotonic()
 
-        other = world.spawn(take)
-        await world.sleep(0.3)
+        other = backend.spawn(take)
+        await backend.sleep(0.3)
         assert not other.done()
         released = time.monotonic()
         await holder.unlock()
         # Polling would be as good as this once in ten times.
         assert await other.result() - released < PROMPT
 
-    async def test_one_at_a_time(self, world: World, servers: list[Server]) -> None:
+    async def test_one_at_a_time(self, backend: Backend, servers: list[Server]) -> None:
         inside, most = 0, 0
 
         async def turns() -> None:
             nonlocal inside, most
-            red = make(world, servers)
+            red = make(backend, servers)
             for _ in range(5):
                 async with red:
                     inside += 1
                     most = max(most, inside)
-                    await world.sleep(0.002)
+                    await backend.sleep(0.002)
                     inside -= 1
 
-        for other in [world.spawn(turns) for _ in range(3)]:
+        for other in [backend.spawn(turns) for _ in range(3)]:
             await other.result()
         assert most == 1
 
     async def test_a_stale_member_doesn_t_hold_it_up(
-        self, world: World, servers: list[Server], redises: list[Any]
+        self, backend: Backend, servers: list[Server], redises: list[Any]
     ) -> None:
         """The first one stays somebody's who crashed there: it must not be what all wait for."""
         redises[0].hset("a", "crashed:1", 1)
-        holder, red = make(world, servers), make(world, servers)
+        holder, red = make(backend, servers), make(backend, servers)
         await holder.lock()
-        other = world.spawn(red.lock)
-        await world.sleep(0.05)
+        other = backend.spawn(red.lock)
+        await backend.sleep(0.05)
         await holder.unlock()
         await other.result()
 
 
 class TestServersThatFail:
-    async def test_one_is_down(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_one_is_down(self, backend: Backend, proxies: list[Proxy], redises: list[Any]) -> None:
         proxies[1].refuse(True)
-        red = make(world, proxies)
+        red = make(backend, proxies)
         begun = time.monotonic()
         async with red:
             assert time.monotonic() - begun < PROMPT
@@ -167,10 +166,10 @@ class TestServersThatFail:
         assert time.monotonic() - begun < 2 * PROMPT
         assert held(redises) == [[], [], []]
 
-    async def test_two_are_down(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_two_are_down(self, backend: Backend, proxies: list[Proxy], redises: list[Any]) -> None:
         proxies[0].refuse(True)
         proxies[2].refuse(True)
-        red = make(world, proxies, retry_attempts=1)
+        red = make(backend, proxies, retry_attempts=1)
         assert not await red.try_lock()
         assert not await red.try_lock(0.2)
         assert held(redises) == [[], [], []]
@@ -179,8 +178,8 @@ class TestServersThatFail:
             async with red:
                 pass
 
-        waiting = world.spawn(wait)
-        await world.sleep(0.5)
+        waiting = backend.spawn(wait)
+        await backend.sleep(0.5)
         assert not waiting.done()
         proxies[0].refuse(False)
         await waiting.result()
@@ -189,9 +188,11 @@ class TestServersThatFail:
         await red.unlock()
         assert held(redises) == [[], [], []]
 
-    async def test_a_silent_one_costs_a_moment(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_a_silent_one_costs_a_moment(
+        self, backend: Backend, proxies: list[Proxy], redises: list[Any]
+    ) -> None:
         """Not the three seconds that a reply may take; what it says later is given back."""
-        red = make(world, proxies)
+        red = make(backend, proxies)
         async with red:
             pass
         proxies[2].stall()
@@ -201,11 +202,11 @@ class TestServersThatFail:
         await red.unlock()
         assert time.monotonic() - begun < PROMPT
         proxies[2].resume()
-        await gone(world, redises)
+        await gone(backend, redises)
 
-    async def test_most_are_silent(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_most_are_silent(self, backend: Backend, proxies: list[Proxy], redises: list[Any]) -> None:
         """A tenth of the lease for all of them, and nothing is left of what they did late."""
-        red = make(world, proxies, lock_watchdog_timeout=3)
+        red = make(backend, proxies, lock_watchdog_timeout=3)
         async with red:
             pass
         proxies[0].stall()
@@ -215,14 +216,14 @@ class TestServersThatFail:
         assert 0.25 < time.monotonic() - begun < PROMPT
         proxies[0].resume()
         proxies[1].resume()
-        await gone(world, redises)
-        await world.until(lambda: not any(member.session.asked for member in members(red)))
+        await gone(backend, redises)
+        await backend.until(lambda: not any(member.session.asked for member in members(red)))
         assert await red.try_lock()
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         await red.unlock()
 
-    async def test_a_lost_reply(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
-        red = make(world, proxies)
+    async def test_a_lost_reply(self, backend: Backend, proxies: list[Proxy], redises: list[Any]) -> None:
+        red = make(backend, proxies)
         for proxy in proxies:
             proxy.cut_reply(b"\r\na\r\n")
         await red.lock()
@@ -233,9 +234,9 @@ class TestServersThatFail:
         assert held(redises) == [[], [], []]
 
     async def test_a_release_that_no_majority_confirms(
-        self, world: World, proxies: list[Proxy], redises: list[Any]
+        self, backend: Backend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
-        red = make(world, proxies, retry_attempts=0)
+        red = make(backend, proxies, retry_attempts=0)
         await red.lock()
         for proxy in proxies[:2]:
             proxy.refuse(True)
@@ -245,12 +246,12 @@ class TestServersThatFail:
         assert not await red.is_held()
         for proxy in proxies[:2]:
             proxy.refuse(False)
-        await gone(world, redises)
+        await gone(backend, redises)
 
 
 class TestValidity:
-    async def test_a_lease_that_drift_uses_up(self, world: World) -> None:
-        client = world.connect("redis://127.0.0.1:1")
+    async def test_a_lease_that_drift_uses_up(self, backend: Backend) -> None:
+        client = backend.connect("redis://127.0.0.1:1")
         red = client.get_red_lock(client.get_lock("a"), client.get_lock("b"), client.get_lock("c"))
         with pytest.raises(ValueError, match="lease_time"):
             await red.lock(0.002)
@@ -261,9 +262,9 @@ class TestValidity:
                 await red.lock(lease)
 
     async def test_a_lease_that_is_over_when_the_last_answers(
-        self, world: World, proxies: list[Proxy], redises: list[Any]
+        self, backend: Backend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
-        red = make(world, proxies)
+        red = make(backend, proxies)
         async with red:
             pass
         for proxy in proxies[:2]:
@@ -273,22 +274,22 @@ class TestValidity:
         await red.unlock()
 
     async def test_it_ends_before_the_leases_do(
-        self, world: World, servers: list[Server], redises: list[Any], monkeypatch: pytest.MonkeyPatch
+        self, backend: Backend, servers: list[Server], redises: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(red_lock, "DRIFT", 0.5)
-        red = make(world, servers)
-        async with world.connect().get_lock("another"):
+        red = make(backend, servers)
+        async with backend.connect().get_lock("another"):
             begun = time.monotonic()
             await red.lock(2)
-            assert await red.lost.wait(PATIENCE)
+            assert await red.lost.wait(TIME_LIMIT)
             assert 0.9 < time.monotonic() - begun < 1.8
             assert all(redis.pttl("a") > 0 for redis in redises)
             with pytest.raises(LockLostError):
                 await red.unlock()
-        await gone(world, redises)
+        await gone(backend, redises)
 
-    async def test_drift_counts(self, world: World, servers: list[Server]) -> None:
-        red = make(world, servers)
+    async def test_drift_counts(self, backend: Backend, servers: list[Server]) -> None:
+        red = make(backend, servers)
         await red.lock(100)
         logic = members(red)
         clock = logic[0].session.clock
@@ -301,20 +302,20 @@ class TestValidity:
 
 
 class TestLost:
-    async def test_a_minority(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        red = make(world, servers, lock_watchdog_timeout=1.5)
+    async def test_a_minority(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
+        red = make(backend, servers, lock_watchdog_timeout=1.5)
         await red.lock()
         redises[0].delete("a")
         # Until that one is known to be lost.
         holds = [hold for member in members(red) for hold in member.session.holds.table.values()]
-        await world.until(lambda: [hold.state for hold in holds].count(LOST) == 1)
+        await backend.until(lambda: [hold.state for hold in holds].count(LOST) == 1)
         assert not red.lost.is_set()
         assert await red.is_held()
         await red.unlock()
         assert held(redises) == [[], [], []]
 
-    async def test_a_majority(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        red = make(world, servers, lock_watchdog_timeout=0.9)
+    async def test_a_majority(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
+        red = make(backend, servers, lock_watchdog_timeout=0.9)
         told: list[Any] = []
         heard = threading.Event()
 
@@ -326,32 +327,32 @@ class TestLost:
         await red.lock()
         redises[0].delete("a")
         redises[2].delete("a")
-        assert await red.lost.wait(PATIENCE)
+        assert await red.lost.wait(TIME_LIMIT)
         assert not await red.is_held()
         with pytest.raises(LockLostError, match="was taken away on the server"):
             await red.unlock()
         assert held(redises) == [[], [], []]
-        assert heard.wait(PATIENCE)
+        assert heard.wait(TIME_LIMIT)
         async with red:
             assert not red.lost.is_set()
         assert len(told) == 1
 
-    async def test_the_body_is_cancelled(self, tasks: World, servers: list[Server], redises: list[Any]) -> None:
+    async def test_the_body_is_cancelled(self, tasks: Backend, servers: list[Server], redises: list[Any]) -> None:
         red = make(tasks, servers, lock_watchdog_timeout=0.9)
         begun = time.monotonic()
         with pytest.raises(LockLostError):
             async with red:
                 redises[0].delete("a")
                 redises[1].delete("a")
-                await tasks.sleep(PATIENCE)
+                await tasks.sleep(TIME_LIMIT)
         assert time.monotonic() - begun < PROMPT
         await gone(tasks, redises)
 
-    async def test_unlock_by_a_stranger(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        red = make(world, servers)
+    async def test_unlock_by_a_stranger(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
+        red = make(backend, servers)
         async with red:
             with pytest.raises(LockNotHeldError, match="it is held by") as raised:
-                await world.elsewhere(red.unlock)
+                await backend.as_another_owner(red.unlock)
             # By way of whichever server was first to say so.
             assert any(next(iter(redis.hgetall("a"))).decode() in str(raised.value) for redis in redises)
             assert held(redises) == [[b"1"], [b"1"], [b"1"]]

@@ -1,4 +1,4 @@
-"""The semaphore: the table in the contract, waiting, Java's part, and what may go wrong on the way, in both worlds."""
+"""The semaphore: the table in the contract, waiting, Java's part, and failures, on both backends."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ import pyredisson.asyncio
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import semaphore as logic
 from pyredisson.testing import Proxy, Server
-
-from .worlds import LOSSES, NOWHERE, Behind, Lose, World
+from tests.support.backends import NOWHERE, Backend
+from tests.support.faults import LOSSES, Lose
+from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_sc:{stock}"
 
 
-def listeners(behind: Behind) -> int:
-    [(_, count)] = behind.redis.pubsub_numsub(CHANNEL)
+def listeners(server_state: ServerState) -> int:
+    [(_, count)] = server_state.redis.pubsub_numsub(CHANNEL)
     return int(count)
 
 
-def free(behind: Behind) -> int:
+def free(server_state: ServerState) -> int:
     """As Redisson reads it."""
-    return int(behind.redis.get("stock") or 0)
+    return int(server_state.redis.get("stock") or 0)
 
 
-def java_release(behind: Behind, permits: int) -> None:
+def java_release(server_state: ServerState, permits: int) -> None:
     """What Redisson does."""
-    behind.redis.publish(CHANNEL, behind.redis.incrby("stock", permits))
+    server_state.redis.publish(CHANNEL, server_state.redis.incrby("stock", permits))
 
 
 @pytest.fixture
@@ -47,159 +48,159 @@ def sha(server: Server) -> Callable[[str], bytes]:
 
 
 class TestPermits:
-    async def test_set_once(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_set_once(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.available_permits() == 0
         assert await semaphore.try_set_permits(5) is True
         assert await semaphore.try_set_permits(7) is False
-        assert await semaphore.available_permits() == free(behind) == 5
-        assert behind.redis.ttl("stock") == -1
+        assert await semaphore.available_permits() == free(server_state) == 5
+        assert server_state.redis.ttl("stock") == -1
 
-    async def test_set_for_a_time(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_set_for_a_time(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.try_set_permits(5, ttl=timedelta(seconds=50)) is True
-        assert 45_000 < behind.redis.pttl("stock") <= 50_000
+        assert 45_000 < server_state.redis.pttl("stock") <= 50_000
         await semaphore.acquire(2)
         await semaphore.add_permits(1)
         await semaphore.release()
         assert await semaphore.drain_permits() == 5
-        assert 45_000 < behind.redis.pttl("stock") <= 50_000
+        assert 45_000 < server_state.redis.pttl("stock") <= 50_000
 
-    async def test_set_for_a_short_time(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_set_for_a_short_time(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.try_set_permits(5, 0.05)
-        await world.until(lambda: not behind.redis.exists("stock"))
+        await backend.until(lambda: not server_state.redis.exists("stock"))
         assert await semaphore.available_permits() == 0
 
-    async def test_set_to_none(self, world: World) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_set_to_none(self, backend: Backend) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.try_set_permits(0)
         assert not await semaphore.try_set_permits(1)
         assert not await semaphore.try_acquire()
 
-    async def test_take_and_give_back(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_take_and_give_back(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(5)
         await semaphore.acquire()
         await semaphore.acquire(3)
-        assert free(behind) == 1
+        assert free(server_state) == 1
         assert await semaphore.try_acquire(2) is False
         assert await semaphore.try_acquire(1) is True
         assert await semaphore.try_acquire() is False
         await semaphore.release(3)
         await semaphore.release()
-        assert free(behind) == 4
+        assert free(server_state) == 4
 
-    async def test_anyone_may_give_back(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_anyone_may_give_back(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         await semaphore.acquire(2)
-        await world.elsewhere(world.connect().get_semaphore("stock").release)
+        await backend.as_another_owner(backend.connect().get_semaphore("stock").release)
         assert await semaphore.try_acquire()
-        assert free(behind) == 0
+        assert free(server_state) == 0
 
-    async def test_no_permits_at_all(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_no_permits_at_all(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
         semaphore = client.get_semaphore("stock")
-        before = behind.commands()
+        before = server_state.commands()
         await semaphore.acquire(0)
         assert await semaphore.try_acquire(0) is True
         await semaphore.release(0)
         assert await semaphore.release_if_exists(0) is False
         await semaphore.add_permits(0)
         await semaphore.reduce_permits(0)
-        assert behind.commands() == before
-        assert behind.redis.keys() == []
+        assert server_state.commands() == before
+        assert server_state.redis.keys() == []
         await client.close()
         zero: list[Callable[[int], Awaitable[object]]] = [semaphore.acquire, semaphore.release, semaphore.add_permits]
         for call in zero:
             with pytest.raises(pyredisson.ClosedError):
                 await call(0)
 
-    async def test_release_makes_a_semaphore(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_release_makes_a_semaphore(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.release_if_exists() is False
-        assert not behind.redis.exists("stock")
+        assert not server_state.redis.exists("stock")
         await semaphore.release(2)
         assert await semaphore.release_if_exists(3) is True
-        assert free(behind) == 5
+        assert free(server_state) == 5
 
-    async def test_drain(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_drain(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.drain_permits() == 0
-        assert not behind.redis.exists("stock")
+        assert not server_state.redis.exists("stock")
         await semaphore.try_set_permits(5)
         assert await semaphore.drain_permits() == 5
         assert await semaphore.drain_permits() == 0
-        assert free(behind) == 0
+        assert free(server_state) == 0
 
-    async def test_larger_and_smaller(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_larger_and_smaller(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(3)
         await semaphore.add_permits(2)
-        assert free(behind) == 5
+        assert free(server_state) == 5
         await semaphore.reduce_permits(7)
         assert await semaphore.available_permits() == -2
         assert await semaphore.drain_permits() == 0
-        assert free(behind) == -2
+        assert free(server_state) == -2
         assert not await semaphore.try_acquire()
         await semaphore.release(3)
         assert await semaphore.try_acquire()
         assert not await semaphore.try_acquire()
 
-    async def test_delete(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_delete(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.delete() is False
         await semaphore.try_set_permits(3)
         assert await semaphore.delete() is True
-        assert not behind.redis.exists("stock")
+        assert not server_state.redis.exists("stock")
         assert await semaphore.try_set_permits(4)
 
-    async def test_a_block_takes_one(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_a_block_takes_one(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         async with semaphore as entered:
             assert entered is semaphore
-            assert free(behind) == 1
+            assert free(server_state) == 1
             async with semaphore:
-                assert free(behind) == 0
-        assert free(behind) == 2
+                assert free(server_state) == 0
+        assert free(server_state) == 2
 
-    async def test_a_block_that_raises_gives_back(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_a_block_that_raises_gives_back(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         with pytest.raises(KeyError):
             async with semaphore:
                 raise KeyError
-        assert free(behind) == 2
+        assert free(server_state) == 2
 
-    async def test_the_bodys_own_exception_is_seen(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_the_bodys_own_exception_is_seen(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         with pytest.raises(KeyError) as raised:
             async with semaphore:
-                behind.redis.delete("stock")
-                behind.redis.hset("stock", "a", 1)
+                server_state.redis.delete("stock")
+                server_state.redis.hset("stock", "a", 1)
                 raise KeyError
         assert "WRONGTYPE" in raised.value.__notes__[0]
-        behind.redis.delete("stock")
+        server_state.redis.delete("stock")
         await semaphore.try_set_permits(2)
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             async with semaphore:
-                behind.redis.delete("stock")
-                behind.redis.hset("stock", "a", 1)
+                server_state.redis.delete("stock")
+                server_state.redis.hset("stock", "a", 1)
 
-    async def test_handles_of_one_name(self, world: World) -> None:
-        client = world.connect(name_mapper=lambda name: f"app:{name}")
+    async def test_handles_of_one_name(self, backend: Backend) -> None:
+        client = backend.connect(name_mapper=lambda name: f"app:{name}")
         one, two = client.get_semaphore("stock"), client.get_semaphore(b"stock")
         await one.try_set_permits(1)
         assert await two.available_permits() == 1
         assert (one.name, two.name) == ("stock", b"stock")
         assert "app:stock" in repr(one)
-        assert await world.connect().get_semaphore("app:stock").available_permits() == 1
+        assert await backend.connect().get_semaphore("app:stock").available_permits() == 1
 
-    async def test_an_uncontended_pair_is_two_commands(self, world: World, proxy: Proxy) -> None:
-        semaphore = world.connect(proxy.url).get_semaphore("stock")
+    async def test_an_uncontended_pair_is_two_commands(self, backend: Backend, proxy: Proxy) -> None:
+        semaphore = backend.connect(proxy.url).get_semaphore("stock")
         await semaphore.try_set_permits(1)
         async with semaphore:
             proxy.forget()
@@ -207,16 +208,16 @@ class TestPermits:
             assert await semaphore.try_acquire() is False
         assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
 
-    async def test_what_is_ours_on_the_server_ends(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_what_is_ours_on_the_server_ends(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
         semaphore = client.get_semaphore("{t}stock")
         await semaphore.try_set_permits(1)
         for _ in range(5):
             async with semaphore:
                 pass
-        [ours] = [key for key in behind.redis.keys("*") if key != b"{t}stock"]
+        [ours] = [key for key in server_state.redis.keys("*") if key != b"{t}stock"]
         assert ours == f"pyredisson_once:{{t}}stock:{client.id}:0".encode()
-        assert 600 < behind.redis.ttl(ours) <= 660
+        assert 600 < server_state.redis.ttl(ours) <= 660
 
 
 class TestArguments:
@@ -232,77 +233,79 @@ class TestArguments:
 
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("permits", [-1, 2**31, 10**30])
-    async def test_numbers_that_cannot_be(self, world: World, call: str, permits: int) -> None:
+    async def test_numbers_that_cannot_be(self, backend: Backend, call: str, permits: int) -> None:
         with pytest.raises(ValueError, match="permits"):
-            await getattr(world.connect(NOWHERE).get_semaphore("stock"), call)(permits)
+            await getattr(backend.connect(NOWHERE).get_semaphore("stock"), call)(permits)
 
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("permits", [True, 1.0, "1", None])
-    async def test_numbers_of_other_types(self, world: World, call: str, permits: Any) -> None:
+    async def test_numbers_of_other_types(self, backend: Backend, call: str, permits: Any) -> None:
         with pytest.raises(TypeError, match="permits"):
-            await getattr(world.connect(NOWHERE).get_semaphore("stock"), call)(permits)
+            await getattr(backend.connect(NOWHERE).get_semaphore("stock"), call)(permits)
 
     @pytest.mark.parametrize("wait", [-1, math.nan, timedelta(-1)])
-    async def test_waits_that_cannot_be(self, world: World, wait: Any) -> None:
+    async def test_waits_that_cannot_be(self, backend: Backend, wait: Any) -> None:
         with pytest.raises(ValueError, match="wait_time"):
-            await world.connect(NOWHERE).get_semaphore("stock").try_acquire(1, wait)
+            await backend.connect(NOWHERE).get_semaphore("stock").try_acquire(1, wait)
 
     @pytest.mark.parametrize(
         ("ttl", "error"), [(0, ValueError), (-1, ValueError), (math.inf, ValueError), ("1", TypeError)]
     )
-    async def test_ends_that_cannot_be(self, world: World, ttl: Any, error: type[Exception]) -> None:
+    async def test_ends_that_cannot_be(self, backend: Backend, ttl: Any, error: type[Exception]) -> None:
         with pytest.raises(error, match="ttl"):
-            await world.connect(NOWHERE).get_semaphore("stock").try_set_permits(1, ttl)
+            await backend.connect(NOWHERE).get_semaphore("stock").try_set_permits(1, ttl)
 
-    async def test_names_that_cannot_be(self, world: World) -> None:
+    async def test_names_that_cannot_be(self, backend: Backend) -> None:
         with pytest.raises(ValueError, match="name"):
-            world.connect(NOWHERE).get_semaphore("")
+            backend.connect(NOWHERE).get_semaphore("")
 
-    async def test_the_largest_number(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_the_largest_number(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         assert await semaphore.try_set_permits(2**31 - 1)
         await semaphore.acquire(2**31 - 1)
         await semaphore.release(2**31 - 1)
-        assert free(behind) == 2**31 - 1
+        assert free(server_state) == 2**31 - 1
 
 
 class TestWaiting:
-    async def test_a_release_of_another_client_wakes(self, world: World, behind: Behind) -> None:
-        holder, waiter = world.connect().get_semaphore("stock"), world.connect().get_semaphore("stock")
+    async def test_a_release_of_another_client_wakes(self, backend: Backend, server_state: ServerState) -> None:
+        holder, waiter = backend.connect().get_semaphore("stock"), backend.connect().get_semaphore("stock")
         await holder.try_set_permits(1)
         await holder.acquire()
-        other = world.spawn(waiter.acquire)
-        await world.until(lambda: listeners(behind) == 1)
+        other = backend.spawn(waiter.acquire)
+        await backend.until(lambda: listeners(server_state) == 1)
         released = time.monotonic()
         await holder.release()
         await other.result()
         assert time.monotonic() - released < 1
-        assert free(behind) == 0
+        assert free(server_state) == 0
 
     @pytest.mark.parametrize("free_them", ["try_set_permits", "add_permits", "release"])
-    async def test_whoever_brings_permits_wakes(self, world: World, behind: Behind, free_them: str) -> None:
+    async def test_whoever_brings_permits_wakes(
+        self, backend: Backend, server_state: ServerState, free_them: str
+    ) -> None:
         """Also those who wait for a semaphore that isn't there."""
-        other = world.spawn(lambda: world.connect().get_semaphore("stock").acquire(2))
-        await world.until(lambda: listeners(behind) == 1)
-        await getattr(world.connect().get_semaphore("stock"), free_them)(3)
+        other = backend.spawn(lambda: backend.connect().get_semaphore("stock").acquire(2))
+        await backend.until(lambda: listeners(server_state) == 1)
+        await getattr(backend.connect().get_semaphore("stock"), free_them)(3)
         await other.result()
-        assert free(behind) == 1
+        assert free(server_state) == 1
 
-    async def test_java_wakes_and_is_waited_for(self, world: World, behind: Behind) -> None:
-        behind.redis.set("stock", 5)
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_java_wakes_and_is_waited_for(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.set("stock", 5)
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.acquire(2)
-        behind.redis.decrby("stock", 3)
-        other = world.spawn(lambda: semaphore.acquire(2))
-        await world.until(lambda: listeners(behind) == 1)
-        java_release(behind, 3)
+        server_state.redis.decrby("stock", 3)
+        other = backend.spawn(lambda: semaphore.acquire(2))
+        await backend.until(lambda: listeners(server_state) == 1)
+        java_release(server_state, 3)
         await other.result()
-        assert free(behind) == 1
+        assert free(server_state) == 1
 
-    async def test_java_hears_of_every_permit(self, world: World, behind: Behind) -> None:
+    async def test_java_hears_of_every_permit(self, backend: Backend, server_state: ServerState) -> None:
         """It wakes as many as the message says, and doesn't look again."""
-        semaphore = world.connect().get_semaphore("stock")
-        with behind.redis.pubsub() as ear:
+        semaphore = backend.connect().get_semaphore("stock")
+        with server_state.redis.pubsub() as ear:
             ear.subscribe(CHANNEL)
             assert ear.get_message(timeout=5)["type"] == "subscribe"
             await semaphore.try_set_permits(2)
@@ -317,136 +320,142 @@ class TestWaiting:
             assert [ear.get_message(timeout=5)["data"] for _ in range(4)] == [b"2", b"2", b"5", b"4"]
             assert ear.get_message(timeout=0.05) is None
 
-    async def test_not_had_in_time(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_not_had_in_time(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         started = time.monotonic()
         assert await semaphore.try_acquire(3, wait_time=0.2) is False
         assert 0.2 <= time.monotonic() - started < 1
-        assert free(behind) == 2
+        assert free(server_state) == 2
 
-    async def test_had_in_time(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
-        other = world.spawn(lambda: semaphore.try_acquire(2, timedelta(seconds=30)))
-        await world.until(lambda: listeners(behind) == 1)
-        java_release(behind, 2)
+    async def test_had_in_time(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
+        other = backend.spawn(lambda: semaphore.try_acquire(2, timedelta(seconds=30)))
+        await backend.until(lambda: listeners(server_state) == 1)
+        java_release(server_state, 2)
         assert await other.result() is True
 
-    async def test_no_script_runs_while_waiting(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
-        before = behind.scripts()
-        other = world.spawn(semaphore.acquire)
-        await world.until(lambda: behind.scripts() == before + 2)
+    async def test_no_script_runs_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
+        before = server_state.scripts()
+        other = backend.spawn(semaphore.acquire)
+        await backend.until(lambda: server_state.scripts() == before + 2)
         for payload in ("0", "-3", "", "abc", "+1", " 1", "1.0", "9" * 5000):
-            behind.redis.publish(CHANNEL, payload)
-        await world.sleep(0.3)
-        assert behind.scripts() == before + 2
-        java_release(behind, 1)
+            server_state.redis.publish(CHANNEL, payload)
+        await backend.sleep(0.3)
+        assert server_state.scripts() == before + 2
+        java_release(server_state, 1)
         await other.result()
-        assert behind.scripts() == before + 3
+        assert server_state.scripts() == before + 3
 
-    async def test_a_message_wakes_as_many_as_it_has_permits_for(self, world: World, behind: Behind) -> None:
-        client = world.connect()
-        before = behind.scripts()
-        others = [world.spawn(client.get_semaphore("stock").acquire) for _ in range(6)]
-        await world.until(lambda: behind.scripts() >= before + 12)
-        waiting = behind.scripts()
-        java_release(behind, 4)
-        await world.until(lambda: sum(other.done() for other in others) == 4)
-        assert behind.scripts() == waiting + 4
-        java_release(behind, 2)
+    async def test_a_message_wakes_as_many_as_it_has_permits_for(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
+        client = backend.connect()
+        before = server_state.scripts()
+        others = [backend.spawn(client.get_semaphore("stock").acquire) for _ in range(6)]
+        await backend.until(lambda: server_state.scripts() >= before + 12)
+        waiting = server_state.scripts()
+        java_release(server_state, 4)
+        await backend.until(lambda: sum(other.done() for other in others) == 4)
+        assert server_state.scripts() == waiting + 4
+        java_release(server_state, 2)
         for other in others:
             await other.result()
-        assert free(behind) == 0
+        assert free(server_state) == 0
 
-    async def test_a_small_need_does_not_wait_behind_a_large_one(self, world: World, behind: Behind) -> None:
-        client = world.connect()
-        before = behind.scripts()
-        large = world.spawn(lambda: client.get_semaphore("stock").acquire(3))
-        await world.until(lambda: behind.scripts() >= before + 2)
-        small = world.spawn(lambda: client.get_semaphore("stock").acquire(1))
-        await world.until(lambda: behind.scripts() >= before + 4)
-        java_release(behind, 1)
+    async def test_a_small_need_does_not_wait_behind_a_large_one(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
+        client = backend.connect()
+        before = server_state.scripts()
+        large = backend.spawn(lambda: client.get_semaphore("stock").acquire(3))
+        await backend.until(lambda: server_state.scripts() >= before + 2)
+        small = backend.spawn(lambda: client.get_semaphore("stock").acquire(1))
+        await backend.until(lambda: server_state.scripts() >= before + 4)
+        java_release(server_state, 1)
         await small.result()
         assert not large.done()
-        java_release(behind, 3)
+        java_release(server_state, 3)
         await large.result()
 
-    async def test_who_is_woken_and_finds_too_few_wakes_those_who_need_less(self, world: World, behind: Behind) -> None:
+    async def test_who_is_woken_and_finds_too_few_wakes_those_who_need_less(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
         """Somebody else was quicker and took some of what the message told of."""
-        client = world.connect()
-        before = behind.scripts()
-        large = world.spawn(lambda: client.get_semaphore("stock").acquire(3))
-        await world.until(lambda: behind.scripts() >= before + 2)
-        small = world.spawn(lambda: client.get_semaphore("stock").acquire(1))
-        await world.until(lambda: behind.scripts() >= before + 4)
-        behind.redis.set("stock", 1)
-        behind.redis.publish(CHANNEL, "3")
+        client = backend.connect()
+        before = server_state.scripts()
+        large = backend.spawn(lambda: client.get_semaphore("stock").acquire(3))
+        await backend.until(lambda: server_state.scripts() >= before + 2)
+        small = backend.spawn(lambda: client.get_semaphore("stock").acquire(1))
+        await backend.until(lambda: server_state.scripts() >= before + 4)
+        server_state.redis.set("stock", 1)
+        server_state.redis.publish(CHANNEL, "3")
         await small.result()
         assert not large.done()
-        java_release(behind, 3)
+        java_release(server_state, 3)
         await large.result()
 
-    async def test_who_leaves_with_a_wake_up_hands_it_on(self, world: World, behind: Behind) -> None:
-        client = world.connect()
-        before = behind.scripts()
-        other = world.spawn(client.get_semaphore("stock").acquire)
-        await world.until(lambda: behind.scripts() >= before + 2)
+    async def test_who_leaves_with_a_wake_up_hands_it_on(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
+        before = server_state.scripts()
+        other = backend.spawn(client.get_semaphore("stock").acquire)
+        await backend.until(lambda: server_state.scripts() >= before + 2)
         channel = client_channel(client)
         leaving = client_shared(client).runtime.wakeup()
         with client_shared(client).channels.mutex:
             # As one who came before and was woken, and whose time is over before it looks.
             channel.waiters = {leaving: 2, **channel.waiters}
             client_shared(client).channels.waiting.add(leaving)
-        behind.redis.set("stock", 2)
-        behind.redis.publish(CHANNEL, "2")
-        await world.until(leaving.is_set)
+        server_state.redis.set("stock", 2)
+        server_state.redis.publish(CHANNEL, "2")
+        await backend.until(leaving.is_set)
         assert not other.done()
         client_shared(client).channels.leave(CHANNEL.encode(), leaving)
         await other.result()
 
     @pytest.mark.parametrize("wait", [None, 30])
     async def test_a_message_that_was_lost(
-        self, world: World, behind: Behind, monkeypatch: pytest.MonkeyPatch, wait: float | None
+        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch, wait: float | None
     ) -> None:
         monkeypatch.setattr(logic, "LOOK_AGAIN", 0.1)
-        semaphore = world.connect().get_semaphore("stock")
-        other = world.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))
-        await world.until(lambda: listeners(behind) == 1)
-        behind.redis.incrby("stock", 1)
+        semaphore = backend.connect().get_semaphore("stock")
+        other = backend.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))
+        await backend.until(lambda: listeners(server_state) == 1)
+        server_state.redis.incrby("stock", 1)
         await other.result()
-        assert free(behind) == 0
+        assert free(server_state) == 0
 
     async def test_permits_without_a_message_are_seen_at_the_end_of_the_time(
-        self, world: World, behind: Behind
+        self, backend: Backend, server_state: ServerState
     ) -> None:
-        semaphore = world.connect().get_semaphore("stock")
-        other = world.spawn(lambda: semaphore.try_acquire(1, 0.4))
-        await world.until(lambda: listeners(behind) == 1)
-        behind.redis.incrby("stock", 1)
+        semaphore = backend.connect().get_semaphore("stock")
+        other = backend.spawn(lambda: semaphore.try_acquire(1, 0.4))
+        await backend.until(lambda: listeners(server_state) == 1)
+        server_state.redis.incrby("stock", 1)
         assert await other.result() is True
 
-    async def test_a_deleted_one_is_waited_for(self, world: World, behind: Behind) -> None:
-        semaphore = world.connect().get_semaphore("stock")
+    async def test_a_deleted_one_is_waited_for(self, backend: Backend, server_state: ServerState) -> None:
+        semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(0)
-        other = world.spawn(semaphore.acquire)
-        await world.until(lambda: listeners(behind) == 1)
+        other = backend.spawn(semaphore.acquire)
+        await backend.until(lambda: listeners(server_state) == 1)
         await semaphore.delete()
-        await world.sleep(0.05)
+        await backend.sleep(0.05)
         assert not other.done()
         await semaphore.try_set_permits(1)
         await other.result()
 
-    async def test_closed_while_waiting(self, world: World, behind: Behind) -> None:
-        client = world.connect()
-        other = world.spawn(client.get_semaphore("stock").acquire)
-        await world.until(lambda: listeners(behind) == 1)
+    async def test_closed_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
+        other = backend.spawn(client.get_semaphore("stock").acquire)
+        await backend.until(lambda: listeners(server_state) == 1)
         await client.close()
         with pytest.raises(pyredisson.ClosedError):
             await other.result()
 
-    async def test_never_more_than_there_are(self, world: World, behind: Behind) -> None:
-        clients = [world.connect() for _ in range(3)]
+    async def test_never_more_than_there_are(self, backend: Backend, server_state: ServerState) -> None:
+        clients = [backend.connect() for _ in range(3)]
         await clients[0].get_semaphore("stock").try_set_permits(5)
         inside: list[int] = []
         most: list[int] = []
@@ -457,19 +466,19 @@ class TestWaiting:
                 async with semaphore:
                     inside.append(number)
                     most.append(len(inside))
-                    await world.sleep(0.001)
+                    await backend.sleep(0.001)
                     inside.remove(number)
 
-        others = [world.spawn(lambda number=number: work(number)) for number in range(50)]  # type: ignore[misc]
+        others = [backend.spawn(lambda number=number: work(number)) for number in range(50)]  # type: ignore[misc]
         for other in others:
             await other.result()
         assert len(most) == 200
         assert max(most) == 5
-        assert free(behind) == 5
+        assert free(server_state) == 5
 
 
 def client_shared(client: Any) -> Any:
-    """The inside of a client of either world."""
+    """The inside of a client of either backend."""
     return getattr(client, "_target", client)._session
 
 
@@ -480,32 +489,38 @@ def client_channel(client: Any) -> Any:
 class TestDoubt:
     """A reply is lost, a request comes late, the caller is gone: permits are neither lost nor made."""
 
-    async def made(self, world: World, address: str, permits: int = 5, **fields: Any) -> Any:
-        semaphore = world.connect(address, timeout=0.8, **fields).get_semaphore("stock")
+    async def made(self, backend: Backend, address: str, permits: int = 5, **fields: Any) -> Any:
+        semaphore = backend.connect(address, timeout=0.8, **fields).get_semaphore("stock")
         await semaphore.try_set_permits(permits)
         return semaphore
 
     @LOSSES
     async def test_acquire_and_release(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], lose: Lose
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes], lose: Lose
     ) -> None:
-        semaphore = await self.made(world, proxy.url)
+        semaphore = await self.made(backend, proxy.url)
         for left in (3, 1):
             fault = lose(proxy, sha("acquire"))
             assert await semaphore.try_acquire(2) is True
             assert fault.happened.is_set()
-            assert free(behind) == left
+            assert free(server_state) == left
         for left in (3, 5):
             fault = lose(proxy, sha("add"))
             await semaphore.release(2)
             assert fault.happened.is_set()
-            assert free(behind) == left
+            assert free(server_state) == left
 
     @LOSSES
     async def test_all_else(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], server: Server, lose: Lose
+        self,
+        backend: Backend,
+        proxy: Proxy,
+        server_state: ServerState,
+        sha: Callable[[str], bytes],
+        server: Server,
+        lose: Lose,
     ) -> None:
-        semaphore = await self.made(world, proxy.url, 0)
+        semaphore = await self.made(backend, proxy.url, 0)
         faults = []
 
         def struck(name: str) -> None:
@@ -517,28 +532,28 @@ class TestDoubt:
         await semaphore.add_permits(3)
         struck("add")
         await semaphore.reduce_permits(1)
-        assert free(behind) == 4
+        assert free(server_state) == 4
         struck("acquire")
         assert await semaphore.drain_permits() == 4
-        assert free(behind) == 0
+        assert free(server_state) == 0
         faults.append(lose(proxy, script("once_delete", flags=server.version >= (7,)).sha))
         assert await semaphore.delete() is True
         struck("set")
         assert await semaphore.try_set_permits(6) is True
         struck("set")
         assert await semaphore.try_set_permits(7) is False
-        assert free(behind) == 6
+        assert free(server_state) == 6
         assert all(fault.happened.is_set() for fault in faults)
 
     async def test_the_answer_is_no_and_a_late_copy_takes_nothing(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes]
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
-        semaphore = await self.made(world, proxy.url, 1)
+        semaphore = await self.made(backend, proxy.url, 1)
         late = proxy.hold_request(sha("acquire"))
         assert await semaphore.try_acquire(2) is False
         assert late.held.is_set()
         proxy.wait_for(sha("undo"))
-        java_release(behind, 1)
+        java_release(server_state, 1)
         # The server was told to drop that connection before it was asked again.
         with pytest.raises(OSError, match="closed the connection"):
             await asyncio.to_thread(late.deliver)
@@ -546,7 +561,7 @@ class TestDoubt:
 
     @pytest.mark.parametrize("call", ["acquire", "release"])
     async def test_a_late_copy_that_the_server_could_not_be_told_to_drop(
-        self, world: World, behind: Behind, sha: Callable[[str], bytes], call: str
+        self, backend: Backend, server_state: ServerState, sha: Callable[[str], bytes], call: str
     ) -> None:
         """The user has no right to do so: the copy arrives, and is not executed."""
         with (
@@ -555,7 +570,7 @@ class TestDoubt:
             Proxy(server.host, server.port) as proxy,
         ):
             url = f"redis://app:x@{proxy.host}:{proxy.port}/0"
-            semaphore = await self.made(world, url)
+            semaphore = await self.made(backend, url)
             name = "acquire" if call == "acquire" else "add"
             text = script(f"semaphore_{name}", flags=server.version >= (7,))
             redis.script_load(text.text)
@@ -571,60 +586,62 @@ class TestDoubt:
             assert redis.get("stock") == expected
 
     async def test_an_acquire_that_gave_up_takes_nothing_when_its_request_comes_late(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes]
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
-        semaphore = await self.made(world, proxy.url, connect_timeout=0.8, lock_watchdog_timeout=3)
+        semaphore = await self.made(backend, proxy.url, connect_timeout=0.8, lock_watchdog_timeout=3)
         late = proxy.hold_request(sha("acquire"))
         proxy.refuse(True)
         with pytest.raises((ConnectionError, TimeoutError)):
             await semaphore.try_acquire(2, 0.1)
         await asyncio.to_thread(late.deliver)
-        assert free(behind) == 3
+        assert free(server_state) == 3
         proxy.refuse(False)
-        await world.until(lambda: free(behind) == 5)
+        await backend.until(lambda: free(server_state) == 5)
 
     @pytest.mark.parametrize("ran", [True, False])
     async def test_a_release_that_failed_is_done_in_the_background(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], ran: bool
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes], ran: bool
     ) -> None:
-        semaphore = await self.made(world, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
+        semaphore = await self.made(backend, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
         await semaphore.acquire(2)
         fault = proxy.drop_reply(sha("add"), 2) if ran else proxy.cut_request(sha("add"), 2)
         with pytest.raises((ConnectionError, TimeoutError)):
             await semaphore.release(2)
         assert fault.happened.is_set()
-        await world.until(lambda: proxy.seen(sha("add")) >= 3)
-        await world.until(lambda: free(behind) == 5)
+        await backend.until(lambda: proxy.seen(sha("add")) >= 3)
+        await backend.until(lambda: free(server_state) == 5)
         await semaphore.acquire(2)
         await semaphore.release(2)
-        assert free(behind) == 5
+        assert free(server_state) == 5
 
     async def test_the_server_is_a_new_one(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes]
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
         """What it never took it isn't given back."""
-        semaphore = await self.made(world, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
+        semaphore = await self.made(backend, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
         late = proxy.hold_reply(sha("acquire"))
-        other = world.spawn(lambda: semaphore.try_acquire(2))
-        await world.until(late.held.is_set)
-        behind.redis.flushall()
-        behind.redis.set("stock", 5)
+        other = backend.spawn(lambda: semaphore.try_acquire(2))
+        await backend.until(late.held.is_set)
+        server_state.redis.flushall()
+        server_state.redis.set("stock", 5)
         proxy.cut_request(sha("acquire"))
         with pytest.raises((ConnectionError, TimeoutError)):
             await other.result()
-        await world.until(lambda: proxy.seen(sha("undo")) > 0)
-        await world.until(lambda: any(b" 0" in behind.redis.get(key) for key in behind.redis.keys("pyredisson_once*")))
-        assert free(behind) == 5
+        await backend.until(lambda: proxy.seen(sha("undo")) > 0)
+        await backend.until(
+            lambda: any(b" 0" in server_state.redis.get(key) for key in server_state.redis.keys("pyredisson_once*"))
+        )
+        assert free(server_state) == 5
 
-    async def test_a_release_of_a_client_that_was_closed(self, world: World, behind: Behind) -> None:
+    async def test_a_release_of_a_client_that_was_closed(self, backend: Backend, server_state: ServerState) -> None:
         """The permit would be nobody's, for ever."""
-        client = world.connect()
+        client = backend.connect()
         semaphore = client.get_semaphore("stock")
         await semaphore.try_set_permits(2)
         with pytest.raises(pyredisson.ClosedError):
             async with semaphore:
                 await client.close()
-        await world.until(lambda: free(behind) == 2)
+        await backend.until(lambda: free(server_state) == 2)
         calls: list[Callable[[], Awaitable[object]]] = [
             semaphore.acquire,
             lambda: semaphore.try_set_permits(1),
@@ -636,17 +653,22 @@ class TestDoubt:
         for call in calls:
             with pytest.raises(pyredisson.ClosedError):
                 await call()
-        assert free(behind) == 2
+        assert free(server_state) == 2
 
     async def test_a_long_pause_while_the_outcome_was_in_doubt(
-        self, world: World, proxy: Proxy, behind: Behind, sha: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+        self,
+        backend: Backend,
+        proxy: Proxy,
+        server_state: ServerState,
+        sha: Callable[[str], bytes],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The server may have forgotten what it did: asked again, it would do it again."""
         monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
-        semaphore = await self.made(world, proxy.url)
+        semaphore = await self.made(backend, proxy.url)
         proxy.cut_reply(sha("acquire"))
         await semaphore.acquire(2)
         # It undid the one in doubt, and asked with a new number.
         proxy.wait_for(sha("undo"))
-        await world.until(lambda: free(behind) == 3)
+        await backend.until(lambda: free(server_state) == 3)
         assert proxy.seen(sha("acquire")) == 2

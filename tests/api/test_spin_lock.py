@@ -15,27 +15,27 @@ import pytest
 from pyredisson import ClosedError, ConstantBackoff, ExponentialBackoff, LockNotHeldError, LockTimeoutError
 from pyredisson.asyncio import SpinLock
 from pyredisson.testing import Proxy
-
-from .worlds import PATIENCE, Behind, World
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.server_state import ServerState
 
 CHANNEL = "redisson_lock__channel:{orders}"
 
 
 @pytest.mark.asyncio
 class TestLock:
-    async def test_it_is_a_reentrant_lock(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_spin_lock("orders", owner=7)
+    async def test_it_is_a_reentrant_lock(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_spin_lock("orders", owner=7)
         async with lock, lock:
-            assert list(behind.holds("orders").values()) == ["2"]
+            assert list(server_state.holds("orders").values()) == ["2"]
             assert await lock.get_hold_count() == 2
-            assert 29 < behind.redis.ttl("orders") <= 30
-            assert await world.elsewhere(world.connect().get_spin_lock("orders").try_lock) is False
-        assert behind.redis.keys() == []
+            assert 29 < server_state.redis.ttl("orders") <= 30
+            assert await backend.as_another_owner(backend.connect().get_spin_lock("orders").try_lock) is False
+        assert server_state.redis.keys() == []
         with pytest.raises(LockNotHeldError):
             await lock.unlock()
 
-    async def test_it_is_the_lock_of_that_name(self, world: World) -> None:
-        client = world.connect()
+    async def test_it_is_the_lock_of_that_name(self, backend: Backend) -> None:
+        client = backend.connect()
         spin, plain = client.get_spin_lock("orders", owner=1), client.get_lock("orders", owner=2)
         await spin.lock()
         assert await plain.try_lock() is False
@@ -43,41 +43,43 @@ class TestLock:
         await plain.lock()
         assert await spin.try_lock() is False
 
-    async def test_it_is_renewed(self, world: World, behind: Behind) -> None:
-        lock = world.connect(lock_watchdog_timeout=1.5).get_spin_lock("orders")
+    async def test_it_is_renewed(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect(lock_watchdog_timeout=1.5).get_spin_lock("orders")
         await lock.lock()
-        await world.sleep(2)
+        await backend.sleep(2)
         assert await lock.is_held()
         await lock.unlock()
 
-    async def test_nothing_is_published_and_nobody_listens(self, world: World, behind: Behind) -> None:
-        client = world.connect()
+    async def test_nothing_is_published_and_nobody_listens(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect()
         holder, waiter = client.get_spin_lock("orders", owner=1), client.get_spin_lock("orders", owner=2)
-        with behind.redis.pubsub() as ear:
+        with server_state.redis.pubsub() as ear:
             ear.psubscribe("*")
-            assert ear.get_message(timeout=PATIENCE)["type"] == "psubscribe"
+            assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
             await holder.lock()
-            before = behind.scripts()
-            other = world.spawn(waiter.lock)
-            await world.until(lambda: behind.scripts() >= before + 4)
-            assert behind.redis.pubsub_channels() == []
+            before = server_state.scripts()
+            other = backend.spawn(waiter.lock)
+            await backend.until(lambda: server_state.scripts() >= before + 4)
+            assert server_state.redis.pubsub_channels() == []
             await holder.unlock()
             await other.result()
             assert await holder.force_unlock()
-            assert behind.redis.keys() == []
-            behind.redis.publish("end", "end")
-            assert ear.get_message(timeout=PATIENCE)["data"] == b"end"
+            assert server_state.redis.keys() == []
+            server_state.redis.publish("end", "end")
+            assert ear.get_message(timeout=TIME_LIMIT)["data"] == b"end"
 
-    async def test_a_release_whose_reply_is_lost_is_a_release(self, world: World, proxy: Proxy, behind: Behind) -> None:
-        lock = world.connect(proxy.url, timeout=0.8).get_spin_lock("orders")
+    async def test_a_release_whose_reply_is_lost_is_a_release(
+        self, backend: Backend, proxy: Proxy, server_state: ServerState
+    ) -> None:
+        lock = backend.connect(proxy.url, timeout=0.8).get_spin_lock("orders")
         await lock.lock()
         lost = proxy.drop_reply(b"orders")
         await lock.unlock()
         assert lost.happened.is_set()
-        assert behind.redis.keys() == []
+        assert server_state.redis.keys() == []
 
-    async def test_many_waiters_take_turns(self, world: World) -> None:
-        client = world.connect()
+    async def test_many_waiters_take_turns(self, backend: Backend) -> None:
+        client = backend.connect()
         inside: list[int] = []
         turns: list[int] = []
 
@@ -86,11 +88,11 @@ class TestLock:
             for _ in range(5):
                 async with lock:
                     inside.append(owner)
-                    await world.sleep(0)
+                    await backend.sleep(0)
                     turns.append(inside.pop())
                     assert inside == []
 
-        others = [world.spawn(lambda owner=owner: work(owner)) for owner in range(6)]  # type: ignore[misc]
+        others = [backend.spawn(lambda owner=owner: work(owner)) for owner in range(6)]  # type: ignore[misc]
         for other in others:
             await other.result()
         assert sorted(turns) == sorted([*range(6)] * 5)
@@ -98,28 +100,28 @@ class TestLock:
 
 @pytest.mark.asyncio
 class TestWaiting:
-    async def test_it_asks_at_the_pace_that_was_given(self, world: World, behind: Behind) -> None:
-        behind.redis.hset("orders", "somebody", 1)
-        lock = world.connect().get_spin_lock("orders", backoff=ConstantBackoff(timedelta(milliseconds=100)))
+    async def test_it_asks_at_the_pace_that_was_given(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.hset("orders", "somebody", 1)
+        lock = backend.connect().get_spin_lock("orders", backoff=ConstantBackoff(timedelta(milliseconds=100)))
         await lock.try_lock()
-        before = behind.scripts()
+        before = server_state.scripts()
         assert not await lock.try_lock(wait_time=0.35)
         # At 0, 0.1, 0.2 and 0.3 s, and at the very end.
-        assert 3 <= behind.scripts() - before <= 5
+        assert 3 <= server_state.scripts() - before <= 5
 
-    async def test_the_usual_pauses_grow(self, world: World, behind: Behind) -> None:
-        behind.redis.hset("orders", "somebody", 1)
-        lock = world.connect().get_spin_lock("orders")
+    async def test_the_usual_pauses_grow(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.hset("orders", "somebody", 1)
+        lock = backend.connect().get_spin_lock("orders")
         await lock.try_lock()
-        before = behind.scripts()
+        before = server_state.scripts()
         assert not await lock.try_lock(wait_time=0.5)
         # At 1 ms it would be hundreds, at 128 ms four.
-        assert 6 <= behind.scripts() - before <= 20
+        assert 6 <= server_state.scripts() - before <= 20
 
     @pytest.mark.parametrize("backoff", [ConstantBackoff(30), ExponentialBackoff(30, 60), ConstantBackoff(0.001)])
-    async def test_a_wait_ends_when_it_should(self, world: World, behind: Behind, backoff: Any) -> None:
-        behind.redis.hset("orders", "somebody", 1)
-        lock = world.connect().get_spin_lock("orders", backoff)
+    async def test_a_wait_ends_when_it_should(self, backend: Backend, server_state: ServerState, backoff: Any) -> None:
+        server_state.redis.hset("orders", "somebody", 1)
+        lock = backend.connect().get_spin_lock("orders", backoff)
         ways: list[Callable[[], Awaitable[Any]]] = [
             lambda: lock.try_lock(wait_time=0.1),
             lambda: lock.acquire(timeout=0.1),
@@ -133,45 +135,45 @@ class TestWaiting:
                 assert way is ways[2]
             assert 0.1 <= time.monotonic() - begun < 1
 
-    async def test_it_asks_once_more_at_the_end_of_the_wait(self, world: World, behind: Behind) -> None:
-        behind.redis.hset("orders", "somebody", 1)
-        lock = world.connect().get_spin_lock("orders", ConstantBackoff(30))
-        before = behind.scripts()
-        other = world.spawn(lambda: lock.try_lock(wait_time=0.5))
-        await world.until(lambda: behind.scripts() == before + 1)
-        behind.redis.delete("orders")
+    async def test_it_asks_once_more_at_the_end_of_the_wait(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.hset("orders", "somebody", 1)
+        lock = backend.connect().get_spin_lock("orders", ConstantBackoff(30))
+        before = server_state.scripts()
+        other = backend.spawn(lambda: lock.try_lock(wait_time=0.5))
+        await backend.until(lambda: server_state.scripts() == before + 1)
+        server_state.redis.delete("orders")
         assert await other.result() is True
 
-    async def test_it_asks_at_the_end_of_the_holders_lease(self, world: World, behind: Behind) -> None:
-        behind.redis.hset("orders", "dead", 1)
-        behind.redis.pexpire("orders", 200)
-        before = behind.scripts()
+    async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.hset("orders", "dead", 1)
+        server_state.redis.pexpire("orders", 200)
+        before = server_state.scripts()
         begun = time.monotonic()
-        await world.connect().get_spin_lock("orders", ConstantBackoff(30)).lock()
+        await backend.connect().get_spin_lock("orders", ConstantBackoff(30)).lock()
         assert 0.15 < time.monotonic() - begun < 2
-        assert behind.scripts() <= before + 3
+        assert server_state.scripts() <= before + 3
 
-    async def test_a_free_lock_costs_no_pause(self, world: World, behind: Behind) -> None:
-        lock = world.connect().get_spin_lock("orders", ConstantBackoff(30))
-        before = behind.scripts()
+    async def test_a_free_lock_costs_no_pause(self, backend: Backend, server_state: ServerState) -> None:
+        lock = backend.connect().get_spin_lock("orders", ConstantBackoff(30))
+        before = server_state.scripts()
         await lock.lock()
-        assert behind.scripts() == before + 1
+        assert server_state.scripts() == before + 1
 
-    async def test_closing_the_client_ends_the_wait(self, world: World, behind: Behind) -> None:
-        behind.redis.hset("orders", "somebody", 1)
-        client = world.connect()
+    async def test_closing_the_client_ends_the_wait(self, backend: Backend, server_state: ServerState) -> None:
+        server_state.redis.hset("orders", "somebody", 1)
+        client = backend.connect()
         lock = client.get_spin_lock("orders", ConstantBackoff(30))
-        before = behind.scripts()
-        other = world.spawn(lock.lock)
-        await world.until(lambda: behind.scripts() == before + 1)
+        before = server_state.scripts()
+        other = backend.spawn(lock.lock)
+        await backend.until(lambda: server_state.scripts() == before + 1)
         await client.close()
         with pytest.raises(ClosedError):
             await other.result()
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_backoff(world: World) -> None:
-    client = world.connect()
+async def test_what_is_no_backoff(backend: Backend) -> None:
+    client = backend.connect()
     for wrong in (None, 0.1, "fast", ConstantBackoff):
         with pytest.raises(TypeError, match="backoff"):
             client.get_spin_lock("orders", wrong)  # type: ignore[arg-type]
@@ -180,7 +182,7 @@ async def test_what_is_no_backoff(world: World) -> None:
 
 
 @pytest.mark.asyncio
-async def test_its_kind_is_exported(threads: World, tasks: World) -> None:
+async def test_its_kind_is_exported(threads: Backend, tasks: Backend) -> None:
     assert repr(threads.connect().get_spin_lock("orders")) == "<pyredisson.SpinLock 'orders'>"
     lock = tasks.connect().get_spin_lock("orders")
     assert repr(lock) == "<pyredisson.asyncio.SpinLock 'orders'>"

@@ -78,9 +78,9 @@ def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, serve
         assert re.fullmatch(pattern, done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("world", ["import pyredisson\n", "import pyredisson.asyncio\n"])
-def test_there_are_examples_of_both_worlds(world: str) -> None:
-    assert sum(world in block.text for block in _of_language("python")) >= 2
+@pytest.mark.parametrize("side", ["import pyredisson\n", "import pyredisson.asyncio\n"])
+def test_there_are_examples_of_both_sides(side: str) -> None:
+    assert sum(side in block.text for block in _of_language("python")) >= 2
 
 
 def test_no_example_talks_to_a_server_of_its_own_finding() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: both worlds, child processes."""
+"""Fixtures of the fault tests: both backends, child processes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 import pytest_asyncio
 
 from pyredisson.testing import Server
-
-from .support import SCRIPTS, Child, World
+from tests.support.children import Child
+from tests.support.faults import SCRIPTS
+from tests.support.raw_backends import RawBackend
 
 if TYPE_CHECKING:
-    from tests.conftest import Timed
+    from tests.support.timing import Timed
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +26,9 @@ def known_scripts(server: Server) -> None:
 
 
 @pytest_asyncio.fixture(params=["threads", "asyncio"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """The test runs once in each world."""
-    each = World(request.param)
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
+    """The test runs once in each backend."""
+    each = RawBackend(request.param)
     yield each
     await each.close()
 

@@ -1,6 +1,6 @@
 """A soak: real processes take locks of every kind while the network, they and the server fail; then a judge looks.
 
-By hand, in its long form: `python -m tests.faults.soak --seconds 600 [--world both] [--seed 7]`; `test_soak.py` is the
+In its long form: `python -m tests.faults.soak --seconds 600 [--backend both] [--seed 7]`; `test_soak.py` is the
 short form. A seed gives the same troubles and the same choices of all owners again, at times that are never the same.
 """
 
@@ -19,18 +19,18 @@ from redis import Redis
 
 import pyredisson
 from pyredisson.testing import Proxy, Server
+from tests.support.children import Child
 
 from .soak_judge import Journals, Reset, judge
 from .soak_troubles import Troubles
 from .soak_worker import LEASE, PERMITS, clock
-from .support import Child
 
 WORKER = Path(__file__).with_name("soak_worker.py")
 PROGRAM = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
-PATIENCE = 20.0
+TIME_LIMIT = 20.0
 """Seconds within which every process has ended once nothing is wrong any more."""
 LOCK_KEYS = ("lock", "other", "fair", "fenced", "single", "rw")
-WORLDS = ("threads", "asyncio", "both")
+BACKENDS = ("threads", "asyncio", "both")
 
 
 @dataclass
@@ -53,10 +53,10 @@ class Report:
 
 
 class Soak:
-    """`processes` of `owners` in each of their worlds; `seed` chooses what they do and what fails."""
+    """`processes` of `owners` in each of their backends; `seed` chooses what they do and what fails."""
 
-    def __init__(self, world: str, seed: int, directory: Path, *, processes: int = 3, owners: int = 3) -> None:
-        self._world = world
+    def __init__(self, backend: str, seed: int, directory: Path, *, processes: int = 3, owners: int = 3) -> None:
+        self._backend = backend
         self._seed = seed
         self._directory = directory
         self._processes = processes
@@ -76,13 +76,13 @@ class Soak:
                 child.close()
 
     def _run(self, server: Server, proxy: Proxy, redis: Redis, seconds: float, deadly: bool, calm: bool) -> Report:
-        choice = random.Random(f"{self._seed}/{self._world}")
+        choice = random.Random(f"{self._seed}/{self._backend}")
         prepare(server)
         for _ in range(self._processes):
             self._children.append(self._start(proxy))
         until = clock() + seconds
         for child in self._children:
-            child.say(str(until))
+            child.send(str(until))
         troubles = Troubles(proxy, self._children, choice)
         if deadly:
             troubles.all += [
@@ -99,9 +99,9 @@ class Soak:
 
     def _start(self, proxy: Proxy) -> Child:
         self._started += 1
-        arguments = (proxy.url, self._world, self._directory, self._started, self._seed, self._owners)
+        arguments = (proxy.url, self._backend, self._directory, self._started, self._seed, self._owners)
         child = Child(PROGRAM, *arguments)
-        if child.hear() != "ready":
+        if child.receive() != "ready":
             raise RuntimeError("a process of the soak has not started")
         return child
 
@@ -112,7 +112,7 @@ class Soak:
             child.signal(signal.SIGKILL)
             self._ended.append(child)
             self._children[index] = self._start(proxy)
-            self._children[index].say(str(until))
+            self._children[index].send(str(until))
 
     def _reset(self, choice: random.Random, server: Server) -> None:
         if choice.random() < 0.3:
@@ -126,8 +126,8 @@ class Soak:
     def _end(self) -> list[str]:
         found = []
         for child in self._children:
-            last = child.hear(PATIENCE)
-            if last != "done" or child.wait(PATIENCE) != 0:
+            last = child.receive(TIME_LIMIT)
+            if last != "done" or child.wait(TIME_LIMIT) != 0:
                 found.append(f"a process ended with {last!r}")
         return found
 
@@ -155,18 +155,18 @@ def prepare(server: Server) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each world")
-    parser.add_argument("--world", choices=WORLDS, help="one of them; without it all, one after the other")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each backend")
+    parser.add_argument("--backend", choices=BACKENDS, help="one of them; without it all, one after the other")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--owners", type=int, default=4, help="in each process and world")
+    parser.add_argument("--owners", type=int, default=4, help="in each process and backend")
     parser.add_argument("--gentle", action="store_true", help="kill no process and no server")
     options = parser.parse_args()
     failed = False
-    for world in [options.world] if options.world else WORLDS:
-        print(f"{world}: seed {options.seed}, {options.seconds:g} s", flush=True)
+    for backend in [options.backend] if options.backend else BACKENDS:
+        print(f"{backend}: seed {options.seed}, {options.seconds:g} s", flush=True)
         directory = Path(tempfile.mkdtemp(prefix="pyredisson-soak-"))
-        soak = Soak(world, options.seed, directory, processes=options.processes, owners=options.owners)
+        soak = Soak(backend, options.seed, directory, processes=options.processes, owners=options.owners)
         with Server() as server:
             report = soak.run(server, options.seconds, deadly=not options.gentle)
         print(f"{report}\nThe journals are in {directory}.", flush=True)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from random import Random
 
 from pyredisson.testing import Hold, Proxy
+from tests.support.children import Child
 
 from .soak_worker import LEASE, clock
-from .support import Child
 
 SCRIPT = b"EVALSHA"
 """What the faults strike."""

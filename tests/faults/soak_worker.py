@@ -46,7 +46,7 @@ EXPECTED = (
 """What an owner may meet while the network fails."""
 
 NAIVE = "naive"
-"""A world and a kind of lock, whose holders don't see the end of their leases: the judge must."""
+"""A backend and a kind of lock, whose holders don't see the end of their leases: the judge must."""
 LOCKS: dict[str, tuple[tuple[str, ...], str, Callable[[Any], Any]]] = {
     "lock": (("lock",), "exclusive", lambda client: client.get_lock("lock")),
     "fair": (("fair",), "exclusive", lambda client: client.get_fair_lock("fair")),
@@ -265,16 +265,16 @@ class Owner:
 
 
 def drive(work: Coroutine[Any, Any, None]) -> None:
-    """Runs what never suspends, as nothing does in the thread world."""
+    """Runs what never suspends, as nothing does in the thread backend."""
     try:
         work.send(None)
     except StopIteration:
         return
-    raise AssertionError("it suspended in the thread world")
+    raise AssertionError("it suspended in the thread backend")
 
 
-def main(url: str, world: str, directory: str, number: str, seed: str, owners: str) -> None:
-    """`world`: threads, asyncio, both, or naive; `owners`: how many in each. A line says until when holds begin."""
+def main(url: str, backend: str, directory: str, number: str, seed: str, owners: str) -> None:
+    """`backend`: threads, asyncio, both, or naive; `owners`: how many in each. A line says until when holds begin."""
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
     journal = Journal(f"{directory}/{number}.journal")
     account = Account(Path(directory) / "account")
@@ -288,7 +288,7 @@ def main(url: str, world: str, directory: str, number: str, seed: str, owners: s
     def owner(client: Any, index: int) -> Owner:
         threads = isinstance(client, pyredisson.Client)
         random = Random(f"{seed}/{number}/{threads}/{index}")
-        kinds = [NAIVE] if world == NAIVE else KINDS
+        kinds = [NAIVE] if backend == NAIVE else KINDS
         return Owner(client, journal, account, random, kinds=kinds, threads=threads)
 
     async def tasks() -> None:
@@ -307,11 +307,11 @@ def main(url: str, world: str, directory: str, number: str, seed: str, owners: s
     print("ready", flush=True)
     until = float(sys.stdin.readline())
     beside = threading.Thread(target=in_threads)
-    if world != "asyncio":
+    if backend != "asyncio":
         beside.start()
-    if world in {"asyncio", "both"}:
+    if backend in {"asyncio", "both"}:
         asyncio.run(tasks())
-    if world != "asyncio":
+    if backend != "asyncio":
         beside.join()
     print("done", flush=True)
 

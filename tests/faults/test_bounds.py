@@ -19,8 +19,9 @@ from redis.exceptions import (
 )
 
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, RELEASE, World, scripts_run
+from tests.support.faults import ACQUIRE, RELEASE
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import scripts_run
 
 pytestmark = pytest.mark.asyncio
 TIMEOUT = 0.3
@@ -36,7 +37,7 @@ def root(own_server: Server) -> Iterator[Redis]:
 
 
 @contextlib.asynccontextmanager
-async def paused(world: World, server: Server) -> AsyncIterator[None]:
+async def paused(backend: RawBackend, server: Server) -> AsyncIterator[None]:
     """The server hangs in there, and answers again in time for the end of the test."""
     server.pause()
     try:
@@ -46,207 +47,213 @@ async def paused(world: World, server: Server) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_a_hung_server_is_an_error_within_the_deadline(world: World, own_server: Server, connected: bool) -> None:
-    lock = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
+async def test_a_hung_server_is_an_error_within_the_deadline(
+    backend: RawBackend, own_server: Server, connected: bool
+) -> None:
+    lock = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
     if connected:
-        await world.do(lock.is_locked())
-    async with paused(world, own_server):
+        await backend.do(lock.is_locked())
+    async with paused(backend, own_server):
         begin = time.monotonic()
         with pytest.raises((TimeoutError, ConnectionError)):
-            await world.do(lock.try_lock())
+            await backend.do(lock.try_lock())
         assert time.monotonic() - begin < LONGEST
         begin = time.monotonic()
         with pytest.raises((TimeoutError, ConnectionError)):
-            await world.do(lock.is_locked())
+            await backend.do(lock.is_locked())
         assert time.monotonic() - begin < LONGEST
     # What was given up is undone, and all is well again.
-    await world.do(lock.lock())
-    assert await world.do(lock.get_hold_count()) == 1
-    await world.do(lock.unlock())
+    await backend.do(lock.lock())
+    assert await backend.do(lock.get_hold_count()) == 1
+    await backend.do(lock.unlock())
 
 
 async def test_a_release_on_a_hung_server_is_an_error_and_done_later(
-    world: World, own_server: Server, root: Redis
+    backend: RawBackend, own_server: Server, root: Redis
 ) -> None:
-    lock = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
-    await world.do(lock.lock())
-    async with paused(world, own_server):
+    lock = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
+    await backend.do(lock.lock())
+    async with paused(backend, own_server):
         begin = time.monotonic()
         with pytest.raises((TimeoutError, ConnectionError)):
-            await world.do(lock.unlock())
+            await backend.do(lock.unlock())
         assert time.monotonic() - begin < LONGEST
-    await world.until(lambda: not root.exists("a"), 5)
+    await backend.until(lambda: not root.exists("a"), 5)
 
 
-async def test_a_wait_on_a_hung_server_ends_with_its_deadline(world: World, own_server: Server) -> None:
-    lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
-    await world.do(lock.is_locked())
-    async with paused(world, own_server):
+async def test_a_wait_on_a_hung_server_ends_with_its_deadline(backend: RawBackend, own_server: Server) -> None:
+    lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
+    await backend.do(lock.is_locked())
+    async with paused(backend, own_server):
         begin = time.monotonic()
         with pytest.raises((TimeoutError, ConnectionError)):
-            await world.do(lock.try_lock(1.0))
+            await backend.do(lock.try_lock(1.0))
         assert time.monotonic() - begin < 1.0 + LONGEST
 
 
-async def test_a_hung_server_does_not_hold_up_closing(world: World, own_server: Server) -> None:
-    client = world.connect(own_server.url, timeout=TIMEOUT)
-    await world.do(client.get_lock("a").lock())
-    async with paused(world, own_server):
+async def test_a_hung_server_does_not_hold_up_closing(backend: RawBackend, own_server: Server) -> None:
+    client = backend.connect(own_server.url, timeout=TIMEOUT)
+    await backend.do(client.get_lock("a").lock())
+    async with paused(backend, own_server):
         begin = time.monotonic()
-        await world.do(client.close())
+        await backend.do(client.close())
         assert time.monotonic() - begin < 2.5
 
 
-async def test_no_server_is_an_error_within_the_callers_deadline(world: World, own_server: Server) -> None:
+async def test_no_server_is_an_error_within_the_callers_deadline(backend: RawBackend, own_server: Server) -> None:
     own_server.kill()
-    client = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
+    client = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
     begin = time.monotonic()
     with pytest.raises(ConnectionError):
-        await world.do(client.get_lock("a").try_lock())
+        await backend.do(client.get_lock("a").try_lock())
     # One more try, a quarter of a second later.
     assert time.monotonic() - begin < 1.0 + LONGEST
     begin = time.monotonic()
     with pytest.raises(ConnectionError):
-        await world.do(client.get_lock("a").try_lock(0.2))
+        await backend.do(client.get_lock("a").try_lock(0.2))
     assert time.monotonic() - begin < LONGEST
 
 
-async def test_a_server_that_restarts_is_waited_for(world: World, own_server: Server) -> None:
-    client = world.connect(own_server.url, timeout=TIMEOUT)
-    await world.do(client.get_lock("a").is_locked())
+async def test_a_server_that_restarts_is_waited_for(backend: RawBackend, own_server: Server) -> None:
+    client = backend.connect(own_server.url, timeout=TIMEOUT)
+    await backend.do(client.get_lock("a").is_locked())
     own_server.kill()
-    taking = world.start(lambda: take(world, client))
+    taking = backend.start(lambda: take(backend, client))
     own_server.start()
     assert await taking.result() is True
 
 
-async def take(world: World, client: Any) -> bool:
-    return bool(await world.do(client.get_lock("a").try_lock(10)))
+async def take(backend: RawBackend, client: Any) -> bool:
+    return bool(await backend.do(client.get_lock("a").try_lock(10)))
 
 
-async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(world: World) -> None:
+async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: RawBackend) -> None:
     with Server(password="right") as server, Proxy(server.host, server.port) as proxy:
-        client = world.connect(proxy.url, password="wrong", timeout=2)
+        client = backend.connect(proxy.url, password="wrong", timeout=2)
         begin = time.monotonic()
         with pytest.raises(AuthenticationError):
-            await world.do(client.get_lock("a").lock())
+            await backend.do(client.get_lock("a").lock())
         with pytest.raises(AuthenticationError):
-            await world.do(client.get_lock("a").try_lock(5))
+            await backend.do(client.get_lock("a").try_lock(5))
         assert time.monotonic() - begin < LONGEST
         # Once a call, and nobody goes on behind the caller's back.
-        await world.sleep(1.5)
+        await backend.sleep(1.5)
         assert proxy.seen(b"AUTH") == 2
 
 
-async def test_a_missing_password_fails_at_once(world: World) -> None:
+async def test_a_missing_password_fails_at_once(backend: RawBackend) -> None:
     with Server(password="right") as server:
-        client = world.connect(f"redis://{server.host}:{server.port}/0", timeout=2)
+        client = backend.connect(f"redis://{server.host}:{server.port}/0", timeout=2)
         begin = time.monotonic()
         with pytest.raises(AuthenticationError):
-            await world.do(client.get_lock("a").lock())
+            await backend.do(client.get_lock("a").lock())
         assert time.monotonic() - begin < LONGEST
 
 
 async def test_a_full_connection_limit_is_an_error_in_bounded_time(
-    world: World, own_server: Server, root: Redis
+    backend: RawBackend, own_server: Server, root: Redis
 ) -> None:
     root.ping()
     root.config_set("maxclients", 1)
-    client = world.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
+    client = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
     begin = time.monotonic()
     # What the server says is lost where its RST overtakes it.
     with pytest.raises(ConnectionError):
-        await world.do(client.get_lock("a").try_lock())
+        await backend.do(client.get_lock("a").try_lock())
     assert time.monotonic() - begin < 1.0 + LONGEST
     begin = time.monotonic()
     with pytest.raises(ConnectionError):
-        await world.do(client.get_lock("a").try_lock(0.2))
+        await backend.do(client.get_lock("a").try_lock(0.2))
     assert time.monotonic() - begin < LONGEST
     root.config_set("maxclients", 100)
-    assert await world.do(client.get_lock("a").try_lock())
+    assert await backend.do(client.get_lock("a").try_lock())
 
 
 async def test_after_a_script_flush_one_more_round_trip_does(
-    world: World, proxy: Proxy, server: Server, admin: Redis
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
 ) -> None:
-    lock = world.connect(proxy.url).get_lock("a")
-    await world.do(lock.lock())
-    await world.do(lock.unlock())
+    lock = backend.connect(proxy.url).get_lock("a")
+    await backend.do(lock.lock())
+    await backend.do(lock.unlock())
     admin.script_flush()
     proxy.forget()
     before = scripts_run(admin)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     assert [words[0].upper() for words in proxy.commands] == [b"EVALSHA", b"EVAL"]
     proxy.forget()
-    await world.do(lock.unlock())
+    await backend.do(lock.unlock())
     assert [words[0].upper() for words in proxy.commands] == [b"EVALSHA", b"EVAL"]
     proxy.forget()
-    await world.do(lock.lock())
-    await world.do(lock.unlock())
+    await backend.do(lock.lock())
+    await backend.do(lock.unlock())
     assert [words[0].upper() for words in proxy.commands] == [b"EVALSHA", b"EVALSHA"]
     assert scripts_run(admin) - before <= 6
 
 
-async def test_a_renewal_survives_a_script_flush(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, lock_watchdog_timeout=1.2).get_lock("a")
-    await world.do(lock.lock())
+async def test_a_renewal_survives_a_script_flush(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=1.2).get_lock("a")
+    await backend.do(lock.lock())
     for _ in range(4):
         admin.script_flush()
-        await world.sleep(0.5)
+        await backend.sleep(0.5)
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
+    assert await backend.do(lock.is_held())
 
 
-async def test_readonly_passes_within_the_callers_deadline(world: World, own_server: Server, root: Redis) -> None:
+async def test_readonly_passes_within_the_callers_deadline(
+    backend: RawBackend, own_server: Server, root: Redis
+) -> None:
     """As after a failover: the old master is a replica for a while."""
-    client = world.connect(own_server.url, timeout=TIMEOUT)
+    client = backend.connect(own_server.url, timeout=TIMEOUT)
     lock = client.get_lock("a")
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
     root.replicaof("127.0.0.1", 1)
     begin = time.monotonic()
     with pytest.raises(ReadOnlyError):
-        await world.do(lock.try_lock(0.3))
+        await backend.do(lock.try_lock(0.3))
     assert time.monotonic() - begin < LONGEST
-    taking = world.start(lambda: take(world, client))
-    await world.sleep(0.2)
+    taking = backend.start(lambda: take(backend, client))
+    await backend.sleep(0.2)
     root.replicaof("NO", "ONE")
     assert await taking.result() is True
 
 
-async def test_a_release_waits_for_readonly_to_pass(world: World, own_server: Server, root: Redis) -> None:
-    client = world.connect(own_server.url, timeout=TIMEOUT)
+async def test_a_release_waits_for_readonly_to_pass(backend: RawBackend, own_server: Server, root: Redis) -> None:
+    client = backend.connect(own_server.url, timeout=TIMEOUT)
     lock = client.get_lock("a", owner=1)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
 
     async def give_back() -> None:
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
 
     root.replicaof("127.0.0.1", 1)
-    giving = world.start(give_back)
-    await world.sleep(0.2)
+    giving = backend.start(give_back)
+    await backend.sleep(0.2)
     root.replicaof("NO", "ONE")
     await giving.result()
     assert not root.exists("a")
 
 
-async def test_a_busy_script_passes_within_the_callers_deadline(world: World, own_server: Server, root: Redis) -> None:
+async def test_a_busy_script_passes_within_the_callers_deadline(
+    backend: RawBackend, own_server: Server, root: Redis
+) -> None:
     root.config_set("lua-time-limit", 10)
-    client = world.connect(own_server.url, timeout=2)
-    await world.do(client.get_lock("a").is_locked())
+    client = backend.connect(own_server.url, timeout=2)
+    await backend.do(client.get_lock("a").is_locked())
 
     def busy() -> None:
         with own_server.redis(socket_timeout=10) as other, contextlib.suppress(RedisError):
             other.eval("while true do end", 0)
 
     async def keep_busy() -> None:
-        await world.elsewhere(busy)
+        await backend.run_blocking(busy)
 
-    running = world.start(keep_busy)
-    await world.until(lambda: is_busy(root))
+    running = backend.start(keep_busy)
+    await backend.until(lambda: is_busy(root))
     with pytest.raises(RedisError, match="BUSY"):
-        await world.do(client.get_lock("a").try_lock(0.2))
-    taking = world.start(lambda: take(world, client))
-    await world.sleep(0.2)
+        await backend.do(client.get_lock("a").try_lock(0.2))
+    taking = backend.start(lambda: take(backend, client))
+    await backend.sleep(0.2)
     root.script_kill()
     assert await taking.result() is True
     await running.result()
@@ -261,18 +268,18 @@ def is_busy(root: Redis) -> bool:
 
 
 @pytest.mark.slow
-async def test_loading_passes_within_the_callers_deadline(world: World) -> None:
+async def test_loading_passes_within_the_callers_deadline(backend: RawBackend) -> None:
     """A server that restarts with its data answers LOADING for as long as that takes."""
     slowly = {"key-load-delay": "5000", "loading-process-events-interval-bytes": "1024"}
     with Server(config=slowly) as server, server.redis() as root:
-        client = world.connect(server.url, timeout=2)
-        await world.do(client.get_lock("a").is_locked())
+        client = backend.connect(server.url, timeout=2)
+        await backend.do(client.get_lock("a").is_locked())
         root.mset({f"key{number}": "x" * 100 for number in range(500)})
         root.save()
         server.kill()
         # It returns when the data is loaded.
-        starting = world.start(lambda: world.elsewhere(server.start))
-        assert await world.start(lambda: take(world, client)).result(20) is True
+        starting = backend.start(lambda: backend.run_blocking(server.start))
+        assert await backend.start(lambda: take(backend, client)).result(20) is True
         await starting.result()
         assert root.dbsize() == 501
         stats: dict[str, Any] = root.info("commandstats")
@@ -281,24 +288,24 @@ async def test_loading_passes_within_the_callers_deadline(world: World) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_out_of_memory_an_acquire_is_an_error_and_a_release_works(
-    world: World, own_server: Server, root: Redis, depth: int
+    backend: RawBackend, own_server: Server, root: Redis, depth: int
 ) -> None:
-    lock = world.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
+    lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
     for _ in range(depth):
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
     root.config_set("maxmemory", 1)
     begin = time.monotonic()
     with pytest.raises(OutOfMemoryError):
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
     assert time.monotonic() - begin < LONGEST
-    assert await world.do(lock.get_hold_count()) == depth
+    assert await backend.do(lock.get_hold_count()) == depth
     for left in reversed(range(depth)):
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
         assert root.hvals("a") == ([b"%d" % left] if left else [])
 
 
 async def test_without_the_right_to_name_connections_it_still_works(
-    world: World, server: Server, proxy: Proxy, admin: Redis
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis
 ) -> None:
     """CLIENT INFO, KILL and SETINFO are courtesies: a user with the scripts' commands alone can lock."""
     admin.acl_setuser(
@@ -309,13 +316,13 @@ async def test_without_the_right_to_name_connections_it_still_works(
         channels=["*"],
         commands=["+@write", "+@read", "+@scripting", "+@pubsub", "+@connection", "-client", "+time", "-acl"],
     )
-    lock = world.connect(proxy.url, username="plain", password="any", timeout=TIMEOUT).get_lock("a")
+    lock = backend.connect(proxy.url, username="plain", password="any", timeout=TIMEOUT).get_lock("a")
     fault = proxy.cut_reply(ACQUIRE)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     assert fault.happened.is_set()
-    assert await world.do(lock.get_hold_count()) == 1
+    assert await backend.do(lock.get_hold_count()) == 1
     proxy.drop_reply(RELEASE)
-    await world.do(lock.unlock())
+    await backend.do(lock.unlock())
     assert not admin.exists("a")
     admin.acl_deluser("plain")
 
@@ -328,11 +335,11 @@ ERRORS: list[Callable[[Redis], object]] = [
 
 @pytest.mark.parametrize("spoil", ERRORS)
 async def test_a_key_of_a_wrong_type_is_an_error_at_once(
-    world: World, server: Server, admin: Redis, spoil: Callable[[Redis], object]
+    backend: RawBackend, server: Server, admin: Redis, spoil: Callable[[Redis], object]
 ) -> None:
     spoil(admin)
-    lock = world.connect(server.url).get_lock("a")
+    lock = backend.connect(server.url).get_lock("a")
     begin = time.monotonic()
     with pytest.raises(RedisError, match="WRONGTYPE"):
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
     assert time.monotonic() - begin < LONGEST

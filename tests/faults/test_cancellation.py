@@ -13,8 +13,9 @@ from redis import Redis
 import pyredisson.asyncio
 from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, RELEASE, Child, cancel_after, eventually
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE, RELEASE
+from tests.support.waiting import cancel_after, eventually
 
 pytestmark = pytest.mark.asyncio
 STEPS = 40
@@ -177,7 +178,7 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
 ) -> None:
     """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply."""
     user = child(LOOP_THAT_ENDS, proxy.url)
-    assert user.hear() == "loop ended"
+    assert user.receive() == "loop ended"
     proxy.wait_for(ACQUIRE)
     proxy.wait_for(RELEASE)
     # The process lives on: its end would give back everything.

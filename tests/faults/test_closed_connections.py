@@ -19,8 +19,10 @@ from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.testing import Proxy, Server
-
-from .support import RELEASE, World, eventually, scripts_run
+from tests.support.faults import RELEASE
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import scripts_run
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio
 UNUSED = 0.02
@@ -62,30 +64,30 @@ def take_away(admin: Redis) -> None:
     hang_up(admin)
 
 
-async def test_a_lost_hold_is_not_released(world: World, server: Server, admin: Redis, make: Make) -> None:
-    lock = make(world.connect(server.url))
-    await world.do(lock.lock())
+async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, admin: Redis, make: Make) -> None:
+    lock = make(backend.connect(server.url))
+    await backend.do(lock.lock())
     take_away(admin)
     with pytest.raises(pyredisson.LockLostError):
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
     assert admin.hgetall("a") == {b"another:1": b"1"}
 
 
-async def test_a_lost_hold_is_not_released_over_tls(world: World, tls_server: Server) -> None:
+async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_server: Server) -> None:
     """What is still unread there, a session ticket for instance, hides nothing."""
-    lock = world.connect(f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}").get_lock("a")
+    lock = backend.connect(f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}").get_lock("a")
     with tls_server.redis() as admin:
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
         take_away(admin)
         with pytest.raises(pyredisson.LockLostError):
-            await world.do(lock.unlock())
+            await backend.do(lock.unlock())
         admin.flushdb()
 
 
-async def test_a_block_that_lost_its_lock_says_so(world: World, server: Server, admin: Redis) -> None:
-    lock = world.connect(server.url).get_lock("a")
+async def test_a_block_that_lost_its_lock_says_so(backend: RawBackend, server: Server, admin: Redis) -> None:
+    lock = backend.connect(server.url).get_lock("a")
     with pytest.raises(pyredisson.LockLostError):
-        if world.threads:
+        if backend.threads:
             with lock:
                 take_away(admin)
         else:
@@ -93,68 +95,68 @@ async def test_a_block_that_lost_its_lock_says_so(world: World, server: Server, 
                 take_away(admin)
 
 
-async def test_an_inner_hold_that_was_lost_is_not_released(world: World, server: Server, admin: Redis) -> None:
-    lock = world.connect(server.url).get_lock("a")
-    await world.do(lock.lock())
-    await world.do(lock.lock())
+async def test_an_inner_hold_that_was_lost_is_not_released(backend: RawBackend, server: Server, admin: Redis) -> None:
+    lock = backend.connect(server.url).get_lock("a")
+    await backend.do(lock.lock())
+    await backend.do(lock.lock())
     take_away(admin)
     for _ in range(2):
         with pytest.raises(pyredisson.LockLostError):
-            await world.do(lock.unlock())
+            await backend.do(lock.unlock())
 
 
 @pytest.mark.parametrize("kind", ["lock", "read", "fair"])
-async def test_a_server_that_restarted_empty(world: World, own_server: Server, kind: str) -> None:
-    lock = KINDS[kind](world.connect(own_server.url))
-    await world.do(lock.lock())
+async def test_a_server_that_restarted_empty(backend: RawBackend, own_server: Server, kind: str) -> None:
+    lock = KINDS[kind](backend.connect(own_server.url))
+    await backend.do(lock.lock())
     own_server.restart()
     with pyredisson.connect(own_server.url) as other, other.get_lock("a"), pytest.raises(pyredisson.LockLostError):
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
 
 
-async def test_a_server_that_closes_what_is_idle(world: World, own_server: Server) -> None:
-    client = world.connect(own_server.url)
+async def test_a_server_that_closes_what_is_idle(backend: RawBackend, own_server: Server) -> None:
+    client = backend.connect(own_server.url)
     lock = client.get_lock("a")
     with own_server.redis() as admin:
         admin.config_set("timeout", 1)
-        await world.do(lock.lock())
-        # The server looks now and then; on this thread, which the asyncio world's loop needs.
+        await backend.do(lock.lock())
+        # The server looks now and then; on this thread, which the asyncio backend's loop needs.
         eventually(lambda: len(admin.client_list()) == 1)
         time.sleep(UNUSED)
         begun = time.monotonic()
-        await world.do(lock.unlock())
-        await world.do(lock.lock())
+        await backend.do(lock.unlock())
+        await backend.do(lock.lock())
         assert time.monotonic() - begun < AT_ONCE
         eventually(lambda: len(admin.client_list()) == 1)
         take_away(admin)
         with pytest.raises(pyredisson.LockLostError):
-            await world.do(lock.unlock())
+            await backend.do(lock.unlock())
 
 
-async def test_a_closed_connection_costs_no_pause(world: World, server: Server, admin: Redis) -> None:
-    client = world.connect(server.url, retry_attempts=0)
+async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: Server, admin: Redis) -> None:
+    client = backend.connect(server.url, retry_attempts=0)
     lock = client.get_lock("a")
     semaphore = client.get_semaphore("s")
-    await world.do(semaphore.try_set_permits(2))
+    await backend.do(semaphore.try_set_permits(2))
     for call in (lock.lock, lock.is_locked, lock.lock, lock.unlock, semaphore.acquire, semaphore.release, lock.unlock):
         hang_up(admin)
         begun = time.monotonic()
-        await world.do(call())
+        await backend.do(call())
         assert time.monotonic() - begun < AT_ONCE
     assert not admin.exists("a")
     assert admin.get("s") == b"2"
 
 
 async def test_a_renewal_over_a_closed_connection_is_no_trouble(
-    world: World, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
+    backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The watchdog's connection is idle between two rounds."""
-    lock = world.connect(server.url, lock_watchdog_timeout=1.2).get_lock("a")
+    lock = backend.connect(server.url, lock_watchdog_timeout=1.2).get_lock("a")
     begun = scripts_run(admin)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     for renewals in range(2, 5):
-        await world.until(functools.partial(lambda so_far: scripts_run(admin) - begun >= so_far, renewals))
-        await world.elsewhere(hang_up, admin)
+        await backend.until(functools.partial(lambda so_far: scripts_run(admin) - begun >= so_far, renewals))
+        await backend.run_blocking(hang_up, admin)
     assert not lock.lost.is_set()
     assert not caplog.messages
 
@@ -171,78 +173,82 @@ async def test_several_idle_connections_cost_one_try(server: Server, admin: Redi
         assert len(pool._all) == 1
 
 
-async def test_a_permit_that_is_unknown_was_not_released(world: World, server: Server, admin: Redis) -> None:
-    semaphore = world.connect(server.url).get_permit_expirable_semaphore("p")
-    await world.do(semaphore.set_permits(2))
+async def test_a_permit_that_is_unknown_was_not_released(backend: RawBackend, server: Server, admin: Redis) -> None:
+    semaphore = backend.connect(server.url).get_permit_expirable_semaphore("p")
+    await backend.do(semaphore.set_permits(2))
     for _ in range(2):
         hang_up(admin)
-        assert await world.do(semaphore.try_release("0" * 32)) is False
-    permit = await world.do(semaphore.acquire(0.001))
+        assert await backend.do(semaphore.try_release("0" * 32)) is False
+    permit = await backend.do(semaphore.acquire(0.001))
     hang_up(admin)
     with pytest.raises(pyredisson.PermitNotHeldError):
-        await world.do(semaphore.release(permit))
+        await backend.do(semaphore.release(permit))
 
 
 @pytest.mark.parametrize("kind", ["lock", "write"])
-async def test_another_server_knows_nothing_of_an_earlier_copy(world: World, own_server: Server, kind: str) -> None:
+async def test_another_server_knows_nothing_of_an_earlier_copy(
+    backend: RawBackend, own_server: Server, kind: str
+) -> None:
     """The release may have run, but the server that answers never had it."""
     with Proxy(own_server.host, own_server.port) as proxy:
-        client = world.connect(proxy.url)
+        client = backend.connect(proxy.url)
         # An owner for this test and for what it starts.
         lock = client.get_lock("a", owner=1)
         if kind == "write":
             lock = client.get_read_write_lock("a", owner=1).write_lock()
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
         held = proxy.hold_request(b"EVALSHA")
-        releasing = world.start(lambda: unlock(world, lock))
-        await world.elsewhere(held.held.wait, 5)
-        await world.elsewhere(own_server.restart)
+        releasing = backend.start(lambda: unlock(backend, lock))
+        await backend.run_blocking(held.held.wait, 5)
+        await backend.run_blocking(own_server.restart)
         with pytest.raises(pyredisson.LockLostError):
             await releasing.result()
 
 
-async def test_a_permit_on_another_server(world: World, own_server: Server) -> None:
+async def test_a_permit_on_another_server(backend: RawBackend, own_server: Server) -> None:
     with Proxy(own_server.host, own_server.port) as proxy:
-        semaphore = world.connect(proxy.url).get_permit_expirable_semaphore("p")
-        await world.do(semaphore.set_permits(1))
-        permit = await world.do(semaphore.acquire())
+        semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("p")
+        await backend.do(semaphore.set_permits(1))
+        permit = await backend.do(semaphore.acquire())
         held = proxy.hold_request(b"EVALSHA")
 
         async def release() -> Any:
-            return await world.do(semaphore.try_release(permit))
+            return await backend.do(semaphore.try_release(permit))
 
-        releasing = world.start(release)
-        await world.elsewhere(held.held.wait, 5)
-        await world.elsewhere(own_server.restart)
+        releasing = backend.start(release)
+        await backend.run_blocking(held.held.wait, 5)
+        await backend.run_blocking(own_server.restart)
         assert await releasing.result() is False
 
 
-async def test_who_may_not_ask_for_the_servers_identity_is_told_what_is_possible(world: World) -> None:
+async def test_who_may_not_ask_for_the_servers_identity_is_told_what_is_possible(backend: RawBackend) -> None:
     """INFO is refused: the earlier copy may have done it."""
     with Server(users=("app on >secret ~* &* +@all -info",)) as server, Proxy(server.host, server.port) as proxy:
-        lock = world.connect(proxy.url, username="app", password="secret").get_lock("a", owner=1)
-        await world.do(lock.lock())
+        lock = backend.connect(proxy.url, username="app", password="secret").get_lock("a", owner=1)
+        await backend.do(lock.lock())
         held = proxy.hold_request(b"EVALSHA")
-        releasing = world.start(lambda: unlock(world, lock))
-        await world.elsewhere(held.held.wait, 5)
-        await world.elsewhere(server.restart)
+        releasing = backend.start(lambda: unlock(backend, lock))
+        await backend.run_blocking(held.held.wait, 5)
+        await backend.run_blocking(server.restart)
         await releasing.result()
 
 
-async def test_an_inner_release_in_doubt_that_finds_nothing_is_a_loss(world: World, proxy: Proxy, admin: Redis) -> None:
+async def test_an_inner_release_in_doubt_that_finds_nothing_is_a_loss(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
     """An earlier copy of it would have left the outer hold."""
-    lock = world.connect(proxy.url).get_lock("a")
-    await world.do(lock.lock())
-    await world.do(lock.lock())
+    lock = backend.connect(proxy.url).get_lock("a")
+    await backend.do(lock.lock())
+    await backend.do(lock.lock())
     admin.delete("a")
     fault = proxy.cut_reply(RELEASE)
     with pytest.raises(pyredisson.LockLostError):
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
     assert fault.happened.is_set()
 
 
-async def unlock(world: World, lock: Any) -> None:
-    await world.do(lock.unlock())
+async def unlock(backend: RawBackend, lock: Any) -> None:
+    await backend.do(lock.unlock())
 
 
 class TestPipeline:

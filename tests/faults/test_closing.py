@@ -18,8 +18,10 @@ from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, eventually
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import eventually
 
 INTERRUPTED = """
 import sys, time
@@ -42,11 +44,11 @@ def test_an_acquire_whose_reply_was_on_its_way_at_ctrl_c_is_given_back_by_the_ex
     proxy: Proxy, admin: Redis, child: Callable[..., Child], pause: float
 ) -> None:
     user = child(INTERRUPTED, proxy.url, pause)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     late = proxy.hold_reply(ACQUIRE)
     # So that the repair is under way, at one step or another, when the program ends.
     proxy.latency(0.02)
-    user.say()
+    user.send()
     assert late.held.wait(10)
     assert admin.exists("a")
     user.signal(signal.SIGINT)
@@ -58,9 +60,9 @@ def test_an_acquire_whose_request_was_on_its_way_at_ctrl_c_never_runs_after_the_
     proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
     user = child(INTERRUPTED, proxy.url, 0)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     late = proxy.hold_request(ACQUIRE)
-    user.say()
+    user.send()
     assert late.held.wait(10)
     user.signal(signal.SIGINT)
     assert user.wait() == 3
@@ -118,62 +120,64 @@ async def test_in_asyncio_an_interrupted_close_closes_the_connections(server: Se
 
 @pytest.mark.asyncio
 async def test_an_acquire_under_way_while_the_client_is_closed_leaves_nothing(
-    world: World, proxy: Proxy, admin: Redis
+    backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
-    client = world.connect(proxy.url)
+    client = backend.connect(proxy.url)
     lock = client.get_lock("a")
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
     late = proxy.hold_reply(ACQUIRE)
 
     async def take() -> None:
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
 
-    taking = world.start(take)
-    assert await world.elsewhere(late.held.wait, 5)
+    taking = backend.start(take)
+    assert await backend.run_blocking(late.held.wait, 5)
     assert admin.exists("a")
-    await world.do(client.close())
+    await backend.do(client.close())
     # Its connection is gone already.
     with pytest.raises(pyredisson.ClosedError):
         await taking.result()
-    await world.until(lambda: not admin.exists("a"))
+    await backend.until(lambda: not admin.exists("a"))
 
 
 @pytest.mark.asyncio
-async def test_a_release_under_way_while_the_client_is_closed_is_done(world: World, proxy: Proxy, admin: Redis) -> None:
-    client = world.connect(proxy.url, timeout=0.8)
+async def test_a_release_under_way_while_the_client_is_closed_is_done(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
+    client = backend.connect(proxy.url, timeout=0.8)
     lock = client.get_lock("a")
     late = proxy.hold_request(RELEASE)
 
     async def give_back() -> None:
-        await world.do(lock.lock())
-        await world.do(lock.unlock())
+        await backend.do(lock.lock())
+        await backend.do(lock.unlock())
 
-    giving = world.start(give_back)
-    assert await world.elsewhere(late.held.wait, 5)
-    await world.do(client.close())
+    giving = backend.start(give_back)
+    assert await backend.run_blocking(late.held.wait, 5)
+    await backend.do(client.close())
     with pytest.raises(pyredisson.ClosedError):
         await giving.result()
-    await world.until(lambda: not admin.exists("a"))
+    await backend.until(lambda: not admin.exists("a"))
 
 
 def test_what_is_left_to_say_during_a_farewell_is_said_too(proxy: Proxy, admin: Redis) -> None:
     """A call that comes back while the client says its last words has words of its own to add."""
     client = pyredisson.connect(proxy.url, timeout=5)
-    world = World("threads")
+    backend = RawBackend("threads")
     client.get_lock("held").lock()
     late = proxy.hold_reply(ACQUIRE)
 
     async def take() -> None:
         client.get_lock("late").lock()
 
-    taking = world.start(take)
+    taking = backend.start(take)
     assert late.held.wait(5)
     farewell = proxy.hold_request(RELEASE)
 
     async def close() -> None:
         client.close()
 
-    closing = world.start(close)
+    closing = backend.start(close)
     assert farewell.held.wait(5)
     late.deliver()
     eventually(lambda: taking.done)

@@ -1,4 +1,4 @@
-"""Closing a client of the asyncio world: who still connects hears of it, and no part of it waits for the program."""
+"""Closing a client of the asyncio backend: who still connects hears of it, and no part of it waits for the program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from redis import Redis
 import pyredisson.asyncio
 from pyredisson import ClosedError
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, PATIENCE, cancel_after, eventually
+from tests.support.faults import ACQUIRE
+from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
 pytestmark = pytest.mark.asyncio
 LONGEST = 2.5
@@ -101,11 +101,11 @@ async def test_a_cancelled_connection_is_made_again(proxy: Proxy, tasks: str) ->
     ours = asyncio.all_tasks()
     client = pyredisson.asyncio.connect(proxy.url)
     hello = proxy.hold_reply(b"HELLO")
-    call = asyncio.create_task(client.get_lock("a").try_lock(PATIENCE))
-    assert await asyncio.to_thread(hello.held.wait, PATIENCE)
+    call = asyncio.create_task(client.get_lock("a").try_lock(TIME_LIMIT))
+    assert await asyncio.to_thread(hello.held.wait, TIME_LIMIT)
     for task in asyncio.all_tasks() - ours - {call}:
         task.cancel()
-    assert await asyncio.wait_for(call, PATIENCE) is True
+    assert await asyncio.wait_for(call, TIME_LIMIT) is True
     await client.close()
 
 
@@ -150,16 +150,16 @@ async def test_a_cancelled_close_leaves_nothing_at_whatever_moment(
     server: Server, proxy: Proxy, admin: Redis, tasks: str, turns: int
 ) -> None:
     use(tasks)
-    client = pyredisson.asyncio.connect(proxy.url, client_name="to-be-closed", timeout=PATIENCE)
+    client = pyredisson.asyncio.connect(proxy.url, client_name="to-be-closed", timeout=TIME_LIMIT)
     await client.get_lock("held").lock()
     waiting = asyncio.create_task(client.get_lock("held", owner=1).lock())
     late = proxy.hold_reply(ACQUIRE)
     taking = asyncio.create_task(client.get_lock("taken").lock())
-    assert await asyncio.to_thread(late.held.wait, PATIENCE)
+    assert await asyncio.to_thread(late.held.wait, TIME_LIMIT)
     await cancel_after(turns, asyncio.create_task(client.close()))
     for task in (waiting, taking):
         with pytest.raises(ClosedError):
-            await asyncio.wait_for(task, PATIENCE)
+            await asyncio.wait_for(task, TIME_LIMIT)
     await asyncio.to_thread(eventually, lambda: not admin.exists("held", "taken"))
     await asyncio.to_thread(eventually, lambda: not any(each["name"] == "to-be-closed" for each in admin.client_list()))
 
@@ -196,7 +196,7 @@ async def test_closing_in_another_loop_than_the_clients(server: Server, admin: R
 
         async def hear() -> None:
             with pytest.raises(ClosedError):
-                await asyncio.wait_for(outcomes[0], PATIENCE)
+                await asyncio.wait_for(outcomes[0], TIME_LIMIT)
 
         with asyncio.Runner() as runner:
             runner.run(begin())

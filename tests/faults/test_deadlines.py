@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 from pyredisson.testing import Server
+from tests.support.raw_backends import RawBackend
 
 from .stub import Stub, shake
-from .support import World
 
 LATE = 1.5
 """Seconds that a deadline of less than a second may be late, on a busy machine."""
@@ -70,19 +70,19 @@ def test_signals_do_not_stretch_the_rest_of_a_reply() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_handshake_that_drips_in_is_bounded_as_a_whole(world: World) -> None:
+async def test_a_handshake_that_drips_in_is_bounded_as_a_whole(backend: RawBackend) -> None:
     with Stub(shake, drip=DRIP) as stub:
-        lock = world.connect(stub.url, timeout=2, connect_timeout=0.5, retry_attempts=0).get_lock("a")
+        lock = backend.connect(stub.url, timeout=2, connect_timeout=0.5, retry_attempts=0).get_lock("a")
         with bounded(0.5), pytest.raises((TimeoutError, ConnectionError)):
-            await world.do(lock.is_locked())
+            await backend.do(lock.is_locked())
 
 
 @pytest.mark.asyncio
-async def test_a_handshake_has_no_more_time_than_a_reply(world: World) -> None:
+async def test_a_handshake_has_no_more_time_than_a_reply(backend: RawBackend) -> None:
     with Stub(shake, drip=DRIP) as stub:
-        lock = world.connect(stub.url, timeout=0.5, connect_timeout=5, retry_attempts=0).get_lock("a")
+        lock = backend.connect(stub.url, timeout=0.5, connect_timeout=5, retry_attempts=0).get_lock("a")
         with bounded(0.5), pytest.raises((TimeoutError, ConnectionError)):
-            await world.do(lock.is_locked())
+            await backend.do(lock.is_locked())
 
 
 class Silent:
@@ -129,11 +129,11 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.asyncio
-async def test_a_silent_address(world: World, silent: tuple[str, int]) -> None:
+async def test_a_silent_address(backend: RawBackend, silent: tuple[str, int]) -> None:
     host, port = silent
-    lock = world.connect(f"redis://{host}:{port}", connect_timeout=0.6, retry_attempts=0).get_lock("a")
+    lock = backend.connect(f"redis://{host}:{port}", connect_timeout=0.6, retry_attempts=0).get_lock("a")
     with bounded(0.6), pytest.raises((TimeoutError, ConnectionError)):
-        await world.do(lock.is_locked())
+        await backend.do(lock.is_locked())
 
 
 def test_several_silent_addresses_share_the_time(silent: tuple[str, int], resolve: Callable[..., None]) -> None:

@@ -21,8 +21,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-
-from .support import eventually
+from tests.support.waiting import eventually
 
 NAME = "to-be-dropped"
 

@@ -9,8 +9,7 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Server
-
-from .support import Child
+from tests.support.children import Child
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 12), reason="asyncio.eager_task_factory came with Python 3.12: there is nothing to test"
@@ -63,7 +62,7 @@ run(main)
 @pytest.mark.parametrize("kind", ["lock", "fair", "write", "semaphore"])
 def test_a_contended_wait(server: Server, child: Callable[..., Child], kind: str) -> None:
     user = child(BEGIN + CONTENDED, server.url, kind)
-    assert user.hear() == "done"
+    assert user.receive() == "done"
     assert user.wait() == 0
 
 
@@ -93,7 +92,7 @@ run(main)
 def test_operations_side_by_side(servers: list[Server], redises: list[Redis], child: Callable[..., Child]) -> None:
     """Those on a server that refuses connections end before the call that begins them returns."""
     user = child(BEGIN + GROUP, *[server.url for server in servers[:2]], "redis://127.0.0.1:1")
-    assert user.hear() == "done"
+    assert user.receive() == "done"
     assert user.wait() == 0
     assert not any(redis.exists("a") for redis in redises)
 
@@ -118,5 +117,5 @@ run(main)
 
 def test_a_connection_that_fails_at_once(child: Callable[..., Child]) -> None:
     user = child(BEGIN + REFUSED)
-    assert user.hear() == "done"
+    assert user.receive() == "done"
     assert user.wait() == 0

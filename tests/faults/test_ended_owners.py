@@ -11,33 +11,33 @@ from redis import Redis
 
 import pyredisson
 from pyredisson.testing import Server
-
-from .support import World, eventually
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import eventually
 
 LEASE = 0.9
 SAID = "is renewed although the thread or task that took it"
 
 
-async def take_and_end(world: World, *locks: Any) -> None:
+async def take_and_end(backend: RawBackend, *locks: Any) -> None:
     async def story() -> None:
         for lock in locks:
-            await world.do(lock.lock())
+            await backend.do(lock.lock())
 
-    await world.start(story).result()
+    await backend.start(story).result()
 
 
 @pytest.mark.asyncio
 async def test_it_is_said_once_for_each_hold(
-    world: World, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
+    backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     with caplog.at_level(logging.WARNING, "pyredisson"):
-        await take_and_end(world, *(client.get_lock(name) for name in ("a", "b")))
+        await take_and_end(backend, *(client.get_lock(name) for name in ("a", "b")))
         mine = client.get_lock("mine")
-        await world.do(mine.lock())
-        await world.until(lambda: caplog.text.count(SAID) == 2)
+        await backend.do(mine.lock())
+        await backend.until(lambda: caplog.text.count(SAID) == 2)
         # Two more rounds.
-        await world.sleep(2 * LEASE / 3 + 0.1)
+        await backend.sleep(2 * LEASE / 3 + 0.1)
     assert caplog.text.count(SAID) == 2
     assert "'mine'" not in caplog.text
     assert client.id in caplog.text
@@ -46,50 +46,50 @@ async def test_it_is_said_once_for_each_hold(
 
 @pytest.mark.asyncio
 async def test_fixed_leases_and_explicit_owners_are_nothing_to_talk_about(
-    world: World, server: Server, caplog: pytest.LogCaptureFixture
+    backend: RawBackend, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
 
     async def story() -> None:
-        await world.do(client.get_lock("fixed").lock(60))
-        await world.do(client.get_read_write_lock("reader").read_lock().lock(60))
-        await world.do(client.get_lock("explicit", owner=pyredisson.new_owner()).lock())
+        await backend.do(client.get_lock("fixed").lock(60))
+        await backend.do(client.get_read_write_lock("reader").read_lock().lock(60))
+        await backend.do(client.get_lock("explicit", owner=pyredisson.new_owner()).lock())
 
     with caplog.at_level(logging.WARNING, "pyredisson"):
-        await world.start(story).result()
-        await world.sleep(LEASE)
+        await backend.start(story).result()
+        await backend.sleep(LEASE)
     assert SAID not in caplog.text
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["lock", "fair_lock", "fenced_lock", "non_reentrant_lock", "spin_lock"])
-async def test_on_request_it_is_released(world: World, server: Server, admin: Redis, kind: str) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE, release_when_owner_ends=True)
+async def test_on_request_it_is_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE, release_when_owner_ends=True)
     lock = getattr(client, f"get_{kind}")("a")
     told = threading.Event()
     lock.on_lost(lambda _: told.set())
     mine = client.get_lock("mine")
-    await world.do(mine.lock())
-    await take_and_end(world, lock, *([lock] if kind == "lock" else []))
-    await world.until(lambda: not admin.exists("a"))
-    assert await world.elsewhere(told.wait, 5)
+    await backend.do(mine.lock())
+    await take_and_end(backend, lock, *([lock] if kind == "lock" else []))
+    await backend.until(lambda: not admin.exists("a"))
+    assert await backend.run_blocking(told.wait, 5)
     # A living owner's is kept, and the lock can be taken again.
-    await world.sleep(LEASE)
+    await backend.sleep(LEASE)
     assert admin.exists("mine")
-    assert await world.do(lock.try_lock())
+    assert await backend.do(lock.try_lock())
 
 
 @pytest.mark.asyncio
-async def test_a_new_hold_after_the_release_is_not_met_by_it(world: World, server: Server, admin: Redis) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE, release_when_owner_ends=True)
+async def test_a_new_hold_after_the_release_is_not_met_by_it(backend: RawBackend, server: Server, admin: Redis) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE, release_when_owner_ends=True)
     lock = client.get_lock("a")
-    await take_and_end(world, lock)
+    await take_and_end(backend, lock)
     # It waits for it, and has it as soon as it is released.
-    await world.do(lock.lock())
-    await world.sleep(LEASE)
+    await backend.do(lock.lock())
+    await backend.sleep(LEASE)
     assert admin.exists("a")
     assert not lock.lost.is_set()
-    await world.do(lock.unlock())
+    await backend.do(lock.unlock())
 
 
 def test_a_thread_that_python_did_not_start(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,9 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Server
-
-from .support import Child, eventually, listeners
+from tests.support.children import Child
+from tests.support.server_state import listeners
+from tests.support.waiting import eventually
 
 SEVERAL = """
 import asyncio, gc, sys
@@ -56,17 +57,17 @@ def test_waiters_are_heard_in_every_loop(
     for number in range(1, 4):
         admin.hset("a", "another:1", 1)
         admin.hset("b", "another:1", 1)
-        user.say()
-        assert user.hear() == "waiting"
+        user.send()
+        assert user.receive() == "waiting"
         # What an abandoned loop had opened stays there until it is collected: nobody closes it.
         eventually(lambda: listeners(admin, "a") == {"run": 1, "abandon": number, "collect": min(number, 2)}[how])  # noqa: B023
-        user.say()
+        user.send()
         eventually(lambda: listeners(admin, "b") == (number if how == "abandon" else 1))  # noqa: B023
         for name in "ab":
             admin.delete(name)
             admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
         # Unheard, it would look again at the end of a whole lease.
-        assert user.hear(5) == "got it"
+        assert user.receive(5) == "got it"
         assert not admin.exists("a", "b")
     assert user.wait() == 0
     assert "ignored GeneratorExit" not in capfd.readouterr().err
@@ -96,9 +97,9 @@ def test_a_task_that_waits_in_a_closed_loop_keeps_no_client_from_giving_back(
     server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
     user = child(CLOSED, server.url)
-    assert user.hear() == "held"
+    assert user.receive() == "held"
     eventually(lambda: listeners(admin, "other") == 1)
     assert admin.exists("own", "other") == 2
-    user.say()
+    user.send()
     assert user.wait() == 0
     assert not admin.keys()

@@ -14,8 +14,10 @@ from redis.exceptions import TimeoutError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-
-from .support import FLAGS, LOSSES, Child, Lose, Story, World, eventually
+from tests.support.children import Child
+from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.waiting import eventually
 
 ACQUIRE, RELEASE, LEAVE, TICK = (
     script(f"fair_{name}", flags=FLAGS).sha for name in ("acquire", "release", "leave", "heartbeat")
@@ -43,45 +45,45 @@ def waiting(admin: Redis) -> int:
     return int(admin.llen(QUEUE))
 
 
-async def in_line(world: World, admin: Redis, lock: Any) -> Story:
+async def in_line(backend: RawBackend, admin: Redis, lock: Any) -> BackgroundCall:
     """Another owner that has the lock for a moment, once it is its turn."""
     before = waiting(admin)
 
     async def story() -> float:
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
         had = time.monotonic()
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
         return had
 
-    begun = world.start(story)
-    await world.until(lambda: waiting(admin) == before + 1)
+    begun = backend.start(story)
+    await backend.until(lambda: waiting(admin) == before + 1)
     return begun
 
 
 @pytest.mark.asyncio
 class TestProcesses:
     async def test_a_killed_head_is_passed_over(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
-        client = world.connect(server.url)
+        client = backend.connect(server.url)
         holder = client.get_fair_lock("a")
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         head = child(WAIT, server.url, 30)
-        await world.until(lambda: waiting(admin) == 1)
-        following = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        await backend.until(lambda: waiting(admin) == 1)
+        following = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
         head.signal(signal.SIGKILL)
         killed = time.monotonic()
-        await world.do(holder.unlock())
+        await backend.do(holder.unlock())
         had = await following.result()
         assert had - killed < 3
-        await world.until(lambda: not admin.exists("a", QUEUE, SCORES))
+        await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
 
     async def test_a_killed_holder_has_it_till_the_end_of_its_lease(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         holder = child(WAIT, server.url, 1)
-        assert [holder.hear(), holder.hear()] == ["ready", "has it"]
-        following = await in_line(world, admin, world.connect(server.url).get_fair_lock("a"))
+        assert [holder.receive(), holder.receive()] == ["ready", "has it"]
+        following = await in_line(backend, admin, backend.connect(server.url).get_fair_lock("a"))
         holder.signal(signal.SIGKILL)
         holder.wait()
         left = admin.pttl("a") / 1000
@@ -90,45 +92,45 @@ class TestProcesses:
         assert left - 0.1 < had - killed < left + 1
 
     async def test_a_head_that_stands_still_is_passed_over_and_comes_back(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
-        client = world.connect(server.url)
+        client = backend.connect(server.url)
         holder = client.get_fair_lock("a")
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         head = child(WAIT, server.url, 30)
-        await world.until(lambda: waiting(admin) == 1)
+        await backend.until(lambda: waiting(admin) == 1)
         # It ticks: that is how it will notice.
-        await world.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
-        following = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
+        following = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
         head.signal(signal.SIGSTOP)
-        await world.do(holder.unlock())
+        await backend.do(holder.unlock())
         await following.result()
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         head.signal(signal.SIGCONT)
-        await world.until(lambda: waiting(admin) == 1)
-        await world.do(holder.unlock())
-        assert [head.hear(), head.hear()] == ["ready", "has it"]
-        head.say()
-        assert head.hear() == "gave it back"
+        await backend.until(lambda: waiting(admin) == 1)
+        await backend.do(holder.unlock())
+        assert [head.receive(), head.receive()] == ["ready", "has it"]
+        head.send()
+        assert head.receive() == "gave it back"
         assert not admin.exists("a", QUEUE, SCORES)
 
     async def test_ctrl_c_leaves_the_queue(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
-        holder = world.connect(server.url).get_fair_lock("a")
-        await world.do(holder.lock())
+        holder = backend.connect(server.url).get_fair_lock("a")
+        await backend.do(holder.lock())
         waiter = child(WAIT, server.url, 30)
-        await world.until(lambda: waiting(admin) == 1)
+        await backend.until(lambda: waiting(admin) == 1)
         waiter.signal(signal.SIGINT)
-        assert [waiter.hear(), waiter.hear()] == ["ready", "interrupted"]
-        await world.until(lambda: waiting(admin) == 0)
-        await world.do(holder.unlock())
+        assert [waiter.receive(), waiter.receive()] == ["ready", "interrupted"]
+        await backend.until(lambda: waiting(admin) == 0)
+        await backend.do(holder.unlock())
         assert not admin.exists("a", QUEUE, SCORES)
         # If a reply was on its way to it, a late copy of what it had sent finds a closed door, for a while.
         assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
 
     async def test_an_exit_takes_waiters_out_of_the_queue(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         program = """
 import sys, threading
@@ -138,13 +140,13 @@ for _ in range(3):
     threading.Thread(target=client.get_fair_lock("a").lock, daemon=True).start()
 sys.stdin.readline()
 """
-        holder = world.connect(server.url).get_fair_lock("a")
-        await world.do(holder.lock())
+        holder = backend.connect(server.url).get_fair_lock("a")
+        await backend.do(holder.lock())
         waiter = child(program, server.url)
-        await world.until(lambda: waiting(admin) == 3)
+        await backend.until(lambda: waiting(admin) == 3)
         # It ticks: so nothing is on its way that only its lease would end.
-        await world.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
-        waiter.say()
+        await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
+        waiter.send()
         assert waiter.wait() == 0
         assert waiting(admin) == 0
         assert not admin.exists(SCORES)
@@ -154,100 +156,104 @@ sys.stdin.readline()
 class TestLostReplies:
     @LOSSES
     async def test_of_one_who_gets_in_line(
-        self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose
+        self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
         """It has one place, and keeps it."""
-        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
+        waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         # So that a connection is there.
-        await world.do(waiter.get_fair_lock("a").is_locked())
+        await backend.do(waiter.get_fair_lock("a").is_locked())
         fault = lose(proxy, ACQUIRE)
-        first = await in_line(world, admin, waiter.get_fair_lock("a"))
-        second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
-        await world.until(fault.happened.is_set)
-        await world.sleep(0.5)
+        first = await in_line(backend, admin, waiter.get_fair_lock("a"))
+        second = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
+        await backend.until(fault.happened.is_set)
+        await backend.sleep(0.5)
         assert waiting(admin) == 2
-        await world.do(holder.unlock())
+        await backend.do(holder.unlock())
         assert await first.result() < await second.result()
-        await world.until(lambda: not admin.exists("a", QUEUE, SCORES))
+        await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
 
     @LOSSES
     async def test_of_one_whose_turn_it_is(
-        self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose
+        self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
+        waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
-        await world.do(holder.lock())
-        first = await in_line(world, admin, waiter.get_fair_lock("a"))
-        await world.until(lambda: len(admin.pubsub_channels("redisson_lock__channel:{a}:*")) == 1)
-        await world.sleep(0.1)
-        second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+        await backend.do(holder.lock())
+        first = await in_line(backend, admin, waiter.get_fair_lock("a"))
+        await backend.until(lambda: len(admin.pubsub_channels("redisson_lock__channel:{a}:*")) == 1)
+        await backend.sleep(0.1)
+        second = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
         fault = lose(proxy, ACQUIRE)
-        await world.do(holder.unlock())
+        await backend.do(holder.unlock())
         assert await first.result() < await second.result()
         assert fault.happened.is_set()
-        await world.until(lambda: not admin.exists("a", QUEUE, SCORES))
+        await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
 
     @LOSSES
-    async def test_of_a_release(self, world: World, server: Server, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-        client, other = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
+    async def test_of_a_release(
+        self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, lose: Lose
+    ) -> None:
+        client, other = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         lock = client.get_fair_lock("a")
-        await world.do(lock.lock())
-        following = await in_line(world, admin, other.get_fair_lock("a"))
+        await backend.do(lock.lock())
+        following = await in_line(backend, admin, other.get_fair_lock("a"))
         fault = lose(proxy, RELEASE)
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
         assert fault.happened.is_set()
         await following.result()
         assert not admin.exists("a", QUEUE, SCORES)
 
-    async def test_of_a_try_that_gives_up(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
+    async def test_of_a_try_that_gives_up(
+        self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis
+    ) -> None:
         """Nobody knows whether it stands in line; in the end it doesn't."""
-        client, other = world.connect(proxy.url, timeout=0.8, retry_attempts=0), world.connect(server.url)
+        client, other = backend.connect(proxy.url, timeout=0.8, retry_attempts=0), backend.connect(server.url)
         holder = other.get_fair_lock("a")
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         lock = client.get_fair_lock("a")
-        await world.do(lock.is_locked())
+        await backend.do(lock.is_locked())
         fault = proxy.drop_reply(ACQUIRE, times=2)
         with pytest.raises(TimeoutError):
-            await world.do(lock.try_lock(1))
+            await backend.do(lock.try_lock(1))
         assert fault.happened.is_set()
-        await world.until(lambda: not admin.exists(QUEUE, SCORES))
-        await world.do(holder.unlock())
-        assert await world.do(lock.try_lock(5)) is True
-        await world.do(lock.unlock())
+        await backend.until(lambda: not admin.exists(QUEUE, SCORES))
+        await backend.do(holder.unlock())
+        assert await backend.do(lock.try_lock(5)) is True
+        await backend.do(lock.unlock())
 
-    async def test_of_ticks(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
+    async def test_of_ticks(self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis) -> None:
+        waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         fault = proxy.drop_reply(TICK)
-        first = await in_line(world, admin, waiter.get_fair_lock("a"))
-        await world.until(fault.happened.is_set)
-        second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
-        await world.do(holder.unlock())
+        first = await in_line(backend, admin, waiter.get_fair_lock("a"))
+        await backend.until(fault.happened.is_set)
+        second = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
+        await backend.do(holder.unlock())
         assert await first.result() < await second.result()
 
-    async def test_of_one_who_leaves(self, world: World, server: Server, proxy: Proxy, admin: Redis) -> None:
-        waiter, client = world.connect(proxy.url, timeout=0.8), world.connect(server.url)
+    async def test_of_one_who_leaves(self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis) -> None:
+        waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
-        await world.do(holder.lock())
+        await backend.do(holder.lock())
         fault = proxy.cut_request(LEAVE)
-        assert await world.do(waiter.get_fair_lock("a").try_lock(0.1)) is False
-        await world.until(lambda: not admin.exists(QUEUE, SCORES))
+        assert await backend.do(waiter.get_fair_lock("a").try_lock(0.1)) is False
+        await backend.until(lambda: not admin.exists(QUEUE, SCORES))
         assert fault.happened.is_set()
 
 
 @pytest.mark.asyncio
-async def test_a_lost_subscription_costs_no_turn(world: World, server: Server, admin: Redis) -> None:
-    waiter, client = world.connect(server.url), world.connect(server.url)
+async def test_a_lost_subscription_costs_no_turn(backend: RawBackend, server: Server, admin: Redis) -> None:
+    waiter, client = backend.connect(server.url), backend.connect(server.url)
     holder = client.get_fair_lock("a")
-    await world.do(holder.lock())
-    first = await in_line(world, admin, waiter.get_fair_lock("a"))
-    second = await in_line(world, admin, client.get_fair_lock("a", owner=1))
+    await backend.do(holder.lock())
+    first = await in_line(backend, admin, waiter.get_fair_lock("a"))
+    second = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
     killer: Any = admin
     killer.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-    await world.do(holder.unlock())
+    await backend.do(holder.unlock())
     assert await first.result() < await second.result()
 
 
@@ -292,7 +298,7 @@ print(interrupts, flush=True)
 def test_interrupts_at_any_moment(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
     """Nothing of those who were interrupted stays behind, and nobody waits for them."""
     process = child(INTERRUPTED, server.url, 7, 400)
-    interrupts = json.loads(process.hear(60))
+    interrupts = json.loads(process.receive(60))
     assert interrupts > 20
     assert process.wait() == 0
     eventually(lambda: not admin.exists("a", QUEUE, SCORES))

@@ -27,7 +27,7 @@ from pyredisson.logic.permits.semaphore import PermitChannel
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 
-PATIENCE = 5.0
+TIME_LIMIT = 5.0
 
 
 class Garbage:
@@ -90,7 +90,7 @@ def _with_collection(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIME_LIMIT)
     assert not thread.is_alive(), f"it waits for itself, from line event {step} on"
     for error in errors:
         raise error
@@ -334,7 +334,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
         def act() -> None:
             callbacks.call(one)
             callbacks.call(one)
-            callbacks.close(PATIENCE)
+            callbacks.close(TIME_LIMIT)
             assert called.count("one") == 2
 
         return act, lambda: callbacks.call(other)

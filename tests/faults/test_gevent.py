@@ -8,8 +8,7 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Server
-
-from .support import Child
+from tests.support.children import Child
 
 CONNECT = """
 import sys
@@ -43,7 +42,7 @@ with lock:
 def test_replaced_modules_are_refused(server: Server, child: Callable[..., Child], patch: str, replaced: str) -> None:
     user = child(CONNECT, server.url, patch)
     for _ in ("threads", "asyncio"):
-        told = user.hear()
+        told = user.receive()
         assert f"replaced these modules: {replaced}" in told
         assert "patch_all(socket=False, thread=False)" in told
     assert user.wait() == 0
@@ -54,7 +53,7 @@ def test_what_the_message_recommends_works(
     server: Server, admin: Redis, child: Callable[..., Child], patch: str
 ) -> None:
     user = child(CONNECT + USE, server.url, patch)
-    assert [user.hear(), user.hear()] == ["made", "made"]
-    assert user.hear() == "False False"
+    assert [user.receive(), user.receive()] == ["made", "made"]
+    assert user.receive() == "False False"
     assert user.wait() == 0
     assert not admin.exists("a")

@@ -16,8 +16,11 @@ from pyredisson import LockLostError
 from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Proxy, Server
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import cancel_after, eventually
 
-from .support import ACQUIRE, RELEASE, Child, InterruptAt, World, cancel_after, eventually
 from .test_interrupts import PRELUDE
 
 STEPS = 60
@@ -139,14 +142,14 @@ class TestStopped:
         self, servers: list[Server], redises: list[Any], child: Callable[..., Child], kind: str, mode: str
     ) -> None:
         user = child(TAKE_AND_GIVE_BACK, servers[0].url, 1, mode, 150, kind, *[each.url for each in servers])
-        told: dict[str, Any] = json.loads(user.hear(60) or "{}")
+        told: dict[str, Any] = json.loads(user.receive(60) or "{}")
         assert told, "the child failed"
         assert told["interrupts"] > 15
         assert told["errors"] == []
         assert told["kept"] == []
         # The client lives on: a hold that were still renewed would be there for ever.
         eventually(lambda: not left(redises), 5)
-        user.say()
+        user.send()
         assert user.wait() == 0
 
     @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
@@ -244,50 +247,50 @@ class TestMultiLock:
     @pytest.mark.parametrize("number", [0, 1, 2])
     @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
     async def test_a_lost_command_of_any_member(
-        self, world: World, proxies: list[Proxy], redises: list[Any], number: int, fault: str
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], number: int, fault: str
     ) -> None:
-        group = make("multi", [world.connect(each.url) for each in proxies])
+        group = make("multi", [backend.connect(each.url) for each in proxies])
         for what in (ACQUIRE, RELEASE, ACQUIRE):
             struck = getattr(proxies[number], fault)(what)
             if what == RELEASE:
-                await world.do(group.unlock())
+                await backend.do(group.unlock())
                 assert not left(redises)
             else:
-                await world.do(group.lock())
+                await backend.do(group.lock())
                 assert all_once(redises)
             assert struck.happened.is_set()
-        await world.do(group.unlock())
+        await backend.do(group.unlock())
         assert not left(redises)
 
-    async def test_one_server_is_down(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_one_server_is_down(self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]) -> None:
         """What Redis reports is raised, and no other member stays locked."""
-        clients = [world.connect(each.url, retry_attempts=0) for each in proxies]
+        clients = [backend.connect(each.url, retry_attempts=0) for each in proxies]
         for number, down in enumerate(proxies):
             group = make("multi", clients)
             down.refuse(True)
             down.cut()
             with pytest.raises(RedisError):
-                await world.do(group.try_lock())
+                await backend.do(group.try_lock())
             assert not believed(clients)
             down.refuse(False)
-            await world.until(lambda: not left(redises))
-            await world.do(group.lock())
+            await backend.until(lambda: not left(redises))
+            await backend.do(group.lock())
             down.refuse(True)
             down.cut()
             with pytest.raises(RedisError):
-                await world.do(group.unlock())
+                await backend.do(group.unlock())
             # The others were given back before that was raised.
             assert not left(redises[:number] + redises[number + 1 :])
             assert not believed(clients)
             down.refuse(False)
-            await world.until(lambda: not left(redises))
+            await backend.until(lambda: not left(redises))
 
     @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
     async def test_a_lost_extension(
-        self, world: World, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch, fault: str
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch, fault: str
     ) -> None:
         monkeypatch.setattr(multi_lock, "SHORT", -1.0)
-        group = make("multi", [world.connect(each.url) for each in proxies])
+        group = make("multi", [backend.connect(each.url) for each in proxies])
         ports = [member.session.server for member in group._logic.members]
         first, last = (
             next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
@@ -295,10 +298,10 @@ class TestMultiLock:
         redises[last].hset("a", "another:1", 1)
 
         async def take() -> None:
-            await world.do(group.lock(5))
+            await backend.do(group.lock(5))
 
-        story = world.start(take)
-        await world.until(lambda: redises[last].pubsub_numsub("redisson_lock__channel:{a}")[0][1] > 0)
+        story = backend.start(take)
+        await backend.until(lambda: redises[last].pubsub_numsub("redisson_lock__channel:{a}")[0][1] > 0)
         struck = getattr(proxies[first], fault)(ACQUIRE)
         redises[last].delete("a")
         redises[last].publish("redisson_lock__channel:{a}", "0")
@@ -306,76 +309,78 @@ class TestMultiLock:
         assert struck.happened.is_set()
         assert all_once(redises)
         # Another owner's: the one who took it has ended.
-        assert believed([*world._clients]) == 3
+        assert believed([*backend._clients]) == 3
 
-    async def test_a_server_that_forgot(self, world: World, servers: list[Server], redises: list[Any]) -> None:
-        group = make("multi", [world.connect(each.url, lock_watchdog_timeout=1.2) for each in servers])
-        await world.do(group.lock())
+    async def test_a_server_that_forgot(self, backend: RawBackend, servers: list[Server], redises: list[Any]) -> None:
+        group = make("multi", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in servers])
+        await backend.do(group.lock())
         redises[1].flushall()
-        assert await world.do(group.lost.wait(10))
+        assert await backend.do(group.lost.wait(10))
         with pytest.raises(LockLostError):
-            await world.do(group.unlock())
+            await backend.do(group.unlock())
         # In the background, as the loss was known before.
-        await world.until(lambda: not left(redises))
+        await backend.until(lambda: not left(redises))
 
 
 class TestRedLock:
-    async def test_one_server_dies_and_then_another(self, world: World, redises: list[Any]) -> None:
+    async def test_one_server_dies_and_then_another(self, backend: RawBackend, redises: list[Any]) -> None:
         own = [Server().start() for _ in range(3)]
         try:
-            group = make("red", [world.connect(each.url, lock_watchdog_timeout=1.2) for each in own])
-            await world.do(group.lock())
+            group = make("red", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in own])
+            await backend.do(group.lock())
             own[0].kill()
-            await world.sleep(1.6)
+            await backend.sleep(1.6)
             assert not group.lost.is_set()
-            assert await world.do(group.is_held())
+            assert await backend.do(group.is_held())
             own[1].kill()
-            assert await world.do(group.lost.wait(10))
+            assert await backend.do(group.lost.wait(10))
             with pytest.raises(LockLostError):
-                await world.do(group.unlock())
+                await backend.do(group.unlock())
             with own[2].redis() as last:
-                await world.until(lambda: not last.exists("a"))
+                await backend.until(lambda: not last.exists("a"))
             own[0].start()
-            assert await world.do(group.try_lock(5))
-            await world.do(group.unlock())
+            assert await backend.do(group.try_lock(5))
+            await backend.do(group.unlock())
         finally:
             for each in own:
                 each.stop()
 
-    async def test_what_comes_late_is_given_back(self, world: World, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_what_comes_late_is_given_back(
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
+    ) -> None:
         """Its request reaches the server when the group was had without it, and is held."""
-        group = make("red", [world.connect(each.url) for each in proxies])
-        await world.do(group.lock())
-        await world.do(group.unlock())
+        group = make("red", [backend.connect(each.url) for each in proxies])
+        await backend.do(group.lock())
+        await backend.do(group.unlock())
         late = proxies[2].hold_request(ACQUIRE)
-        await world.do(group.lock())
+        await backend.do(group.lock())
         assert late.held.is_set()
         assert not redises[2].exists("a")
-        await world.elsewhere(late.deliver)
-        await world.until(lambda: not redises[2].exists("a"))
-        assert await world.do(group.is_held())
-        await world.do(group.unlock())
+        await backend.run_blocking(late.deliver)
+        await backend.until(lambda: not redises[2].exists("a"))
+        assert await backend.do(group.is_held())
+        await backend.do(group.unlock())
         assert not left(redises)
 
     async def test_what_comes_late_when_it_was_given_up(
-        self, world: World, proxies: list[Proxy], redises: list[Any]
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
-        clients = [world.connect(each.url, lock_watchdog_timeout=2) for each in proxies]
+        clients = [backend.connect(each.url, lock_watchdog_timeout=2) for each in proxies]
         group = make("red", clients)
-        await world.do(group.lock())
-        await world.do(group.unlock())
+        await backend.do(group.lock())
+        await backend.do(group.unlock())
         late = [proxy.hold_request(ACQUIRE) for proxy in proxies[1:]]
-        assert not await world.do(group.try_lock())
+        assert not await backend.do(group.try_lock())
         for each in late:
-            await world.elsewhere(each.deliver)
-        await world.until(lambda: not left(redises))
-        await world.until(lambda: not believed(clients))
-        assert await world.do(group.try_lock(5))
-        await world.do(group.unlock())
+            await backend.run_blocking(each.deliver)
+        await backend.until(lambda: not left(redises))
+        await backend.until(lambda: not believed(clients))
+        assert await backend.do(group.try_lock(5))
+        await backend.do(group.unlock())
 
-    async def test_a_wrong_password_on_one_server(self, world: World, servers: list[Server]) -> None:
+    async def test_a_wrong_password_on_one_server(self, backend: RawBackend, servers: list[Server]) -> None:
         with Server(password="secret") as closed:
             places = [servers[0].url, servers[1].url, closed.url.replace("secret", "wrong")]
-            group = make("red", [world.connect(each) for each in places])
-            assert await world.do(group.try_lock())
-            await world.do(group.unlock())
+            group = make("red", [backend.connect(each) for each in places])
+            assert await backend.do(group.try_lock())
+            await backend.do(group.unlock())

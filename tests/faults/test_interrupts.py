@@ -13,8 +13,10 @@ from redis import Redis
 
 from pyredisson._backends.thread_start import start_thread
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, Child, InterruptAt, eventually, listeners
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE, InterruptAt
+from tests.support.server_state import listeners
+from tests.support.waiting import eventually
 
 PRELUDE = """
 import faulthandler, json, random, signal, sys, threading, time, traceback
@@ -105,7 +107,7 @@ def test_interrupts_at_random_moments_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], mode: str, seed: int
 ) -> None:
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
-    told: dict[str, Any] = json.loads(user.hear(40) or "{}")
+    told: dict[str, Any] = json.loads(user.receive(40) or "{}")
     assert told, "the child failed"
     assert told["interrupts"] > 50
     assert told["errors"] == []
@@ -113,7 +115,7 @@ def test_interrupts_at_random_moments_leave_no_hold_behind(
     assert told["waiters"] == 0
     # The client lives on: a hold that were still renewed would be there for ever.
     eventually(lambda: not admin.exists("a"), 5)
-    user.say()
+    user.send()
     assert user.wait() == 0
 
 
@@ -157,7 +159,7 @@ print(json.dumps({"interrupts": interrupts, "kept": kept}))
 def test_interrupted_blocks_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], seed: int
 ) -> None:
-    told: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).hear(40) or "{}")
+    told: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).receive(40) or "{}")
     assert told, "the child failed"
     assert told["interrupts"] > 50
     assert told["kept"] == []
@@ -204,7 +206,7 @@ def test_no_reply_goes_to_another_call_after_an_interrupt(
     server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
     admin.hset("endless", "another:1", 1)
-    told: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).hear(40) or "{}")
+    told: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).receive(40) or "{}")
     assert told, "the child failed"
     assert told["interrupts"] > 100
     assert told["wrong"] == []
@@ -239,35 +241,35 @@ def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
     proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
     user = child(INTERRUPTED_ONCE, proxy.url, 1, 0)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     late = proxy.hold_request(ACQUIRE)
-    user.say()
-    assert user.hear() == "start_thread"
+    user.send()
+    assert user.receive() == "start_thread"
     assert late.held.wait(10)
     # The client can't reach the server and have that connection dropped: the late request runs.
     proxy.refuse(True)
     user.signal(signal.SIGINT)
-    assert user.hear() == "interrupted None"
+    assert user.receive() == "interrupted None"
     late.deliver()
     assert admin.exists("a")
     proxy.refuse(False)
     eventually(lambda: not admin.exists("a"), 5)
-    user.say()
-    assert user.hear() == "0"
+    user.send()
+    assert user.receive() == "0"
 
 
 def test_an_interrupted_acquire_whose_reply_was_on_its_way_leaves_nothing(
     proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
     user = child(INTERRUPTED_ONCE, proxy.url, 1, 0)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     late = proxy.hold_reply(ACQUIRE)
-    user.say()
-    assert user.hear() == "start_thread"
+    user.send()
+    assert user.receive() == "start_thread"
     assert late.held.wait(10)
     assert admin.exists("a")
     user.signal(signal.SIGINT)
-    assert user.hear() == "interrupted None"
+    assert user.receive() == "interrupted None"
     eventually(lambda: not admin.exists("a"), 5)
 
 
@@ -276,17 +278,17 @@ def test_an_interrupted_reentrant_acquire_keeps_the_outer_holds(
     proxy: Proxy, admin: Redis, child: Callable[..., Child], depth: int
 ) -> None:
     user = child(INTERRUPTED_ONCE, proxy.url, 1, depth)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     late = proxy.hold_reply(ACQUIRE)
-    user.say()
-    assert user.hear() == "start_thread"
+    user.send()
+    assert user.receive() == "start_thread"
     assert late.held.wait(10)
     assert admin.hvals("a") == [b"%d" % (depth + 1)]
     user.signal(signal.SIGINT)
-    assert user.hear() == f"interrupted {depth}"
+    assert user.receive() == f"interrupted {depth}"
     eventually(lambda: admin.hvals("a") == [b"%d" % depth], 5)
-    user.say()
-    assert user.hear() == f"{depth}"
+    user.send()
+    assert user.receive() == f"{depth}"
 
 
 def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
@@ -294,16 +296,16 @@ def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
 ) -> None:
     admin.hset("a", "another:1", 1)
     user = child(INTERRUPTED_ONCE, server.url, 1, 0)
-    assert user.hear() == "go"
-    user.say()
-    assert user.hear() == "start_thread"
+    assert user.receive() == "go"
+    user.send()
+    assert user.receive() == "start_thread"
     eventually(lambda: listeners(admin, "a") == 1)
     user.signal(signal.SIGINT)
-    assert user.hear(3) == "interrupted None"
+    assert user.receive(3) == "interrupted None"
     admin.delete("a")
     admin.publish("redisson_lock__channel:{a}", "0")
-    user.say()
-    assert user.hear() == "0"
+    user.send()
+    assert user.receive() == "0"
     assert not admin.exists("a")
 
 

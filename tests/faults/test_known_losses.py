@@ -11,8 +11,7 @@ from redis import Redis
 
 from pyredisson import LockLostError, PermitNotHeldError
 from pyredisson.testing import Proxy
-
-from .support import World
+from tests.support.raw_backends import RawBackend
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,12 +35,12 @@ def lose_the_server(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_leaving_a_block_whose_lease_ended_while_the_server_was_away(
-    world: World, proxy: Proxy, admin: Redis, kind: str
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
-    lock = locked_by(world.connect(proxy.url), kind)
+    lock = locked_by(backend.connect(proxy.url), kind)
     ended = 0.0
     with pytest.raises(LockLostError):
-        if world.threads:
+        if backend.threads:
             with lock.hold(lease_time=0.5):
                 lose_the_server(proxy)
                 assert lock.lost.wait(5)
@@ -54,48 +53,48 @@ async def test_leaving_a_block_whose_lease_ended_while_the_server_was_away(
                 finally:
                     ended = time.monotonic()
     assert time.monotonic() - ended < AT_ONCE
-    await world.elsewhere(proxy.refuse, False)
+    await backend.run_blocking(proxy.refuse, False)
     # The loss was this hold's: the next one is held.
-    await world.do(lock.lock())
-    await world.do(lock.unlock())
-    await world.until(lambda: not admin.exists("a", "b"))
+    await backend.do(lock.lock())
+    await backend.do(lock.unlock())
+    await backend.until(lambda: not admin.exists("a", "b"))
 
 
-async def test_each_level_of_a_lost_hold_says_so(world: World, proxy: Proxy) -> None:
-    lock = world.connect(proxy.url).get_lock("a")
+async def test_each_level_of_a_lost_hold_says_so(backend: RawBackend, proxy: Proxy) -> None:
+    lock = backend.connect(proxy.url).get_lock("a")
     for _ in range(3):
-        await world.do(lock.lock(0.3))
-    await world.elsewhere(lose_the_server, proxy)
+        await backend.do(lock.lock(0.3))
+    await backend.run_blocking(lose_the_server, proxy)
     lost = lock.lost
-    assert await world.do(lost.wait(5))
+    assert await backend.do(lost.wait(5))
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(LockLostError):
-            await world.do(lock.unlock())
+            await backend.do(lock.unlock())
     assert time.monotonic() - began < AT_ONCE
     assert lost.is_set()
 
 
-async def test_a_lease_that_ends_while_its_release_is_sent_again(world: World, proxy: Proxy) -> None:
-    lock = world.connect(proxy.url, retry_attempts=2, timeout=0.3).get_lock("a")
-    await world.do(lock.lock(0.6))
+async def test_a_lease_that_ends_while_its_release_is_sent_again(backend: RawBackend, proxy: Proxy) -> None:
+    lock = backend.connect(proxy.url, retry_attempts=2, timeout=0.3).get_lock("a")
+    await backend.do(lock.lock(0.6))
     lost = lock.lost
-    await world.elsewhere(lose_the_server, proxy)
+    await backend.run_blocking(lose_the_server, proxy)
     with pytest.raises(LockLostError):
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
     assert lost.is_set()
 
 
-async def test_a_renewed_permit_that_is_lost(world: World, proxy: Proxy, admin: Redis) -> None:
-    semaphore = world.connect(proxy.url, lock_watchdog_timeout=0.5).get_permit_expirable_semaphore("a")
-    await world.do(semaphore.try_set_permits(1))
-    permit = await world.do(semaphore.acquire(renew=True))
-    await world.elsewhere(lose_the_server, proxy)
-    await world.elsewhere(time.sleep, 0.6)
+async def test_a_renewed_permit_that_is_lost(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    semaphore = backend.connect(proxy.url, lock_watchdog_timeout=0.5).get_permit_expirable_semaphore("a")
+    await backend.do(semaphore.try_set_permits(1))
+    permit = await backend.do(semaphore.acquire(renew=True))
+    await backend.run_blocking(lose_the_server, proxy)
+    await backend.run_blocking(time.sleep, 0.6)
     began = time.monotonic()
     with pytest.raises(PermitNotHeldError):
-        await world.do(semaphore.release(permit))
+        await backend.do(semaphore.release(permit))
     assert time.monotonic() - began < AT_ONCE
-    await world.elsewhere(proxy.refuse, False)
-    await world.until(lambda: not admin.zcard("{a}:timeout"))
-    assert await world.do(semaphore.available_permits()) == 1
+    await backend.run_blocking(proxy.refuse, False)
+    await backend.until(lambda: not admin.zcard("{a}:timeout"))
+    assert await backend.do(semaphore.available_permits()) == 1

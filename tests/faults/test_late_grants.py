@@ -14,8 +14,9 @@ from redis.exceptions import InvalidResponse
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, FLAGS, PATIENCE, Story, World, eventually
+from tests.support.faults import ACQUIRE, FLAGS
+from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.waiting import TIME_LIMIT, eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,80 +35,84 @@ def acquire_sha(kind: str) -> bytes:
     return script(f"{name}_acquire", flags=FLAGS).sha
 
 
-def start(world: World, call: Callable[[], Any]) -> Story:
+def start(backend: RawBackend, call: Callable[[], Any]) -> BackgroundCall:
     """Makes a call on another thread, or in another task."""
 
     async def story() -> Any:
-        return await world.do(call())
+        return await backend.do(call())
 
-    return world.start(story)
+    return backend.start(story)
 
 
-async def end_of_lease(world: World, admin: Redis) -> None:
-    await world.until(lambda: not admin.exists("a"))
+async def end_of_lease(backend: RawBackend, admin: Redis) -> None:
+    await backend.until(lambda: not admin.exists("a"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_another_owner_holds_it_by_then(
-    world: World, server: Server, proxy: Proxy, admin: Redis, kind: str
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
-    lock = locked_by(world.connect(proxy.url), kind)
-    other = locked_by(world.connect(server.url), "write" if kind == "read" else kind)
-    await world.do(lock.is_locked())
+    lock = locked_by(backend.connect(proxy.url), kind)
+    other = locked_by(backend.connect(server.url), "write" if kind == "read" else kind)
+    await backend.do(lock.is_locked())
     late = proxy.hold_reply(acquire_sha(kind))
-    story = start(world, lambda: lock.try_lock(lease_time=LEASE))
-    assert await world.elsewhere(late.held.wait, PATIENCE)
-    await end_of_lease(world, admin)
-    assert await world.do(other.try_lock())
-    await world.elsewhere(late.deliver)
+    story = start(backend, lambda: lock.try_lock(lease_time=LEASE))
+    assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
+    await end_of_lease(backend, admin)
+    assert await backend.do(other.try_lock())
+    await backend.run_blocking(late.deliver)
     assert await story.result() is False
-    assert await world.do(lock.get_hold_count()) == 0
-    assert await world.do(other.is_held())
-    await world.do(other.unlock())
-    assert await world.do(other.is_locked()) is False
+    assert await backend.do(lock.get_hold_count()) == 0
+    assert await backend.do(other.is_held())
+    await backend.do(other.unlock())
+    assert await backend.do(other.is_locked()) is False
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_is_asked_for_again_within_the_wait(world: World, proxy: Proxy, admin: Redis, kind: str) -> None:
-    lock = locked_by(world.connect(proxy.url), kind)
-    await world.do(lock.is_locked())
+async def test_it_is_asked_for_again_within_the_wait(
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    lock = locked_by(backend.connect(proxy.url), kind)
+    await backend.do(lock.is_locked())
     late = proxy.hold_reply(acquire_sha(kind))
 
     async def take() -> tuple[bool, bool]:
-        return await world.do(lock.try_lock(PATIENCE, lease_time=LEASE)), lock.lost.is_set()
+        return await backend.do(lock.try_lock(TIME_LIMIT, lease_time=LEASE)), lock.lost.is_set()
 
-    story = world.start(take)
-    assert await world.elsewhere(late.held.wait, PATIENCE)
-    await end_of_lease(world, admin)
-    await world.elsewhere(late.deliver)
+    story = backend.start(take)
+    assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
+    await end_of_lease(backend, admin)
+    await backend.run_blocking(late.deliver)
     assert await story.result() == (True, False)
 
 
-async def test_a_nested_lease_that_is_over_counts_under_an_outer_one(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url).get_lock("a", owner=7)
-    await world.do(lock.lock())
+async def test_a_nested_lease_that_is_over_counts_under_an_outer_one(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
+    lock = backend.connect(proxy.url).get_lock("a", owner=7)
+    await backend.do(lock.lock())
     late = proxy.hold_reply(ACQUIRE)
-    story = start(world, lambda: lock.try_lock(lease_time=0.1))
-    assert await world.elsewhere(late.held.wait, PATIENCE)
+    story = start(backend, lambda: lock.try_lock(lease_time=0.1))
+    assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     time.sleep(0.15)
-    await world.elsewhere(late.deliver)
+    await backend.run_blocking(late.deliver)
     assert await story.result() is True
-    assert await world.do(lock.get_hold_count()) == 2
+    assert await backend.do(lock.get_hold_count()) == 2
 
 
-async def test_permits_that_have_ended_are_taken_anew(world: World, proxy: Proxy, admin: Redis) -> None:
-    semaphore = world.connect(proxy.url).get_permit_expirable_semaphore("a")
-    await world.do(semaphore.try_set_permits(1))
+async def test_permits_that_have_ended_are_taken_anew(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
+    await backend.do(semaphore.try_set_permits(1))
     late = proxy.hold_reply(script("permit_acquire", flags=FLAGS).sha)
-    story = start(world, lambda: semaphore.try_acquire(PATIENCE, lease_time=LEASE))
-    assert await world.elsewhere(late.held.wait, PATIENCE)
+    story = start(backend, lambda: semaphore.try_acquire(TIME_LIMIT, lease_time=LEASE))
+    assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     first: list[Any] = list(admin.zrange("{a}:timeout", 0, -1))
-    await world.elsewhere(time.sleep, LEASE)
-    await world.elsewhere(late.deliver)
+    await backend.run_blocking(time.sleep, LEASE)
+    await backend.run_blocking(late.deliver)
     permit = await story.result()
     assert permit != first[0].hex()
-    assert await world.do(semaphore.get_lease_time(permit)) > 0
-    assert await world.do(semaphore.available_permits()) == 0
+    assert await backend.do(semaphore.get_lease_time(permit)) > 0
+    assert await backend.do(semaphore.available_permits()) == 0
 
 
 class Misquoting:
@@ -129,7 +134,7 @@ class Misquoting:
             except OSError:
                 continue  # its other side was first
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIME_LIMIT)
         for each in self._sockets:
             each.close()
 
@@ -165,13 +170,13 @@ def misquoting(server: Server) -> Iterator[Misquoting]:
 
 
 async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
-    world: World, misquoting: Misquoting, admin: Redis
+    backend: RawBackend, misquoting: Misquoting, admin: Redis
 ) -> None:
-    client = world.connect(misquoting.url)
+    client = backend.connect(misquoting.url)
     lock = client.get_lock("a")
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
     with pytest.raises(InvalidResponse, match=r"lock 'a' .*OK"):
-        await world.do(lock.try_lock())
-    await world.elsewhere(eventually, lambda: not admin.exists("a"), 5)
-    assert await world.do(lock.try_lock()) is True
-    await world.do(lock.unlock())
+        await backend.do(lock.try_lock())
+    await backend.run_blocking(eventually, lambda: not admin.exists("a"), 5)
+    assert await backend.do(lock.try_lock()) is True
+    await backend.do(lock.unlock())

@@ -16,8 +16,10 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.threads.connection import Connection
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, PATIENCE, RELEASE, InterruptAt, World, listeners, scripts_run
+from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners, scripts_run
+from tests.support.waiting import TIME_LIMIT
 
 pytestmark = pytest.mark.asyncio
 
@@ -39,74 +41,74 @@ async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(p
         assert taken.is_locked() is True
 
 
-async def test_a_lease_counts_from_the_copy_that_was_answered(world: World, proxy: Proxy) -> None:
+async def test_a_lease_counts_from_the_copy_that_was_answered(backend: RawBackend, proxy: Proxy) -> None:
     """Waiting for the lost reply took longer than the lease."""
-    lock = world.connect(proxy.url, timeout=1).get_lock("a")
-    await world.do(lock.is_locked())
+    lock = backend.connect(proxy.url, timeout=1).get_lock("a")
+    await backend.do(lock.is_locked())
     fault = proxy.drop_reply(ACQUIRE)
-    assert await world.do(lock.try_lock(3, lease_time=0.9)) is True
+    assert await backend.do(lock.try_lock(3, lease_time=0.9)) is True
     assert fault.happened.is_set()
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
-    await world.do(lock.unlock())
+    assert await backend.do(lock.is_held())
+    await backend.do(lock.unlock())
 
 
-async def test_two_acquires_of_one_owner_at_once_count_twice(world: World, proxy: Proxy, admin: Redis) -> None:
-    client = world.connect(proxy.url)
+async def test_two_acquires_of_one_owner_at_once_count_twice(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    client = backend.connect(proxy.url)
     lock = client.get_lock("a", owner=7)
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
     late = proxy.hold_reply(ACQUIRE)
 
     async def take() -> None:
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
 
-    first = world.start(take)
-    assert await world.elsewhere(late.held.wait, 5)
-    second = world.start(take)
-    await world.elsewhere(late.deliver)
+    first = backend.start(take)
+    assert await backend.run_blocking(late.held.wait, 5)
+    second = backend.start(take)
+    await backend.run_blocking(late.deliver)
     await first.result()
     await second.result()
-    assert await world.do(lock.get_hold_count()) == 2
-    await world.do(lock.unlock())
-    assert await world.do(lock.get_hold_count()) == 1
+    assert await backend.do(lock.get_hold_count()) == 2
+    await backend.do(lock.unlock())
+    assert await backend.do(lock.get_hold_count()) == 1
     assert admin.exists("a")
-    await world.do(lock.unlock())
+    await backend.do(lock.unlock())
     assert not admin.exists("a")
 
 
 async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
-    world: World, proxy: Proxy, admin: Redis
+    backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     """The lock has a longer one of its own: it would stay for a minute."""
-    client = world.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0)
+    client = backend.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0)
     lock = client.get_lock("a")
-    await world.do(lock.lock(lease_time=60))
+    await backend.do(lock.lock(lease_time=60))
     proxy.cut_request(RELEASE)
     proxy.refuse(True)
     with pytest.raises(ConnectionError):
-        await world.do(lock.unlock())
-    await world.sleep(1.8)
+        await backend.do(lock.unlock())
+    await backend.sleep(1.8)
     assert admin.exists("a")
     proxy.refuse(False)
-    await world.until(lambda: not admin.exists("a"), 5)
+    await backend.until(lambda: not admin.exists("a"), 5)
 
 
 async def test_a_waiter_whose_subscription_cannot_be_made_anew_looks_by_itself(
-    world: World, proxy: Proxy, admin: Redis
+    backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     """Nothing is heard any more, and the data plane is fine: it must not sleep until the lease's end."""
     admin.hset("a", "another:1", 1)
-    client = world.connect(proxy.url)
+    client = backend.connect(proxy.url)
     before = scripts_run(admin)
 
     async def take() -> bool:
-        return bool(await world.do(client.get_lock("a").try_lock(25)))
+        return bool(await backend.do(client.get_lock("a").try_lock(25)))
 
-    waiter = world.start(take)
-    await world.until(lambda: scripts_run(admin) - before == 2)
+    waiter = backend.start(take)
+    await backend.until(lambda: scripts_run(admin) - before == 2)
     proxy.refuse(True)
     admin.client_kill_filter(_type="pubsub")
-    await world.until(lambda: listeners(admin, "a") == 0)
+    await backend.until(lambda: listeners(admin, "a") == 0)
     admin.delete("a")
     assert await waiter.result(5) is True
 
@@ -167,23 +169,25 @@ async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(hasty
     port, ended = hasty
     async with pyredisson.asyncio.connect(f"redis://127.0.0.1:{port}/0", timeout=60) as client:
         taken = asyncio.gather(*[client.get_lock(f"a{number}").acquire() for number in range(3)])
-        assert await asyncio.wait_for(taken, PATIENCE) == [True, True, True]
+        assert await asyncio.wait_for(taken, TIME_LIMIT) == [True, True, True]
         assert ended.is_set()
 
 
-async def test_over_a_unix_socket_a_restart_costs_no_strangers_connection(world: World, own_server: Server) -> None:
+async def test_over_a_unix_socket_a_restart_costs_no_strangers_connection(
+    backend: RawBackend, own_server: Server
+) -> None:
     """All clients have the same address there, and after a restart the same numbers."""
-    client = world.connect(own_server.unix_url, timeout=5, retry_attempts=0)
+    client = backend.connect(own_server.unix_url, timeout=5, retry_attempts=0)
     lock = client.get_lock("a")
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
 
     async def ask() -> None:
-        await world.do(lock.is_locked())
+        await backend.do(lock.is_locked())
 
     own_server.pause()
-    asking = world.start(ask)
-    await world.sleep(0.1)
-    await world.elsewhere(own_server.restart)
+    asking = backend.start(ask)
+    await backend.sleep(0.1)
+    await backend.run_blocking(own_server.restart)
     with pytest.raises(ConnectionError):
         await asking.result()
     strangers = [socket.socket(socket.AF_UNIX) for _ in range(8)]
@@ -193,7 +197,7 @@ async def test_over_a_unix_socket_a_restart_costs_no_strangers_connection(world:
             stranger.settimeout(5)
             stranger.sendall(b"PING\r\n")
             assert stranger.recv(100) == b"+PONG\r\n"
-        await world.do(lock.is_locked())
+        await backend.do(lock.is_locked())
         for stranger in strangers:
             stranger.sendall(b"PING\r\n")
             assert stranger.recv(100) == b"+PONG\r\n"

@@ -11,8 +11,9 @@ from redis import Redis
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-
-from .support import FLAGS, World, listeners
+from tests.support.faults import FLAGS
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
 
 pytestmark = pytest.mark.asyncio
 LEASE = 30.0
@@ -51,52 +52,56 @@ def waits(admin: Redis) -> bool:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-async def test_waiters_of_a_lock_that_is_gone_are_woken(world: World, server: Server, admin: Redis, kind: str) -> None:
+async def test_waiters_of_a_lock_that_is_gone_are_woken(
+    backend: RawBackend, server: Server, admin: Redis, kind: str
+) -> None:
     held, wanted = PAIRS[kind]
-    holder, waiter = world.connect(server.url, lock_watchdog_timeout=1.5), world.connect(server.url)
+    holder, waiter = backend.connect(server.url, lock_watchdog_timeout=1.5), backend.connect(server.url)
     lock = held(holder)
-    await world.do(lock.lock(LEASE))
-    await world.do(lock.lock())
+    await backend.do(lock.lock(LEASE))
+    await backend.do(lock.lock())
 
     async def take() -> float:
-        assert await world.do(wanted(waiter).try_lock(LEASE))
+        assert await backend.do(wanted(waiter).try_lock(LEASE))
         return time.monotonic()
 
-    taking = world.start(take)
-    await world.until(lambda: waits(admin))
+    taking = backend.start(take)
+    await backend.until(lambda: waits(admin))
     # The waiter looks once more when it is known that messages arrive.
-    await world.sleep(0.1)
+    await backend.sleep(0.1)
     gone = time.monotonic()
     admin.flushall()
     assert await taking.result() - gone < SOON
 
 
-async def test_somebody_elses_lock_is_left_alone(world: World, proxy: Proxy, admin: Redis) -> None:
+async def test_somebody_elses_lock_is_left_alone(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """The holder's key is gone, but another owner has taken the lock: there is nothing to wait for."""
-    await world.do(world.connect(proxy.url, lock_watchdog_timeout=1.5).get_lock("a").lock())
+    await backend.do(backend.connect(proxy.url, lock_watchdog_timeout=1.5).get_lock("a").lock())
     plain: Any = admin
     with plain.pubsub() as ear:
         ear.subscribe("redisson_lock__channel:{a}")
         assert ear.get_message(timeout=5)
         plain.pipeline().delete("a").hset("a", "another:1", 1).execute()
-        await world.elsewhere(proxy.wait_for, NOTICE)
+        await backend.run_blocking(proxy.wait_for, NOTICE)
         assert ear.get_message(timeout=0.3) is None
     assert admin.hgetall("a") == {b"another:1": b"1"}
 
 
-async def test_a_notice_that_got_lost_is_sent_again(world: World, server: Server, admin: Redis, proxy: Proxy) -> None:
-    holder, waiter = world.connect(proxy.url, lock_watchdog_timeout=1.5, timeout=0.8), world.connect(server.url)
+async def test_a_notice_that_got_lost_is_sent_again(
+    backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
+) -> None:
+    holder, waiter = backend.connect(proxy.url, lock_watchdog_timeout=1.5, timeout=0.8), backend.connect(server.url)
     lock = holder.get_lock("a")
-    await world.do(lock.lock(LEASE))
-    await world.do(lock.lock())
+    await backend.do(lock.lock(LEASE))
+    await backend.do(lock.lock())
 
     async def take() -> float:
-        assert await world.do(waiter.get_lock("a").try_lock(LEASE))
+        assert await backend.do(waiter.get_lock("a").try_lock(LEASE))
         return time.monotonic()
 
-    taking = world.start(take)
-    await world.until(lambda: listeners(admin, "a"))
-    await world.sleep(0.1)
+    taking = backend.start(take)
+    await backend.until(lambda: listeners(admin, "a"))
+    await backend.sleep(0.1)
     fault = proxy.cut_request(NOTICE, times=2)
     gone = time.monotonic()
     admin.flushall()
@@ -105,16 +110,16 @@ async def test_a_notice_that_got_lost_is_sent_again(world: World, server: Server
 
 
 @pytest.mark.parametrize("refused", ["the key", "the channel"])
-async def test_a_notice_that_is_refused_is_not_repeated(world: World, refused: str) -> None:
+async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, refused: str) -> None:
     with Server(users=["alice on >x ~* &* +@all"]) as own, Proxy(own.host, own.port) as proxy, own.redis() as admin:
-        client = world.connect(proxy.url, username="alice", password="x", lock_watchdog_timeout=0.9)
-        await world.do(client.get_lock("a").lock())
+        client = backend.connect(proxy.url, username="alice", password="x", lock_watchdog_timeout=0.9)
+        await backend.do(client.get_lock("a").lock())
         if refused == "the key":
             admin.execute_command("ACL", "SETUSER", "alice", "resetkeys")
         else:
             admin.execute_command("ACL", "SETUSER", "alice", "resetchannels")
             admin.delete("a")
-        await world.elsewhere(proxy.wait_for, NOTICE)
+        await backend.run_blocking(proxy.wait_for, NOTICE)
         # A failed renewal is repeated ten times a round.
-        await world.sleep(0.3)
+        await backend.sleep(0.3)
         assert proxy.seen(NOTICE) == 1

@@ -19,8 +19,8 @@ from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, PATIENCE, eventually
+from tests.support.faults import ACQUIRE
+from tests.support.waiting import TIME_LIMIT, eventually
 
 pytestmark = pytest.mark.asyncio
 KINDS = ["get_lock", "get_fair_lock", "get_fenced_lock", "get_spin_lock", "get_non_reentrant_lock"]
@@ -203,11 +203,11 @@ async def test_a_release_that_is_interrupted_after_its_turn_came_gives_back_its_
         late = proxy.hold_reply(ACQUIRE)
         other = threading.Thread(target=lock.lock)
         other.start()
-        assert late.held.wait(PATIENCE)
+        assert late.held.wait(TIME_LIMIT)
         waits = threading.Event()
 
         def deliver_then() -> None:
-            assert waits.wait(PATIENCE)
+            assert waits.wait(TIME_LIMIT)
             late.deliver()
 
         deliver = threading.Thread(target=deliver_then)
@@ -217,8 +217,8 @@ async def test_a_release_that_is_interrupted_after_its_turn_came_gives_back_its_
             AtSteps((ThreadRuntime.wait, waits.set), (LockLogic.release_command, ctrl_c)),
         ):
             lock.unlock()
-        deliver.join(PATIENCE)
-        other.join(PATIENCE)
+        deliver.join(TIME_LIMIT)
+        other.join(TIME_LIMIT)
         await nobody_else_gets_it(server, "get_lock")
         assert lock.get_hold_count() == levels
         for _ in range(levels):
@@ -250,7 +250,7 @@ async def test_a_release_that_is_cancelled_before_its_turn_gives_back_its_level(
         await lock.get_hold_count()
         late = proxy.hold_reply(b"EVALSHA")
         nested = asyncio.create_task(lock.lock())
-        assert await asyncio.to_thread(late.held.wait, PATIENCE)
+        assert await asyncio.to_thread(late.held.wait, TIME_LIMIT)
         leaves.set()
         for _ in range(3):
             await asyncio.sleep(0)

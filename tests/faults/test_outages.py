@@ -15,8 +15,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionE
 from pyredisson import ClosedError
 from pyredisson.logic import exactly_once, retry
 from pyredisson.testing import Proxy, Server
-
-from .support import World
+from tests.support.raw_backends import RawBackend
 
 pytestmark = pytest.mark.asyncio
 
@@ -101,37 +100,37 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", WITHOUT_LIMIT)
 async def test_a_call_without_a_limit_waits_until_the_server_is_back(
-    world: World, proxy: Proxy, admin: Redis, kind: str
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
     prepare(admin)
-    client = world.connect(proxy.url, timeout=0.8, retry_attempts=2)
-    await world.do(client.get_lock("z").is_locked())
+    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    await backend.do(client.get_lock("z").is_locked())
     away(proxy)
-    call = world.start(lambda: done(world, WITHOUT_LIMIT[kind], client))
+    call = backend.start(lambda: done(backend, WITHOUT_LIMIT[kind], client))
     # Longer than all tries of a call without time to wait.
-    await world.sleep(0.4)
+    await backend.sleep(0.4)
     assert not call.done
     proxy.refuse(False)
     assert await call.result() is not False
 
 
-async def done(world: World, act: Callable[..., Any], *args: Any) -> Any:
-    return await world.do(act(*args))
+async def done(backend: RawBackend, act: Callable[..., Any], *args: Any) -> Any:
+    return await backend.do(act(*args))
 
 
 @pytest.mark.parametrize("kind", WITHOUT_WAIT)
 async def test_a_call_without_time_to_wait_survives_a_short_outage(
-    world: World, proxy: Proxy, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A fifth of the usual pauses: they bridge half a second.
     monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 5)
     monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 5)
     prepare(admin)
-    client = world.connect(proxy.url, timeout=0.8)
-    await world.do(client.get_lock("z").is_locked())
+    client = backend.connect(proxy.url, timeout=0.8)
+    await backend.do(client.get_lock("z").is_locked())
     away(proxy)
-    call = world.start(lambda: done(world, WITHOUT_WAIT[kind], client))
-    await world.sleep(0.2)
+    call = backend.start(lambda: done(backend, WITHOUT_WAIT[kind], client))
+    await backend.sleep(0.2)
     assert not call.done
     proxy.refuse(False)
     outcome = await call.result()
@@ -140,32 +139,32 @@ async def test_a_call_without_time_to_wait_survives_a_short_outage(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", WITHOUT_WAIT)
-async def test_a_call_without_time_to_wait_uses_its_tries_up(world: World, proxy: Proxy, kind: str) -> None:
-    client = world.connect(proxy.url, timeout=0.8, retry_attempts=2)
+async def test_a_call_without_time_to_wait_uses_its_tries_up(backend: RawBackend, proxy: Proxy, kind: str) -> None:
+    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
     away(proxy)
     if kind == "red":
         # Nothing is in doubt: what a minority gave was given back.
-        assert not await world.do(WITHOUT_WAIT[kind](client))
+        assert not await backend.do(WITHOUT_WAIT[kind](client))
     else:
         with pytest.raises(ConnectionError):
-            await world.do(WITHOUT_WAIT[kind](client))
+            await backend.do(WITHOUT_WAIT[kind](client))
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", WITH_A_LIMIT)
 async def test_a_call_with_a_limit_waits_until_it_is_reached(
-    world: World, proxy: Proxy, admin: Redis, kind: str
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
     prepare(admin)
-    client = world.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
     away(proxy)
     begun = time.monotonic()
     # Not False: that it isn't taken is not known.
     with pytest.raises(ConnectionError):
-        await world.do(WITH_A_LIMIT[kind](client, 0.5))
+        await backend.do(WITH_A_LIMIT[kind](client, 0.5))
     assert 0.5 <= time.monotonic() - begun < 1.5
-    call = world.start(lambda: done(world, WITH_A_LIMIT[kind], client, 5))
-    await world.sleep(0.4)
+    call = backend.start(lambda: done(backend, WITH_A_LIMIT[kind], client, 5))
+    await backend.sleep(0.4)
     assert not call.done
     proxy.refuse(False)
     assert await call.result() is not False
@@ -218,57 +217,57 @@ HELD: dict[str, tuple[Act, Act, Act]] = {
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", HELD)
 async def test_an_outage_during_a_wait_does_not_end_it(
-    world: World, proxy: Proxy, server: Server, admin: Redis, kind: str
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, kind: str
 ) -> None:
     prepare(admin)
     hold, wait, release = HELD[kind]
-    holder, waiter = world.connect(server.url), world.connect(proxy.url, timeout=0.8, retry_attempts=2)
-    await world.do(hold(holder))
-    call = world.start(lambda: done(world, wait, waiter))
+    holder, waiter = backend.connect(server.url), backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    await backend.do(hold(holder))
+    call = backend.start(lambda: done(backend, wait, waiter))
     if kind == "spin":
-        await world.elsewhere(proxy.wait_for, b"\r\na\r\n")
+        await backend.run_blocking(proxy.wait_for, b"\r\na\r\n")
     else:
-        await world.elsewhere(proxy.wait_for, b"SUBSCRIBE")
+        await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE")
     away(proxy)
-    await world.sleep(0.4)
+    await backend.sleep(0.4)
     assert not call.done
-    await world.do(release(holder))
+    await backend.do(release(holder))
     proxy.refuse(False)
     assert await call.result() is not False
 
 
-async def test_a_restart_with_the_usual_settings(world: World, own_server: Server) -> None:
-    client = world.connect(own_server.url)
+async def test_a_restart_with_the_usual_settings(backend: RawBackend, own_server: Server) -> None:
+    client = backend.connect(own_server.url)
     lock = client.get_lock("a")
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
     for take in (lambda: lock.try_lock(), lambda: lock.lock(), lambda: lock.try_lock(5)):
         own_server.kill()
-        taking = world.start(lambda: done(world, take))  # noqa: B023 - it ends within the round
-        await world.sleep(0.3)
-        await world.elsewhere(own_server.start)
+        taking = backend.start(lambda: done(backend, take))  # noqa: B023 - it ends within the round
+        await backend.sleep(0.3)
+        await backend.run_blocking(own_server.start)
         assert await taking.result() is not False
 
 
-async def test_a_silent_server_is_waited_for(world: World, proxy: Proxy) -> None:
-    client = world.connect(proxy.url, timeout=0.2, retry_attempts=1)
-    await world.do(client.get_lock("a").is_locked())
+async def test_a_silent_server_is_waited_for(backend: RawBackend, proxy: Proxy) -> None:
+    client = backend.connect(proxy.url, timeout=0.2, retry_attempts=1)
+    await backend.do(client.get_lock("a").is_locked())
     proxy.stall()
-    call = world.start(lambda: done(world, client.get_lock("a").lock))
+    call = backend.start(lambda: done(backend, client.get_lock("a").lock))
     # Two tries and a pause, which is where it used to end.
-    await world.sleep(1.2)
+    await backend.sleep(1.2)
     assert not call.done
     proxy.resume()
     await call.result()
 
 
 @pytest.mark.parametrize("change", ["resetpass", "-@all +@connection", "resetkeys"])
-async def test_what_waiting_cannot_mend_ends_a_call_that_rides_out_an_outage(world: World, change: str) -> None:
+async def test_what_waiting_cannot_mend_ends_a_call_that_rides_out_an_outage(backend: RawBackend, change: str) -> None:
     with Server(users=["alice on >x ~* &* +@all"]) as server, Proxy(server.host, server.port) as proxy:
-        client = world.connect(proxy.url, username="alice", password="x")
-        await world.do(client.get_lock("a").is_locked())
+        client = backend.connect(proxy.url, username="alice", password="x")
+        await backend.do(client.get_lock("a").is_locked())
         away(proxy)
-        call = world.start(lambda: done(world, client.get_lock("a").lock))
-        await world.sleep(0.1)
+        call = backend.start(lambda: done(backend, client.get_lock("a").lock))
+        await backend.sleep(0.1)
         assert not call.done
         with server.redis() as admin:
             admin.execute_command("ACL", "SETUSER", "alice", *change.split())
@@ -277,33 +276,33 @@ async def test_what_waiting_cannot_mend_ends_a_call_that_rides_out_an_outage(wor
             await call.result()
 
 
-async def test_a_wrong_type_is_not_waited_for(world: World, server: Server, admin: Redis) -> None:
+async def test_a_wrong_type_is_not_waited_for(backend: RawBackend, server: Server, admin: Redis) -> None:
     admin.set("a", "text")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await world.do(world.connect(server.url).get_lock("a").lock())
+        await backend.do(backend.connect(server.url).get_lock("a").lock())
 
 
 @pytest.mark.parametrize("kind", ["lock", "fair", "multi", "red", "semaphore", "permit", "latch"])
 async def test_closing_ends_a_call_that_rides_out_an_outage(
-    world: World, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
+    backend: RawBackend, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_DELAY", 60.0)
     monkeypatch.setattr(retry, "LONGEST_DELAY", 60.0)
-    client = world.connect(proxy.url, timeout=0.8)
+    client = backend.connect(proxy.url, timeout=0.8)
     away(proxy)
-    call = world.start(lambda: done(world, WITHOUT_LIMIT[kind], client))
-    await world.sleep(0.3)
+    call = backend.start(lambda: done(backend, WITHOUT_LIMIT[kind], client))
+    await backend.sleep(0.3)
     assert not call.done
     begun = time.monotonic()
-    await world.do(client.close())
+    await backend.do(client.close())
     with pytest.raises(ClosedError):
         await call.result()
     assert time.monotonic() - begun < 2
 
 
 async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> None:
-    world = World("asyncio")
-    client = world.connect(proxy.url, timeout=0.8)
+    backend = RawBackend("asyncio")
+    client = backend.connect(proxy.url, timeout=0.8)
     await client.get_lock("a").is_locked()
     # It runs, nobody hears of it, and the server is away.
     fault = proxy.cut_reply(b"\r\na\r\n")
@@ -316,29 +315,29 @@ async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     proxy.refuse(False)
-    await world.until(lambda: not admin.exists("a"))
-    await world.close()
+    await backend.until(lambda: not admin.exists("a"))
+    await backend.close()
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_semaphore_that_rides_longer_than_the_server_remembers(
-    world: World, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
+    backend: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the first copy took is given back before another one takes: a permit is taken once."""
     monkeypatch.setattr(exactly_once, "REMEMBERED", 0.3)
     admin.set("permits", 5)
-    client = world.connect(proxy.url, timeout=0.8)
+    client = backend.connect(proxy.url, timeout=0.8)
     proxy.cut_reply(b"pyredisson_once")
     proxy.refuse(False)
-    await world.do(client.get_lock("z").is_locked())
+    await backend.do(client.get_lock("z").is_locked())
     proxy.refuse(True)
-    call = world.start(lambda: done(world, semaphore(client).acquire, 2))
-    await world.until(lambda: admin.get("permits") == b"3")
-    await world.sleep(0.6)
+    call = backend.start(lambda: done(backend, semaphore(client).acquire, 2))
+    await backend.until(lambda: admin.get("permits") == b"3")
+    await backend.sleep(0.6)
     assert not call.done
     proxy.refuse(False)
     await call.result()
-    await world.until(lambda: admin.get("permits") == b"3")
+    await backend.until(lambda: admin.get("permits") == b"3")
 
 
 class TestLog:
@@ -347,19 +346,19 @@ class TestLog:
     def warnings(self, caplog: pytest.LogCaptureFixture) -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
-    async def test_an_outage(self, world: World, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
-        client = world.connect(proxy.url, timeout=0.8, lock_watchdog_timeout=3)
+    async def test_an_outage(self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+        client = backend.connect(proxy.url, timeout=0.8, lock_watchdog_timeout=3)
         mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
-        await world.do(mine.lock())
-        await world.do(other.lock())
-        waiting = world.start(lambda: done(world, client.get_lock("b").lock))
-        await world.elsewhere(proxy.wait_for, b"SUBSCRIBE")
+        await backend.do(mine.lock())
+        await backend.do(other.lock())
+        waiting = backend.start(lambda: done(backend, client.get_lock("b").lock))
+        await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE")
         away(proxy)
         # All of them fail, more than once: the waiter, the subscription and the watchdog.
-        await world.sleep(1.3)
+        await backend.sleep(1.3)
         proxy.refuse(False)
-        await world.do(mine.unlock())
-        await world.do(other.unlock())
+        await backend.do(mine.unlock())
+        await backend.do(other.unlock())
         await waiting.result()
         said = self.warnings(caplog)
         assert len(said) == 2, said
@@ -368,22 +367,22 @@ class TestLog:
         assert all(proxy.url.split("/")[2] in line for line in said)
 
     async def test_a_connection_that_is_cut_is_no_outage(
-        self, world: World, proxy: Proxy, caplog: pytest.LogCaptureFixture
+        self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture
     ) -> None:
-        client = world.connect(proxy.url, timeout=0.8)
+        client = backend.connect(proxy.url, timeout=0.8)
         for _ in range(3):
-            await world.do(client.get_lock("a").is_locked())
+            await backend.do(client.get_lock("a").is_locked())
             proxy.cut()
         assert self.warnings(caplog) == []
 
     async def test_a_server_that_refuses(
-        self, world: World, own_server: Server, caplog: pytest.LogCaptureFixture
+        self, backend: RawBackend, own_server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
-        client = world.connect(own_server.url)
+        client = backend.connect(own_server.url)
         with own_server.redis() as admin:
             admin.replicaof("127.0.0.1", 1)
-            call = world.start(lambda: done(world, client.get_lock("a").lock))
-            await world.sleep(1.2)
+            call = backend.start(lambda: done(backend, client.get_lock("a").lock))
+            await backend.sleep(1.2)
             assert not call.done
             admin.replicaof("NO", "ONE")
             await call.result()
@@ -392,13 +391,15 @@ class TestLog:
         assert "is not available: READONLY" in said[0]
         assert "is available again after" in said[1]
 
-    async def test_what_a_waiter_does(self, world: World, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_what_a_waiter_does(
+        self, backend: RawBackend, server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.DEBUG, "pyredisson")
-        client = world.connect(server.url)
-        await world.do(client.get_lock("a", owner=1).lock())
-        waiting = world.start(lambda: done(world, client.get_lock("a").lock))
-        await world.until(lambda: any("waiting on channel" in record.getMessage() for record in caplog.records))
-        await world.do(client.get_lock("a", owner=1).unlock())
+        client = backend.connect(server.url)
+        await backend.do(client.get_lock("a", owner=1).lock())
+        waiting = backend.start(lambda: done(backend, client.get_lock("a").lock))
+        await backend.until(lambda: any("waiting on channel" in record.getMessage() for record in caplog.records))
+        await backend.do(client.get_lock("a", owner=1).unlock())
         await waiting.result()
         said = "\n".join(record.getMessage() for record in caplog.records)
         for what in (
@@ -410,12 +411,12 @@ class TestLog:
         ):
             assert what in said
 
-    async def test_permits(self, world: World, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_permits(self, backend: RawBackend, server: Server, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "pyredisson")
-        shop = semaphore(world.connect(server.url))
-        await world.do(shop.try_set_permits(2))
-        await world.do(shop.acquire(2))
-        await world.do(shop.release(2))
+        shop = semaphore(backend.connect(server.url))
+        await backend.do(shop.try_set_permits(2))
+        await backend.do(shop.acquire(2))
+        await backend.do(shop.release(2))
         said = [record.getMessage() for record in caplog.records]
         assert "2 permits of semaphore 'permits' are acquired" in said
         assert "2 permits of semaphore 'permits' are released" in said

@@ -13,15 +13,16 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Server
-
-from .support import Child, World, eventually
+from tests.support.children import Child
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import eventually
 
 LEASE = 1.2
 
 HOLD_AND_LOOK = """
 import asyncio, sys
 import pyredisson, pyredisson.asyncio
-url, world, lease, fixed = sys.argv[1:]
+url, backend, lease, fixed = sys.argv[1:]
 fixed = float(fixed) or None
 
 async def story():
@@ -40,7 +41,7 @@ async def story():
     else:
         print("given back", flush=True)
 
-if world == "asyncio":
+if backend == "asyncio":
     asyncio.run(story())
 else:
     client = pyredisson.connect(url, lock_watchdog_timeout=float(lease))
@@ -65,14 +66,14 @@ def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
     server: Server, admin: Redis, child: Callable[..., Child], kind: str, fixed: float
 ) -> None:
     holder = child(HOLD_AND_LOOK, server.url, kind, LEASE, fixed)
-    assert holder.hear() == "held"
+    assert holder.receive() == "held"
     holder.signal(signal.SIGSTOP)
     eventually(lambda: not admin.exists("a"))
     admin.hset("a", "another:1", 1)
-    holder.say()
+    holder.send()
     holder.signal(signal.SIGCONT)
-    assert holder.hear() == "True"
-    assert holder.hear() == "lost"
+    assert holder.receive() == "True"
+    assert holder.receive() == "lost"
     assert admin.hgetall("a") == {b"another:1": b"1"}
 
 
@@ -81,14 +82,14 @@ def test_a_holder_stopped_for_less_than_its_lease_keeps_the_lock(
     server: Server, admin: Redis, child: Callable[..., Child], kind: str
 ) -> None:
     holder = child(HOLD_AND_LOOK, server.url, kind, 3, 0)
-    assert holder.hear() == "held"
+    assert holder.receive() == "held"
     holder.signal(signal.SIGSTOP)
     eventually(lambda: admin.pttl("a") < 1700)
     holder.signal(signal.SIGCONT)
     eventually(lambda: admin.pttl("a") > 2700)
-    holder.say()
-    assert holder.hear() == "False"
-    assert holder.hear() == "given back"
+    holder.send()
+    assert holder.receive() == "False"
+    assert holder.receive() == "given back"
 
 
 BELIEVE = """
@@ -130,7 +131,7 @@ def test_stopped_holders_never_believe_at_the_same_time(
     lease = 0.25
     both = [child(BELIEVE, server.url, lease, 5) for _ in range(2)]
     for each in both:
-        assert each.hear() == "ready"
+        assert each.receive() == "ready"
     chance = random.Random(7)
     begin = time.monotonic()
     while time.monotonic() - begin < 4.5:
@@ -142,7 +143,7 @@ def test_stopped_holders_never_believe_at_the_same_time(
     losses = 0
     beliefs = []
     for which, each in enumerate(both):
-        while (line := each.hear()) == "lost":
+        while (line := each.receive()) == "lost":
             losses += 1
         beliefs += [(first, last, which) for first, last in json.loads(line)]
     assert losses, "no pause struck a holder: the test shows nothing"
@@ -171,23 +172,23 @@ asyncio.run(story())
 
 def test_a_blocked_event_loop_keeps_its_lock(server: Server, child: Callable[..., Child]) -> None:
     holder = child(BLOCK_THE_LOOP, server.url, LEASE)
-    assert holder.hear() == "False True"
-    assert holder.hear() == "given back"
+    assert holder.receive() == "False True"
+    assert holder.receive() == "given back"
     assert holder.wait() == 0
 
 
 @pytest.mark.asyncio
 async def test_a_server_stopped_beyond_the_lease_ends_the_belief_and_the_next_waits_its_turn(
-    world: World, own_server: Server
+    backend: RawBackend, own_server: Server
 ) -> None:
     """The holder knows before the server can give the lock to anybody else."""
-    first = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.5)
+    first = backend.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.5)
     lock = first.get_lock("a")
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     lost = lock.lost
     own_server.pause()
-    await world.do(lost.wait(5))
+    await backend.do(lost.wait(5))
     assert lost.is_set()
     own_server.resume()
-    second = world.connect(own_server.url)
-    assert await world.do(second.get_lock("a").try_lock(2 * LEASE))
+    second = backend.connect(own_server.url)
+    assert await backend.do(second.get_lock("a").try_lock(2 * LEASE))

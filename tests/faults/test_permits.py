@@ -21,8 +21,10 @@ from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.asyncio import Client
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.testing import Proxy, Server
-
-from .support import FLAGS, LOSSES, Child, InterruptAt, Lose, World, cancel_after, eventually
+from tests.support.children import Child
+from tests.support.faults import FLAGS, LOSSES, InterruptAt, Lose
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import cancel_after, eventually
 
 USED, CHANNEL = "{p}:timeout", "redisson_sc:{p}"
 TEXTS = {name: script(name, flags=FLAGS) for name in NAMES}
@@ -47,97 +49,99 @@ def ours(admin: Redis) -> list[Any]:
 class TestLostReplies:
     @LOSSES
     @pytest.mark.parametrize("renew", [False, True])
-    async def test_acquire_and_release(self, world: World, proxy: Proxy, admin: Redis, lose: Lose, renew: bool) -> None:
-        client = world.connect(proxy.url, timeout=0.8)
+    async def test_acquire_and_release(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, renew: bool
+    ) -> None:
+        client = backend.connect(proxy.url, timeout=0.8)
         semaphore = client.get_permit_expirable_semaphore("p")
-        await world.do(semaphore.set_permits(5))
+        await backend.do(semaphore.set_permits(5))
         faults = [lose(proxy, ACQUIRE)]
-        one = await world.do(semaphore.acquire(renew=renew))
+        one = await backend.do(semaphore.acquire(renew=renew))
         assert state(admin) == (4, 1)
         faults.append(lose(proxy, ACQUIRE))
-        many = await world.do(semaphore.try_acquire_many(3, 0, renew=renew))
+        many = await backend.do(semaphore.try_acquire_many(3, 0, renew=renew))
         assert len(many) == 3
         assert state(admin) == (1, 4)
         faults.append(lose(proxy, RELEASE))
-        await world.do(semaphore.release(one))
+        await backend.do(semaphore.release(one))
         assert state(admin) == (2, 3)
         faults.append(lose(proxy, RELEASE))
-        assert await world.do(semaphore.try_release(many)) == 3
+        assert await backend.do(semaphore.try_release(many)) == 3
         assert state(admin) == (5, 0)
         assert all(fault.happened.is_set() for fault in faults)
         assert client._session.doubtful_permits == set()
 
     @LOSSES
-    async def test_the_answer_is_still_no(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-        semaphore = world.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
-        await world.do(semaphore.set_permits(2))
-        one = await world.do(semaphore.acquire())
+    async def test_the_answer_is_still_no(self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+        semaphore = backend.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
+        await backend.do(semaphore.set_permits(2))
+        one = await backend.do(semaphore.acquire())
         lose(proxy, ACQUIRE)
-        assert await world.do(semaphore.try_acquire_many(2)) == []
+        assert await backend.do(semaphore.try_acquire_many(2)) == []
         lose(proxy, RELEASE)
-        assert await world.do(semaphore.try_release([one, "0" * 32])) == 0
+        assert await backend.do(semaphore.try_release([one, "0" * 32])) == 0
         assert state(admin) == (1, 1)
 
     @LOSSES
     async def test_an_ended_permit_is_not_called_released(
-        self, world: World, proxy: Proxy, admin: Redis, lose: Lose
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
         """All unknown after a lost reply means released; but this one is known, and has ended."""
-        semaphore = world.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
-        await world.do(semaphore.set_permits(1))
-        permit = await world.do(semaphore.acquire(0.001))
-        await world.sleep(0.005)
+        semaphore = backend.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
+        await backend.do(semaphore.set_permits(1))
+        permit = await backend.do(semaphore.acquire(0.001))
+        await backend.sleep(0.005)
         lose(proxy, RELEASE)
         with pytest.raises(pyredisson.PermitNotHeldError):
-            await world.do(semaphore.release(permit))
+            await backend.do(semaphore.release(permit))
 
     @LOSSES
-    async def test_all_else(self, world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-        semaphore = world.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
+    async def test_all_else(self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+        semaphore = backend.connect(proxy.url, timeout=0.8).get_permit_expirable_semaphore("p")
         faults = []
 
         def struck(name: str) -> None:
             faults.append(lose(proxy, TEXTS[name].sha))
 
         struck("semaphore_set")
-        assert await world.do(semaphore.try_set_permits(2)) is True
+        assert await backend.do(semaphore.try_set_permits(2)) is True
         struck("semaphore_set")
-        assert await world.do(semaphore.try_set_permits(3)) is False
+        assert await backend.do(semaphore.try_set_permits(3)) is False
         struck("semaphore_add")
-        await world.do(semaphore.add_permits(3))
+        await backend.do(semaphore.add_permits(3))
         assert state(admin) == (5, 0)
-        permit = await world.do(semaphore.acquire())
+        permit = await backend.do(semaphore.acquire())
         struck("permit_set")
-        await world.do(semaphore.set_permits(3))
+        await backend.do(semaphore.set_permits(3))
         assert state(admin) == (2, 1)
         struck("permit_lease")
-        assert await world.do(semaphore.update_lease_time(permit, 50)) is True
+        assert await backend.do(semaphore.update_lease_time(permit, 50)) is True
         struck("permit_count")
-        assert await world.do(semaphore.get_permits()) == 3
+        assert await backend.do(semaphore.get_permits()) == 3
         struck("once_delete")
-        assert await world.do(semaphore.delete()) is True
+        assert await backend.do(semaphore.delete()) is True
         assert all(fault.happened.is_set() for fault in faults)
         assert not admin.exists("p", USED)
 
 
 @pytest.mark.asyncio
 class TestLateCopies:
-    async def test_an_acquire_that_gave_up(self, world: World, proxy: Proxy, admin: Redis) -> None:
+    async def test_an_acquire_that_gave_up(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
         """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
-        client = world.connect(proxy.url, timeout=0.8, connect_timeout=0.8, lock_watchdog_timeout=3)
+        client = backend.connect(proxy.url, timeout=0.8, connect_timeout=0.8, lock_watchdog_timeout=3)
         semaphore = client.get_permit_expirable_semaphore("p")
-        await world.do(semaphore.set_permits(5))
+        await backend.do(semaphore.set_permits(5))
         late = proxy.hold_request(ACQUIRE)
         proxy.refuse(True)
         with pytest.raises((ConnectionError, TimeoutError)):
-            await world.do(semaphore.try_acquire_many(2, 0.1))
-        await world.elsewhere(late.deliver)
+            await backend.do(semaphore.try_acquire_many(2, 0.1))
+        await backend.run_blocking(late.deliver)
         assert state(admin) == (3, 2)
         proxy.refuse(False)
-        await world.until(lambda: state(admin) == (5, 0))
+        await backend.until(lambda: state(admin) == (5, 0))
 
     @pytest.mark.parametrize("undone", ["released", "released in parts", "not had", "closed"])
-    async def test_the_server_could_not_be_told_to_drop_it(self, world: World, undone: str) -> None:
+    async def test_the_server_could_not_be_told_to_drop_it(self, backend: RawBackend, undone: str) -> None:
         """The user has no right to do so: the copy arrives, and takes nothing."""
         with (
             Server(users=["app on >x ~* &* +@all -client"]) as server,
@@ -147,40 +151,40 @@ class TestLateCopies:
             for text in TEXTS.values():
                 redis.script_load(text.text)
             redis.set("p", 3)
-            client = world.connect(f"redis://app:x@{proxy.host}:{proxy.port}/0", timeout=0.8)
+            client = backend.connect(f"redis://app:x@{proxy.host}:{proxy.port}/0", timeout=0.8)
             semaphore = client.get_permit_expirable_semaphore("p")
             late = proxy.hold_request(ACQUIRE)
-            permits = await world.do(semaphore.try_acquire_many(9 if undone == "not had" else 3, renew=True))
+            permits = await backend.do(semaphore.try_acquire_many(9 if undone == "not had" else 3, renew=True))
             assert late.held.is_set()
             if undone == "released":
-                await world.do(semaphore.release(permits))
+                await backend.do(semaphore.release(permits))
             elif undone == "released in parts":
                 for permit in permits:
-                    await world.do(semaphore.release(permit))
+                    await backend.do(semaphore.release(permit))
             elif undone == "closed":
-                await world.do(client.close())
+                await backend.do(client.close())
             else:
-                await world.elsewhere(proxy.wait_for, RELEASE)
+                await backend.run_blocking(proxy.wait_for, RELEASE)
                 redis.set("p", 9)
-            await world.until(lambda: redis.zcard(USED) == 0)
+            await backend.until(lambda: redis.zcard(USED) == 0)
             before = redis.get("p")
-            await world.elsewhere(late.deliver)
+            await backend.run_blocking(late.deliver)
             assert redis.get("p") == before == (b"9" if undone == "not had" else b"3")
             assert redis.zcard(USED) == 0
             assert all(redis.ttl(key) > 0 for key in redis.keys("pyredisson*"))
 
     async def test_a_release_that_failed_is_done_in_the_background(
-        self, world: World, proxy: Proxy, admin: Redis
+        self, backend: RawBackend, proxy: Proxy, admin: Redis
     ) -> None:
-        client = world.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
+        client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
         semaphore = client.get_permit_expirable_semaphore("p")
-        await world.do(semaphore.set_permits(3))
-        permits = await world.do(semaphore.acquire_many(2, renew=True))
+        await backend.do(semaphore.set_permits(3))
+        permits = await backend.do(semaphore.acquire_many(2, renew=True))
         fault = proxy.cut_request(RELEASE, 2)
         with pytest.raises((ConnectionError, TimeoutError)):
-            await world.do(semaphore.release(permits))
+            await backend.do(semaphore.release(permits))
         assert fault.happened.is_set()
-        await world.until(lambda: state(admin) == (3, 0))
+        await backend.until(lambda: state(admin) == (3, 0))
         assert client._session.holds.table == {}
 
 
@@ -319,11 +323,11 @@ class TestInterrupts:
     def test_at_random_moments(self, server: Server, admin: Redis, child: Callable[..., Child], renew: bool) -> None:
         admin.set("p", 3)
         user = child(RANDOM, server.url, 1, renew, 1500)
-        interrupts = int(user.hear(45))
+        interrupts = int(user.receive(45))
         assert interrupts > 100
         eventually(lambda: state(admin) == (3, 0))
-        user.say()
-        assert user.hear() == "0"
+        user.send()
+        assert user.receive() == "0"
         assert user.wait() == 0
 
     def test_of_a_real_signal_while_the_reply_is_on_its_way(
@@ -331,15 +335,15 @@ class TestInterrupts:
     ) -> None:
         admin.set("p", 3)
         user = child(INTERRUPTED, proxy.url)
-        assert user.hear() == "go"
+        assert user.receive() == "go"
         late = proxy.hold_reply(ACQUIRE)
-        user.say()
+        user.send()
         assert late.held.wait(10)
         assert state(admin) == (1, 2)
         user.signal(signal.SIGINT)
-        assert user.hear() == "interrupted"
+        assert user.receive() == "interrupted"
         eventually(lambda: state(admin) == (3, 0), 5)
-        user.say()
+        user.send()
         assert user.wait() == 0
 
 
@@ -392,7 +396,7 @@ client.close()
 HOLD = """
 import asyncio, sys
 import pyredisson, pyredisson.asyncio
-url, world, lease = sys.argv[1:]
+url, backend, lease = sys.argv[1:]
 
 def said():
     print("held", flush=True)
@@ -403,7 +407,7 @@ async def main():
     await client.get_permit_expirable_semaphore("p").acquire_many(3, renew=True)
     await asyncio.to_thread(said)
 
-if world == "asyncio":
+if backend == "asyncio":
     asyncio.run(main())
 else:
     client = pyredisson.connect(url, lock_watchdog_timeout=float(lease))
@@ -415,51 +419,51 @@ else:
 @pytest.mark.asyncio
 class TestProcesses:
     async def test_the_end_of_the_interpreter_gives_back_what_is_renewed(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         admin.set("p", 3)
-        holder = child(HOLD, server.url, world.name, 30)
-        assert await world.elsewhere(holder.hear) == "held"
+        holder = child(HOLD, server.url, backend.name, 30)
+        assert await backend.run_blocking(holder.receive) == "held"
         assert state(admin) == (0, 3)
-        holder.say()
-        assert await world.elsewhere(holder.wait) == 0
+        holder.send()
+        assert await backend.run_blocking(holder.wait) == 0
         assert state(admin) == (3, 0)
 
     async def test_what_a_killed_process_renewed_goes_to_the_next_when_the_lease_ends(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         admin.set("p", 3)
-        holder = child(HOLD, server.url, world.name, 1)
-        assert await world.elsewhere(holder.hear) == "held"
-        semaphore = world.connect(server.url).get_permit_expirable_semaphore("p")
+        holder = child(HOLD, server.url, backend.name, 1)
+        assert await backend.run_blocking(holder.receive) == "held"
+        semaphore = backend.connect(server.url).get_permit_expirable_semaphore("p")
 
         async def take() -> float:
-            await world.do(semaphore.acquire_many(2))
+            await backend.do(semaphore.acquire_many(2))
             return time.monotonic()
 
-        waiter = world.start(take)
-        await world.sleep(1.5)
+        waiter = backend.start(take)
+        await backend.sleep(1.5)
         # It is renewed while the process lives.
         assert not waiter.done
         holder.signal(signal.SIGKILL)
-        await world.elsewhere(holder.wait)
+        await backend.run_blocking(holder.wait)
         killed = time.monotonic()
         assert await waiter.result() - killed < 2
         assert state(admin) == (0, 3)  # one of which has ended
-        assert await world.do(semaphore.available_permits()) == 1
+        assert await backend.do(semaphore.available_permits()) == 1
 
     async def test_a_pause_beyond_the_lease(
-        self, world: World, server: Server, admin: Redis, child: Callable[..., Child]
+        self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         """Stopped, its permits go to others; when it goes on it takes nothing from them."""
         admin.set("p", 3)
-        holder = child(HOLD, server.url, world.name, 0.6)
-        assert await world.elsewhere(holder.hear) == "held"
+        holder = child(HOLD, server.url, backend.name, 0.6)
+        assert await backend.run_blocking(holder.receive) == "held"
         holder.signal(signal.SIGSTOP)
-        semaphore = world.connect(server.url).get_permit_expirable_semaphore("p")
-        permits = await world.do(semaphore.acquire_many(3))
+        semaphore = backend.connect(server.url).get_permit_expirable_semaphore("p")
+        permits = await backend.do(semaphore.acquire_many(3))
         holder.signal(signal.SIGCONT)
-        holder.say()
-        assert await world.elsewhere(holder.wait) == 0
+        holder.send()
+        assert await backend.run_blocking(holder.wait) == 0
         assert {permit.hex() for permit in admin.zrange(USED, 0, -1)} == set(permits)  # type: ignore[union-attr]
         assert state(admin) == (0, 3)

@@ -11,8 +11,10 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Server
-
-from .support import Child, World, eventually, listeners
+from tests.support.children import Child
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
+from tests.support.waiting import eventually
 
 FORK = """
 import os, sys
@@ -54,7 +56,7 @@ def test_a_forked_child_that_leaves_the_block_does_not_release(
     server: Server, admin: Redis, child: Callable[..., Child], how: str
 ) -> None:
     parent = child(FORK, server.url, how)
-    assert parent.hear() == f"child left {1 if how == 'raise' else 0} 1 False"
+    assert parent.receive() == f"child left {1 if how == 'raise' else 0} 1 False"
     owner = admin.hgetall("a")
     # The parent's watchdog goes on: what is left grows again, twice.
     for _ in range(2):
@@ -62,9 +64,9 @@ def test_a_forked_child_that_leaves_the_block_does_not_release(
         eventually(lambda before=left: admin.pttl("a") < before - 100 or admin.pttl("a") > before, 3)  # type: ignore[misc]
         eventually(lambda: admin.pttl("a") > 850, 3)
     assert admin.hgetall("a") == owner
-    parent.say()
-    assert parent.hear() == "still 1 False"
-    assert parent.hear() == "given back"
+    parent.send()
+    assert parent.receive() == "still 1 False"
+    assert parent.receive() == "given back"
     assert parent.wait() == 0
     assert not admin.exists("a")
 
@@ -109,15 +111,15 @@ print("child left", status, lock.is_held(), flush=True)
 
 def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
     parent = child(FORK_AND_LIVE, server.url)
-    holds, identity = parent.hear().rsplit(" ", 1)
+    holds, identity = parent.receive().rsplit(" ", 1)
     assert holds == "child holds"
     assert [owner.partition(b":")[0] for owner in owners(admin, "b")] == [identity.encode()]
     assert [owner.partition(b":")[0] for owner in owners(admin, "a")] != [identity.encode()]
     # Its own watchdog renews.
     eventually(lambda: admin.pttl("b") < 900, 3)
     eventually(lambda: admin.pttl("b") > 1000, 3)
-    parent.say()
-    assert parent.hear() == "child left 0 True"
+    parent.send()
+    assert parent.receive() == "child left 0 True"
     # It gave back what it held when it ended, and the parent does so now.
     assert not admin.exists("b")
     assert parent.wait() == 0
@@ -158,13 +160,13 @@ def test_a_fork_beside_waiting_threads_harms_neither_side(
 ) -> None:
     admin.hset("a", "another:1", 1)
     parent = child(FORK_WITH_WAITERS, server.url)
-    assert parent.hear() == "waiting"
+    assert parent.receive() == "waiting"
     eventually(lambda: listeners(admin, "a") == 1)
-    parent.say()
-    assert parent.hear() == "child left 0"
+    parent.send()
+    assert parent.receive() == "child left 0"
     admin.delete("a")
     admin.publish("redisson_lock__channel:{a}", "0")
-    assert parent.hear() == "got 3"
+    assert parent.receive() == "got 3"
     assert parent.wait() == 0
 
 
@@ -209,7 +211,7 @@ def test_a_fork_inside_a_task_leaves_the_lock_to_the_parent(
     server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
     parent = child(FORK_IN_A_TASK, server.url)
-    assert parent.hear() == "child left 0 True False"
+    assert parent.receive() == "child left 0 True False"
     assert parent.wait() == 0
     assert not admin.exists("a")
     assert not admin.exists("b")
@@ -218,7 +220,7 @@ def test_a_fork_inside_a_task_leaves_the_lock_to_the_parent(
 HOLD = """
 import asyncio, sys
 import pyredisson, pyredisson.asyncio
-url, world, lease, end = sys.argv[1:]
+url, backend, lease, end = sys.argv[1:]
 fields = {"lock_watchdog_timeout": float(lease)}
 
 def said():
@@ -231,7 +233,7 @@ async def main():
         await client.get_lock(name).lock()
     await asyncio.to_thread(said)
 
-if world == "asyncio":
+if backend == "asyncio":
     asyncio.run(main())
 else:
     clients = [pyredisson.connect(url, **fields) for _ in range(1 if end != "many" else 8)]
@@ -253,9 +255,9 @@ def test_the_end_of_the_interpreter_gives_back_what_is_held(
     server: Server, admin: Redis, child: Callable[..., Child], kind: str, end: str, status: int
 ) -> None:
     holder = child(HOLD, server.url, kind, 30, end)
-    assert holder.hear() == "held"
+    assert holder.receive() == "held"
     assert admin.exists("a", "b") == 2
-    holder.say()
+    holder.send()
     assert holder.wait() == status
     assert admin.dbsize() == 0
 
@@ -265,10 +267,10 @@ def test_the_end_of_the_interpreter_is_not_held_up_by_a_hung_server(
     own_server: Server, child: Callable[..., Child], kind: str, end: str
 ) -> None:
     holder = child(HOLD, own_server.url, kind, 30, end)
-    assert holder.hear() == "held"
+    assert holder.receive() == "held"
     own_server.pause()
     begin = time.monotonic()
-    holder.say()
+    holder.send()
     assert holder.wait(20) == 0
     # About a second, however many clients there are; the rest is for a busy machine.
     assert time.monotonic() - begin < 2.5
@@ -279,30 +281,30 @@ def test_the_end_of_the_interpreter_is_not_held_up_by_a_dead_server(
     own_server: Server, child: Callable[..., Child]
 ) -> None:
     holder = child(HOLD, own_server.url, "threads", 30, "many")
-    assert holder.hear() == "held"
+    assert holder.receive() == "held"
     own_server.kill()
     begin = time.monotonic()
-    holder.say()
+    holder.send()
     assert holder.wait(20) == 0
     assert time.monotonic() - begin < 2.5
 
 
 @pytest.mark.asyncio
 async def test_a_killed_holders_lock_goes_to_the_next_when_its_lease_ends(
-    world: World, server: Server, admin: Redis, child: Callable[..., Child]
+    backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
-    holder = child(HOLD, server.url, world.name, 1, "return")
-    assert await world.elsewhere(holder.hear) == "held"
-    client = world.connect(server.url)
+    holder = child(HOLD, server.url, backend.name, 1, "return")
+    assert await backend.run_blocking(holder.receive) == "held"
+    client = backend.connect(server.url)
 
     async def take() -> float:
-        await world.do(client.get_lock("a").lock())
+        await backend.do(client.get_lock("a").lock())
         return time.monotonic()
 
-    waiter = world.start(take)
-    await world.until(lambda: listeners(admin, "a") == 1)
+    waiter = backend.start(take)
+    await backend.until(lambda: listeners(admin, "a") == 1)
     holder.signal(signal.SIGKILL)
-    await world.elsewhere(holder.wait)
+    await backend.run_blocking(holder.wait)
     left = admin.pttl("a") / 1000
     killed = time.monotonic()
     waited = await waiter.result() - killed

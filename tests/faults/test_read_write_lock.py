@@ -12,8 +12,9 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-
-from .support import FLAGS, LOSSES, Lose, World, eventually
+from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,39 +37,41 @@ def holds(admin: Redis) -> list[bytes]:
 @LOSSES
 @SIDES
 async def test_calls_whose_replies_are_lost_count_once(
-    world: World, proxy: Proxy, admin: Redis, lose: Lose, side: str, acquire: bytes, release: bytes
+    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, side: str, acquire: bytes, release: bytes
 ) -> None:
-    lock = side_of(world.connect(proxy.url, timeout=0.8), side)
+    lock = side_of(backend.connect(proxy.url, timeout=0.8), side)
     for count in (1, 2):
         fault = lose(proxy, acquire)
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
         assert fault.happened.is_set()
-        assert await world.do(lock.get_hold_count()) == count
+        assert await backend.do(lock.get_hold_count()) == count
         assert holds(admin) == [b"%d" % count]
     for count in (1, 0):
         fault = lose(proxy, release)
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
         assert fault.happened.is_set()
         assert holds(admin) == ([b"1"] if count else [])
     assert admin.keys() == []
 
 
 @LOSSES
-async def test_a_writer_reads_whatever_was_lost_before(world: World, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+async def test_a_writer_reads_whatever_was_lost_before(
+    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
+) -> None:
     """A loss gives the owner another name; the write side keeps the one that it was taken under."""
-    client = world.connect(proxy.url, timeout=0.8)
+    client = backend.connect(proxy.url, timeout=0.8)
     write, read = side_of(client, "write"), side_of(client, "read")
     lose(proxy, WRITE)
-    await world.do(write.lock())
+    await backend.do(write.lock())
     lose(proxy, READ)
-    assert await world.do(read.try_lock()) is True
-    assert await world.do(read.try_lock()) is True
+    assert await backend.do(read.try_lock()) is True
+    assert await backend.do(read.try_lock()) is True
     assert sorted(holds(admin)) == [b"1", b"2"]
     lose(proxy, STOP)
-    await world.do(write.unlock())
+    await backend.do(write.unlock())
     assert admin.hget("a", "mode") == b"read"
     for _ in range(2):
-        await world.do(read.unlock())
+        await backend.do(read.unlock())
     assert admin.keys() == []
 
 
@@ -113,19 +116,19 @@ async def test_cancelled_at_any_turn_it_leaves_no_key(proxy: Proxy, admin: Redis
         assert not any(channel.waiters for channel in client._session.channels._channels.values())
 
 
-async def test_a_server_that_forgot_everything_is_noticed(world: World, admin: Redis, proxy: Proxy) -> None:
-    client = world.connect(proxy.url, lock_watchdog_timeout=0.9)
+async def test_a_server_that_forgot_everything_is_noticed(backend: RawBackend, admin: Redis, proxy: Proxy) -> None:
+    client = backend.connect(proxy.url, lock_watchdog_timeout=0.9)
     read, write = side_of(client, "read", 1), side_of(client, "write", 1)
-    await world.do(write.lock())
-    await world.do(read.lock())
+    await backend.do(write.lock())
+    await backend.do(read.lock())
     admin.flushall()
-    assert await world.do(read.lost.wait(5)) is True
-    assert await world.do(write.lost.wait(5)) is True
+    assert await backend.do(read.lost.wait(5)) is True
+    assert await backend.do(write.lost.wait(5)) is True
     # Whoever comes next is not disturbed by what is given back late.
-    await world.do(side_of(world.connect(proxy.url), "write").lock())
+    await backend.do(side_of(backend.connect(proxy.url), "write").lock())
     for lock in (read, write):
         with pytest.raises(pyredisson.LockLostError):
-            await world.do(lock.unlock())
+            await backend.do(lock.unlock())
     assert holds(admin) == [b"1"]
 
 

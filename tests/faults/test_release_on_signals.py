@@ -12,8 +12,10 @@ from redis import Redis
 
 import pyredisson
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, Child, eventually, listeners
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE
+from tests.support.server_state import listeners
+from tests.support.waiting import eventually
 
 BEGIN = """
 import asyncio, signal, sys, threading, time
@@ -136,7 +138,7 @@ def end(user: Child, number: signal.Signals, seconds: float = 3.0) -> int:
 
 def test_sigterm_frees_what_is_held_and_ends_the_process_as_before(server: Server, admin: Redis, child: Start) -> None:
     user = child(HOLDS, server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     assert admin.exists("a", "b") == 2
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
     assert admin.keys() == []
@@ -144,7 +146,7 @@ def test_sigterm_frees_what_is_held_and_ends_the_process_as_before(server: Serve
 
 def test_it_never_acts_unasked(server: Server, admin: Redis, child: Start) -> None:
     user = child(UNASKED, server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
     assert admin.exists("a", "b") == 2
 
@@ -152,7 +154,7 @@ def test_it_never_acts_unasked(server: Server, admin: Redis, child: Start) -> No
 def test_while_the_main_thread_waits_for_a_lock(server: Server, admin: Redis, child: Start) -> None:
     admin.hset("other", "somebody:1", 1)
     user = child(WAITS, server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     eventually(lambda: listeners(admin, "other") == 1)
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
     assert admin.keys() == [b"other"]
@@ -162,7 +164,7 @@ def test_while_the_main_thread_waits_for_a_lock(server: Server, admin: Redis, ch
 def test_while_the_main_thread_waits_for_a_reply(proxy: Proxy, admin: Redis, child: Start, step: str) -> None:
     held = proxy.hold_request(b"other") if step == "request" else proxy.hold_reply(b"other")
     user = child(WAITS, proxy.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     assert held.held.wait(5)
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
     assert not admin.exists("a")
@@ -171,7 +173,7 @@ def test_while_the_main_thread_waits_for_a_reply(proxy: Proxy, admin: Redis, chi
 @pytest.mark.parametrize("latency", [0.0, 0.05])
 def test_what_other_threads_are_taking_is_freed_too(proxy: Proxy, admin: Redis, child: Start, latency: float) -> None:
     user = child(IN_THREADS, proxy.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     proxy.latency(latency)
     proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 100)
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
@@ -180,18 +182,18 @@ def test_what_other_threads_are_taking_is_freed_too(proxy: Proxy, admin: Redis, 
 
 def test_sigint_raises_keyboard_interrupt_as_before(server: Server, admin: Redis, child: Start) -> None:
     user = child(CATCHES, server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     assert end(user, signal.SIGINT) == 7
-    assert user.hear() == "interrupted True"
+    assert user.receive() == "interrupted True"
     assert admin.keys() == []
 
 
 def test_the_handler_that_was_there_is_called(server: Server, admin: Redis, child: Start) -> None:
     user = child(HANDLES, server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     user.signal(signal.SIGINT)  # it was ignored, and stays so
     assert end(user, signal.SIGTERM) == 5
-    assert user.hear() == "handled 15 True"
+    assert user.receive() == "handled 15 True"
     assert admin.keys() == []
 
 
@@ -200,7 +202,7 @@ def test_the_handler_that_was_there_is_called(server: Server, admin: Redis, chil
 def test_asyncio(server: Server, admin: Redis, child: Start, number: signal.Signals, status: int, where: str) -> None:
     admin.hset("other", "somebody:1", 1)
     user = child(ASYNCIO, server.url, where)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     if where == "waits":
         eventually(lambda: listeners(admin, "other") == 1)
     assert end(user, number) == status
@@ -209,15 +211,15 @@ def test_asyncio(server: Server, admin: Redis, child: Start, number: signal.Sign
 
 def test_beside_a_handler_of_the_event_loop(server: Server, admin: Redis, child: Start) -> None:
     user = child(LOOP_HANDLER, server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     assert end(user, signal.SIGTERM) == 0
-    assert user.hear() == "ended True"
+    assert user.receive() == "ended True"
     assert admin.keys() == []
 
 
 def test_a_server_that_is_away_costs_about_a_second(own_server: Server, child: Start) -> None:
     user = child(HOLDS, own_server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     own_server.pause()
     try:
         assert end(user, signal.SIGTERM) == -signal.SIGTERM
@@ -227,7 +229,7 @@ def test_a_server_that_is_away_costs_about_a_second(own_server: Server, child: S
 
 def test_a_second_signal_does_not_wait(own_server: Server, child: Start) -> None:
     user = child(HOLDS, own_server.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     own_server.pause()
     try:
         user.signal(signal.SIGTERM)

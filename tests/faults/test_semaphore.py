@@ -21,8 +21,10 @@ from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
+from tests.support.children import Child
+from tests.support.faults import FLAGS, InterruptAt
+from tests.support.waiting import cancel_after, eventually
 
-from .support import FLAGS, Child, InterruptAt, cancel_after, eventually
 from .test_interrupts import PRELUDE
 
 ACQUIRE, ADD, UNDO = (script(f"semaphore_{name}", flags=FLAGS).sha for name in ("acquire", "add", "undo"))
@@ -237,14 +239,14 @@ def test_interrupts_at_random_moments_leave_the_permits_whole(
 ) -> None:
     admin.set("stock", 1 if mode == "contended" else PERMITS)
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
-    told: dict[str, Any] = json.loads(user.hear(40) or "{}")
+    told: dict[str, Any] = json.loads(user.receive(40) or "{}")
     assert told, "the child failed"
     assert told["interrupts"] > 50
     assert told["errors"] == []
     assert told["waiters"] == 0
     permits = b"1" if mode == "contended" else b"%d" % PERMITS
     eventually(lambda: admin.get("stock") == permits, 5)
-    user.say()
+    user.send()
     # What its end gave back.
     assert user.wait() == 0
     assert admin.get("stock") == permits
@@ -323,7 +325,7 @@ def test_ctrl_c_takes_back_a_claim(server: Server, admin: Redis, child: Callable
     # Else it would end by itself.
     admin.persist(claim)
     waiter.signal(signal.SIGINT)
-    assert waiter.hear(3) == "interrupted"
+    assert waiter.receive(3) == "interrupted"
     eventually(lambda: not admin.exists(claim), 5)
     assert admin.get("stock") == b"5"
 
@@ -351,7 +353,7 @@ def test_a_loop_that_ends_in_the_middle_of_an_acquire_takes_nothing(
 ) -> None:
     admin.set("stock", PERMITS)
     user = child(LOOP_THAT_ENDS, proxy.url)
-    assert user.hear() == "loop ended"
+    assert user.receive() == "loop ended"
     proxy.wait_for(ACQUIRE)
     proxy.wait_for(UNDO)
     eventually(lambda: admin.get("stock") == b"5", 5)
@@ -378,5 +380,5 @@ if child:
 def test_after_a_fork_both_count_for_themselves(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
     """With the same lanes one's calls would be taken for late copies of the other's."""
     admin.set("stock", PERMITS)
-    assert child(FORK, server.url).hear() == "0"
+    assert child(FORK, server.url).receive() == "0"
     assert admin.get("stock") == b"5"

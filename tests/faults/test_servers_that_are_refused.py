@@ -10,9 +10,9 @@ import pytest
 import pyredisson
 from pyredisson.errors import ConfigError
 from pyredisson.testing import Server
+from tests.support.raw_backends import RawBackend
 
 from .stub import Stub, bulk, hello, shake
-from .support import World
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,39 +40,41 @@ def sentinel(words: list[bytes]) -> bytes:
         (sentinel, r"redis\+sentinel://"),
     ],
 )
-async def test_a_server_that_cannot_be_served(world: World, answer: Callable[[list[bytes]], bytes], text: str) -> None:
+async def test_a_server_that_cannot_be_served(
+    backend: RawBackend, answer: Callable[[list[bytes]], bytes], text: str
+) -> None:
     before = set(threading.enumerate())
     with Stub(answer) as stub:
-        client = world.connect(stub.url)
+        client = backend.connect(stub.url)
         for call in (client.get_lock("a").lock, client.get_semaphore("s").acquire, client.get_lock("a").is_locked):
             with pytest.raises(ConfigError, match=text):
-                await world.do(call())
+                await backend.do(call())
         # Once a call, and nobody goes on behind the caller's back.
         assert stub.connections == 3
         assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate() if thread not in before}
 
 
-async def test_a_node_of_a_cluster(world: World) -> None:
+async def test_a_node_of_a_cluster(backend: RawBackend) -> None:
     with Server(config={"cluster-enabled": "yes"}) as server:
-        lock = world.connect(server.url).get_lock("a")
+        lock = backend.connect(server.url).get_lock("a")
         with pytest.raises(ConfigError, match=rf"{server.port} is a node of a cluster.*redis\+cluster://"):
-            await world.do(lock.lock())
+            await backend.do(lock.lock())
 
 
-async def test_a_server_without_hello(world: World) -> None:
+async def test_a_server_without_hello(backend: RawBackend) -> None:
     """Renamed, as some providers do: INFO tells the version too."""
     with Server(config={"rename-command": "HELLO ''"}) as server:
-        lock = world.connect(server.url).get_lock("a")
-        await world.do(lock.lock())
-        await world.do(lock.unlock())
+        lock = backend.connect(server.url).get_lock("a")
+        await backend.do(lock.lock())
+        await backend.do(lock.unlock())
 
 
-async def test_a_server_that_tells_nothing_of_itself(world: World) -> None:
+async def test_a_server_that_tells_nothing_of_itself(backend: RawBackend) -> None:
     """Neither HELLO nor INFO is allowed: it is taken for one that can be served."""
     with Server(users=("app on >secret ~* &* +@all -info -hello",)) as server:
-        lock = world.connect(server.url, username="app", password="secret").get_lock("a")
-        await world.do(lock.lock())
-        await world.do(lock.unlock())
+        lock = backend.connect(server.url, username="app", password="secret").get_lock("a")
+        await backend.do(lock.lock())
+        await backend.do(lock.unlock())
 
 
 @pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])

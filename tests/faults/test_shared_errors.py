@@ -12,15 +12,17 @@ from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionE
 
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, World
+from tests.support.faults import ACQUIRE
+from tests.support.raw_backends import RawBackend
 
 MANY = 1000
 DEEPEST = 40
 """Frames of a traceback, its causes not counted."""
 
 
-async def errors_of(world: World, call: Callable[[int], Coroutine[Any, Any, Any]], number: int) -> list[BaseException]:
+async def errors_of(
+    backend: RawBackend, call: Callable[[int], Coroutine[Any, Any, Any]], number: int
+) -> list[BaseException]:
     """What so many owners at the same time get, all of them an error."""
 
     async def one(i: int) -> BaseException:
@@ -30,7 +32,7 @@ async def errors_of(world: World, call: Callable[[int], Coroutine[Any, Any, Any]
             return error
         raise AssertionError("it succeeded")
 
-    stories = [world.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
+    stories = [backend.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
     return [await story.result(30) for story in stories]
 
 
@@ -46,55 +48,55 @@ def check(errors: list[BaseException], kind: type[Exception]) -> None:
 
 @pytest.mark.asyncio
 async def test_a_dead_server_met_by_many_tasks() -> None:
-    world = World("asyncio")
-    client = world.connect("redis://127.0.0.1:1", retry_attempts=0)
-    check(await errors_of(world, lambda i: client.get_lock(f"a{i}").try_lock(), MANY), ConnectionError)
-    await world.close()
+    backend = RawBackend("asyncio")
+    client = backend.connect("redis://127.0.0.1:1", retry_attempts=0)
+    check(await errors_of(backend, lambda i: client.get_lock(f"a{i}").try_lock(), MANY), ConnectionError)
+    await backend.close()
 
 
 @pytest.mark.asyncio
 async def test_a_connection_that_is_cut_under_many_tasks(proxy: Proxy, server: Server) -> None:
-    world = World("asyncio")
-    client = world.connect(proxy.url, retry_attempts=0)
+    backend = RawBackend("asyncio")
+    client = backend.connect(proxy.url, retry_attempts=0)
     await client.get_lock("a").is_locked()
     late = proxy.hold_reply(ACQUIRE)
 
     async def cut(i: int) -> None:
         if not i:
-            await world.elsewhere(late.held.wait, 5)
+            await backend.run_blocking(late.held.wait, 5)
             proxy.close()
         await client.get_lock(f"a{i}").try_lock()
 
-    check(await errors_of(world, cut, 100), ConnectionError)
-    await world.close()
+    check(await errors_of(backend, cut, 100), ConnectionError)
+    await backend.close()
 
 
 @pytest.mark.asyncio
 async def test_a_wrong_password(server: Server) -> None:
-    world = World("asyncio")
-    client = world.connect(server.url, password="wrong")
-    errors = await errors_of(world, lambda i: client.get_lock(f"a{i}").try_lock(), 100)
+    backend = RawBackend("asyncio")
+    client = backend.connect(server.url, password="wrong")
+    errors = await errors_of(backend, lambda i: client.get_lock(f"a{i}").try_lock(), 100)
     check(errors, AuthenticationError)
-    await world.close()
+    await backend.close()
 
 
 @pytest.mark.asyncio
-async def test_a_channel_that_is_refused(world: World, proxy: Proxy, admin: Redis) -> None:
+async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], categories=["+@all"], reset_channels=True)
     admin.hset("a", "another:1", 1)
-    client = world.connect(proxy.url, username="deaf", password="any")
+    client = backend.connect(proxy.url, username="deaf", password="any")
     asking = proxy.hold_request(b"SUBSCRIBE")
     waiting = client._session.channels.waiting
 
     async def take(i: int) -> None:
         if i == 9:
             # The refusal comes when all others wait.
-            assert await world.elsewhere(asking.held.wait, 5)
-            await world.until(lambda: len(waiting) == 9)
+            assert await backend.run_blocking(asking.held.wait, 5)
+            await backend.until(lambda: len(waiting) == 9)
             asking.deliver()
-        await world.do(client.get_lock("a").lock())
+        await backend.do(client.get_lock("a").lock())
 
-    errors = await errors_of(world, take, 10)
+    errors = await errors_of(backend, take, 10)
     check(errors, NoPermissionError)
     admin.acl_deluser("deaf")
 

@@ -9,18 +9,18 @@ import pytest
 
 from pyredisson.testing import Server
 
-from .soak import WORLDS, Soak
+from .soak import BACKENDS, Soak
 from .soak_judge import Journals, Reset, judge
 from .soak_worker import NAIVE
 
 SECONDS = 4.0
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_no_two_beliefs_overlap(own_server: Server, tmp_path: Path, world: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_two_beliefs_overlap(own_server: Server, tmp_path: Path, backend: str) -> None:
     seed = random.randrange(1_000_000)  # by pytest-randomly's own, so that it comes again with that
-    report = Soak(world, seed, tmp_path).run(own_server, SECONDS)
-    assert not report.found, f"python -m tests.faults.soak --gentle --world {world} --seed {seed}\n{report}"
+    report = Soak(backend, seed, tmp_path).run(own_server, SECONDS)
+    assert not report.found, f"python -m tests.faults.soak --gentle --backend {backend} --seed {seed}\n{report}"
     assert len(report.journals.holds) > 10, report
 
 

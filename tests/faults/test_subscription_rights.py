@@ -12,8 +12,8 @@ from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
 from pyredisson.logic import channels
 from pyredisson.testing import Proxy, Server
-
-from .support import World, listeners
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
 
 pytestmark = pytest.mark.asyncio
 SHORT = 0.1
@@ -33,25 +33,27 @@ def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: pytest.Mo
 
 
 async def test_a_refusal_belongs_to_the_command_that_was_refused(
-    world: World, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: pytest.LogCaptureFixture
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reply to the refused command comes when a SUBSCRIBE, which is allowed, is on its way behind it."""
     for name in "ab":
         admin.hset(name, "another:1", 1)
-    client = world.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
+    client = backend.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
     held = proxy.hold_reply(refused.upper())
 
     async def wait_for(name: str, seconds: float) -> Any:
-        return await world.do(client.get_lock(name).try_lock(seconds))
+        return await backend.do(client.get_lock(name).try_lock(seconds))
 
     assert await wait_for("a", SHORT) is False
     if refused == b"ping":
-        first = world.start(lambda: wait_for("a", 5))
-    await world.elsewhere(held.held.wait, 5)
-    waiting = world.start(lambda: wait_for("b", 5))
-    await world.elsewhere(proxy.wait_for, lambda: proxy.seen(b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}") > 0)
-    await world.elsewhere(held.deliver)
-    await world.until(lambda: listeners(admin, "b") == 1)
+        first = backend.start(lambda: wait_for("a", 5))
+    await backend.run_blocking(held.held.wait, 5)
+    waiting = backend.start(lambda: wait_for("b", 5))
+    await backend.run_blocking(
+        proxy.wait_for, lambda: proxy.seen(b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}") > 0
+    )
+    await backend.run_blocking(held.deliver)
+    await backend.until(lambda: listeners(admin, "b") == 1)
     for name in "ab":
         admin.delete(name)
         admin.publish(f"redisson_lock__channel:{{{name}}}", "0")

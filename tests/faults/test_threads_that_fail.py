@@ -15,8 +15,10 @@ from redis import Redis
 import pyredisson
 from pyredisson.logic.holds import Holds
 from pyredisson.testing import Server
-
-from .support import Credentials, World, eventually, listeners
+from tests.support.faults import Credentials
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
+from tests.support.waiting import eventually
 
 LEASE = 1.2
 CHANNEL = "redisson_lock__channel:{a}"
@@ -45,22 +47,22 @@ def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], threading.Even
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["pyredisson-keep-time", "pyredisson-renew"])
 async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
-    world: World, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event], name: str
+    backend: RawBackend, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event], name: str
 ) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     happened = no_thread(name)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        await world.do(client.get_lock("a").lock())
+        await backend.do(client.get_lock("a").lock())
     assert happened.is_set()
     lock = client.get_lock("b")
-    await world.do(lock.lock())
-    await world.until(lambda: not admin.exists("a"), 3)
-    await world.sleep(1.5 * LEASE)
+    await backend.do(lock.lock())
+    await backend.until(lambda: not admin.exists("a"), 3)
+    await backend.sleep(1.5 * LEASE)
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
+    assert await backend.do(lock.is_held())
     # It keeps time, too.
     admin.delete("b")
-    assert await world.do(lock.lost.wait(3))
+    assert await backend.do(lock.lost.wait(3))
 
 
 def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
@@ -83,24 +85,24 @@ def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
 
 @pytest.mark.asyncio
 async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
-    world: World, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
+    backend: RawBackend, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
 ) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     told: list[Any] = []
     locks = [client.get_lock(name) for name in "abc"]
     for lock in locks:
         lock.on_lost(lambda lost: told.append(lost.name))
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
     happened = no_thread("pyredisson-on-lost")
     admin.delete("a")
-    assert await world.elsewhere(happened.wait, 3)
+    assert await backend.run_blocking(happened.wait, 3)
     assert told == []
     admin.delete("b")
-    await world.until(lambda: sorted(told) == ["a", "b"], 3)
-    await world.sleep(LEASE)
+    await backend.until(lambda: sorted(told) == ["a", "b"], 3)
+    await backend.sleep(LEASE)
     assert not locks[2].lost.is_set()
     # At an exit an exception here would keep other clients from giving back.
-    await world.do(client.close())
+    await backend.do(client.close())
 
 
 @pytest.fixture
@@ -120,44 +122,48 @@ def broken_logging() -> Iterator[threading.Event]:
 
 @pytest.mark.asyncio
 async def test_a_logging_filter_that_raises_costs_no_other_lock(
-    world: World, server: Server, admin: Redis, broken_logging: threading.Event, capsys: pytest.CaptureFixture[str]
+    backend: RawBackend,
+    server: Server,
+    admin: Redis,
+    broken_logging: threading.Event,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     held, gone, over = (client.get_lock(name) for name in ("held", "gone", "over"))
-    await world.do(gone.lock())
-    await world.do(over.lock(lease_time=0.05))
-    await world.do(held.lock())
+    await backend.do(gone.lock())
+    await backend.do(over.lock(lease_time=0.05))
+    await backend.do(held.lock())
     # One is lost by the thread that keeps the time, the other by the one that renews.
     lost = held.lost
-    assert await world.elsewhere(broken_logging.wait, 3)
+    assert await backend.run_blocking(broken_logging.wait, 3)
     broken_logging.clear()
     admin.delete("gone")
-    assert await world.elsewhere(broken_logging.wait, 3)
-    await world.sleep(2 * LEASE)
+    assert await backend.run_blocking(broken_logging.wait, 3)
+    await backend.sleep(2 * LEASE)
     assert not lost.is_set()
     assert admin.exists("held")
     # It keeps time, too.
     later = client.get_lock("later")
     told: list[object] = []
     later.on_lost(told.append)
-    await world.do(later.lock(lease_time=0.05))
-    await world.until(lambda: told, 3)
+    await backend.do(later.lock(lease_time=0.05))
+    await backend.until(lambda: told, 3)
     assert "no request id" in capsys.readouterr().err
 
 
 @pytest.mark.asyncio
-async def test_a_listener_goes_on_after_a_failing_credential_provider(world: World) -> None:
+async def test_a_listener_goes_on_after_a_failing_credential_provider(backend: RawBackend) -> None:
     with Server(password="secret") as server, server.redis() as root:
         root.hset("a", "another:1", 1)
         provider = Credentials("secret", failing="pyredisson-listener")
-        client = world.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
+        client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
 
         async def take() -> bool:
-            return bool(await world.do(client.get_lock("a").try_lock(20)))
+            return bool(await backend.do(client.get_lock("a").try_lock(20)))
 
-        waiter = world.start(take)
-        assert await world.elsewhere(provider.failed.wait, 5)
-        await world.until(lambda: listeners(root, "a") == 1)
+        waiter = backend.start(take)
+        assert await backend.run_blocking(provider.failed.wait, 5)
+        await backend.until(lambda: listeners(root, "a") == 1)
         root.delete("a")
         root.publish(CHANNEL, "0")
         assert await waiter.result() is True

@@ -22,11 +22,11 @@ from pyredisson._core import command
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson.testing import Proxy, Server
+from tests.support.server_state import listeners
+from tests.support.waiting import TIME_LIMIT, eventually
 
-from .support import PATIENCE, eventually, listeners
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-Run = Callable[[Story], None]
+BackgroundCall = Callable[[], Coroutine[Any, Any, None]]
+Run = Callable[[BackgroundCall], None]
 PING = command(b"PING")
 
 
@@ -34,7 +34,7 @@ PING = command(b"PING")
 def run(request: pytest.FixtureRequest, server: Server, tls_server: Server) -> Iterator[Run]:
     """Runs a story in a loop of that kind, which must leave no descriptor open; the servers are there before."""
 
-    def go(story: Story) -> None:
+    def go(story: BackgroundCall) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(bounded(story))
 
@@ -49,8 +49,8 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def bounded(story: Story) -> None:
-    async with asyncio.timeout(3 * PATIENCE):
+async def bounded(story: BackgroundCall) -> None:
+    async with asyncio.timeout(3 * TIME_LIMIT):
         await story()
 
 
@@ -61,7 +61,9 @@ def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, w
 
     async def story() -> None:
         inside = 0
-        async with pyredisson.asyncio.connect(urls.get(way, server.url), connect_timeout=PATIENCE, **fields) as client:
+        async with pyredisson.asyncio.connect(
+            urls.get(way, server.url), connect_timeout=TIME_LIMIT, **fields
+        ) as client:
 
             async def use() -> None:
                 nonlocal inside
@@ -118,7 +120,7 @@ def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Red
             admin.client_kill_filter(_type="normal", skipme=True)
             admin.client_kill_filter(_type="pubsub")
             # The loop learns of it in its next turn, and the calls begin before that.
-            calls = [asyncio.create_task(client.get_lock(f"b{i}").try_lock(PATIENCE)) for i in range(10)]
+            calls = [asyncio.create_task(client.get_lock(f"b{i}").try_lock(TIME_LIMIT)) for i in range(10)]
             assert await asyncio.gather(*calls) == [True] * 10
             for i in range(10):
                 await client.get_lock(f"b{i}").force_unlock()
@@ -157,11 +159,11 @@ def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
     async def story() -> None:
         seen: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
-        client = pyredisson.asyncio.connect(server.url, retry_attempts=0, connect_timeout=2 * PATIENCE)
+        client = pyredisson.asyncio.connect(server.url, retry_attempts=0, connect_timeout=2 * TIME_LIMIT)
         begin = time.monotonic()
         with pytest.raises(ConnectionError, match="without handing it over"):
             await client.get_lock("a").try_lock()
-        assert time.monotonic() - begin < PATIENCE
+        assert time.monotonic() - begin < TIME_LIMIT
         assert "not the transport" in str(seen[0]["exception"])
         await client.close()
 

@@ -14,8 +14,8 @@ import pyredisson
 from pyredisson._backends.threads import listener
 from pyredisson._backends.threads.operations import run
 from pyredisson.testing import Proxy, Server
-
-from .support import Story, World, listeners, scripts_run
+from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.server_state import listeners, scripts_run
 
 pytestmark = pytest.mark.asyncio
 CHANNEL = "redisson_lock__channel:{a}"
@@ -31,39 +31,39 @@ def given_back(admin: Redis) -> None:
     admin.publish(CHANNEL, "0")
 
 
-def waiting(world: World, client: Any) -> Story:
+def waiting(backend: RawBackend, client: Any) -> BackgroundCall:
     """A waiter that takes the lock, says when, and gives it back."""
 
     async def take() -> float:
         lock = client.get_lock("a")
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
         taken = time.monotonic()
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
         return taken
 
-    return world.start(take)
+    return backend.start(take)
 
 
-async def test_waiters_send_nothing_while_they_wait(world: World, server: Server, admin: Redis) -> None:
+async def test_waiters_send_nothing_while_they_wait(backend: RawBackend, server: Server, admin: Redis) -> None:
     taken_by_another(admin)
-    client = world.connect(server.url)
+    client = backend.connect(server.url)
     before = scripts_run(admin)
-    waiters = [waiting(world, client) for _ in range(5)]
+    waiters = [waiting(backend, client) for _ in range(5)]
     # Each tries, and looks again when it is known that messages arrive.
-    await world.until(lambda: scripts_run(admin) - before == 10)
-    await world.sleep(1.5)
+    await backend.until(lambda: scripts_run(admin) - before == 10)
+    await backend.sleep(1.5)
     assert scripts_run(admin) - before == 10
     given_back(admin)
     for waiter in waiters:
         await waiter.result()
 
 
-async def test_a_hand_off_wakes_one_waiter_of_a_client(world: World, server: Server, admin: Redis) -> None:
+async def test_a_hand_off_wakes_one_waiter_of_a_client(backend: RawBackend, server: Server, admin: Redis) -> None:
     taken_by_another(admin)
-    client = world.connect(server.url)
+    client = backend.connect(server.url)
     before = scripts_run(admin)
-    waiters = [waiting(world, client) for _ in range(50)]
-    await world.until(lambda: scripts_run(admin) - before == 100)
+    waiters = [waiting(backend, client) for _ in range(50)]
+    await backend.until(lambda: scripts_run(admin) - before == 100)
     before = scripts_run(admin)
     given_back(admin)
     for waiter in waiters:
@@ -72,20 +72,22 @@ async def test_a_hand_off_wakes_one_waiter_of_a_client(world: World, server: Ser
     assert 100 <= scripts_run(admin) - before <= 130
 
 
-async def test_one_connection_listens_for_all_locks_of_a_client(world: World, server: Server, admin: Redis) -> None:
-    client = world.connect(server.url)
+async def test_one_connection_listens_for_all_locks_of_a_client(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
+    client = backend.connect(server.url)
     names = [f"a{number}" for number in range(20)]
     for name in names:
         admin.hset(name, "another:1", 1)
 
-    def story(name: str) -> Story:
+    def story(name: str) -> BackgroundCall:
         async def take() -> bool:
-            return bool(await world.do(client.get_lock(name).try_lock(20)))
+            return bool(await backend.do(client.get_lock(name).try_lock(20)))
 
-        return world.start(take)
+        return backend.start(take)
 
     waiters = [story(name) for name in names]
-    await world.until(lambda: all(listeners(admin, name) == 1 for name in names))
+    await backend.until(lambda: all(listeners(admin, name) == 1 for name in names))
     subscribed = [entry for entry in admin.client_list() if int(entry["sub"])]
     assert [entry["sub"] for entry in subscribed] == ["20"]
     for name in names:
@@ -97,24 +99,24 @@ async def test_one_connection_listens_for_all_locks_of_a_client(world: World, se
 
 @pytest.mark.slow
 async def test_a_waiter_that_leaves_passes_its_wake_up_on(
-    world: World, proxy: Proxy, server: Server, admin: Redis
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
 ) -> None:
     """It was woken, and while it looks, its time is over: the next one must hear of the release."""
     taken_by_another(admin)
-    client = world.connect(proxy.url, timeout=2)
+    client = backend.connect(proxy.url, timeout=2)
 
     async def give_up() -> bool:
-        return bool(await world.do(client.get_lock("a").try_lock(1.0)))
+        return bool(await backend.do(client.get_lock("a").try_lock(1.0)))
 
     for _ in range(3):
-        leaver = world.start(give_up)
-        await world.until(lambda: listeners(admin, "a") == 1)
-        stayer = waiting(world, client)
-        await world.sleep(0.9)
+        leaver = backend.start(give_up)
+        await backend.until(lambda: listeners(admin, "a") == 1)
+        stayer = waiting(backend, client)
+        await backend.sleep(0.9)
         # Many releases around the very moment at which the first one leaves; the last one frees the lock.
         for _ in range(40):
             admin.publish(CHANNEL, "0")
-            await world.sleep(0.004)
+            await backend.sleep(0.004)
         assert await leaver.result() is False
         released = time.monotonic()
         given_back(admin)
@@ -124,108 +126,110 @@ async def test_a_waiter_that_leaves_passes_its_wake_up_on(
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_a_release_published_while_the_subscription_was_down_is_not_missed(
-    world: World, proxy: Proxy, admin: Redis, reset: bool
+    backend: RawBackend, proxy: Proxy, admin: Redis, reset: bool
 ) -> None:
     taken_by_another(admin)
-    client = world.connect(proxy.url)
-    waiter = waiting(world, client)
-    await world.until(lambda: listeners(admin, "a") == 1)
-    await world.elsewhere(proxy.refuse, True)
-    await world.elsewhere(proxy.cut, reset)
-    await world.until(lambda: listeners(admin, "a") == 0)
+    client = backend.connect(proxy.url)
+    waiter = waiting(backend, client)
+    await backend.until(lambda: listeners(admin, "a") == 1)
+    await backend.run_blocking(proxy.refuse, True)
+    await backend.run_blocking(proxy.cut, reset)
+    await backend.until(lambda: listeners(admin, "a") == 0)
     given_back(admin)
     released = time.monotonic()
-    await world.elsewhere(proxy.refuse, False)
+    await backend.run_blocking(proxy.refuse, False)
     assert await waiter.result() - released < 5
 
 
 async def test_a_release_between_the_first_look_and_the_subscription_is_not_missed(
-    world: World, proxy: Proxy, admin: Redis
+    backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     taken_by_another(admin)
-    client = world.connect(proxy.url)
+    client = backend.connect(proxy.url)
     subscribe = proxy.hold_request(b"SUBSCRIBE")
-    waiter = waiting(world, client)
-    assert await world.elsewhere(subscribe.held.wait, 5)
+    waiter = waiting(backend, client)
+    assert await backend.run_blocking(subscribe.held.wait, 5)
     given_back(admin)
     released = time.monotonic()
-    await world.elsewhere(subscribe.deliver)
+    await backend.run_blocking(subscribe.deliver)
     # At once, and not only when it looks because nothing was confirmed.
     assert await waiter.result() - released < 0.9
 
 
 async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
-    world: World, proxy: Proxy, server: Server, admin: Redis
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
 ) -> None:
     """Nothing tells that the connection is dead: no FIN, no RST, no message any more."""
     taken_by_another(admin)
-    client = world.connect(proxy.url, ping_interval=0.2, timeout=0.5)
-    waiter = waiting(world, client)
-    await world.until(lambda: listeners(admin, "a") == 1)
+    client = backend.connect(proxy.url, ping_interval=0.2, timeout=0.5)
+    waiter = waiting(backend, client)
+    await backend.until(lambda: listeners(admin, "a") == 1)
     old = [entry["id"] for entry in admin.client_list() if int(entry["sub"])]
-    await world.elsewhere(proxy.blackhole)
+    await backend.run_blocking(proxy.blackhole)
     begin = time.monotonic()
     # Its message goes into the hole.
     given_back(admin)
     taken = await waiter.result()
     assert taken - begin < 5
-    await world.until(
+    await backend.until(
         lambda: [entry["id"] for entry in admin.client_list() if int(entry["sub"]) and entry["id"] not in old]
     )
 
 
-async def test_a_living_subscription_answers_its_pings_and_stays(world: World, proxy: Proxy, admin: Redis) -> None:
+async def test_a_living_subscription_answers_its_pings_and_stays(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
     taken_by_another(admin)
-    client = world.connect(proxy.url, ping_interval=0.1, timeout=0.5)
-    waiter = waiting(world, client)
-    await world.until(lambda: listeners(admin, "a") == 1)
-    await world.until(lambda: proxy.seen(b"PING") >= 3)
+    client = backend.connect(proxy.url, ping_interval=0.1, timeout=0.5)
+    waiter = waiting(backend, client)
+    await backend.until(lambda: listeners(admin, "a") == 1)
+    await backend.until(lambda: proxy.seen(b"PING") >= 3)
     assert proxy.seen(b"\r\nSUBSCRIBE") == 1
     given_back(admin)
     await waiter.result()
 
 
-async def test_without_permission_to_listen_a_waiter_is_told(world: World, server: Server, admin: Redis) -> None:
+async def test_without_permission_to_listen_a_waiter_is_told(backend: RawBackend, server: Server, admin: Redis) -> None:
     admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
     taken_by_another(admin)
-    client = world.connect(server.url, username="deaf", password="any")
+    client = backend.connect(server.url, username="deaf", password="any")
     with pytest.raises(NoPermissionError):
-        await world.do(client.get_lock("a").try_lock(5))
+        await backend.do(client.get_lock("a").try_lock(5))
     admin.delete("a")
     # Alone it can take the lock, and give it back though its message is refused.
     lock = client.get_lock("a")
-    await world.do(lock.lock())
-    await world.do(lock.unlock())
+    await backend.do(lock.lock())
+    await backend.do(lock.unlock())
     assert not admin.exists("a")
     admin.acl_deluser("deaf")
 
 
 async def test_a_bounded_wait_keeps_its_bound_under_steady_contention(
-    world: World, server: Server, admin: Redis
+    backend: RawBackend, server: Server, admin: Redis
 ) -> None:
     taken_by_another(admin)
-    client = world.connect(server.url)
+    client = backend.connect(server.url)
 
     async def give_up() -> float:
         begin = time.monotonic()
-        assert await world.do(client.get_lock("a").try_lock(0.6)) is False
+        assert await backend.do(client.get_lock("a").try_lock(0.6)) is False
         return time.monotonic() - begin
 
-    waiter = world.start(give_up)
+    waiter = backend.start(give_up)
     while not waiter.done:
         admin.publish(CHANNEL, "1")
-        await world.sleep(0.002)
+        await backend.sleep(0.002)
     assert 0.6 <= await waiter.result() < 1.2
 
 
 async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message(
-    world: World, server: Server, admin: Redis
+    backend: RawBackend, server: Server, admin: Redis
 ) -> None:
     taken_by_another(admin)
     admin.pexpire("a", 700)
     begin = time.monotonic()
-    client = world.connect(server.url)
-    taken = await waiting(world, client).result()
+    client = backend.connect(server.url)
+    taken = await waiting(backend, client).result()
     assert 0.69 < taken - begin < 1.6
 
 

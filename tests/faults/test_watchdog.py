@@ -14,8 +14,9 @@ from redis.exceptions import RedisError
 import pyredisson
 from pyredisson._backends.threads.operations import start
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, PATIENCE, RENEW, World, eventually
+from tests.support.faults import ACQUIRE, RENEW
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import TIME_LIMIT, eventually
 
 LEASE = 1.2
 
@@ -48,68 +49,70 @@ def own_proxy(own_server: Server) -> Iterator[Proxy]:
         yield running
 
 
-async def renewed_again(world: World, admin: Redis, name: str = "a") -> None:
+async def renewed_again(backend: RawBackend, admin: Redis, name: str = "a") -> None:
     """Waits until the lease has been extended."""
-    await world.until(lambda: admin.pttl(name) > LEASE * 1000 * 0.9, 5)
+    await backend.until(lambda: admin.pttl(name) > LEASE * 1000 * 0.9, 5)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 async def test_a_lost_renewal_is_tried_again_within_the_lease(
-    world: World, proxy: Proxy, admin: Redis, lose: Callable[..., Any]
+    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Callable[..., Any]
 ) -> None:
     # The reply deadline is the default, and longer than the lease: waiting for it would cost the lock.
-    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    await world.do(lock.lock())
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    await backend.do(lock.lock())
     fault = lose(proxy, RENEW)
-    assert await world.elsewhere(fault.happened.wait, 5)
-    await world.sleep(1.5 * LEASE)
+    assert await backend.run_blocking(fault.happened.wait, 5)
+    await backend.sleep(1.5 * LEASE)
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
-    await world.do(lock.unlock())
+    assert await backend.do(lock.is_held())
+    await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
-async def test_all_connections_cut_cost_no_lock(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    await world.do(lock.lock())
+async def test_all_connections_cut_cost_no_lock(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    await backend.do(lock.lock())
     for _ in range(6):
-        await world.sleep(LEASE / 3)
-        await world.elsewhere(proxy.cut, True)
+        await backend.sleep(LEASE / 3)
+        await backend.run_blocking(proxy.cut, True)
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
-    await world.do(lock.unlock())
+    assert await backend.do(lock.is_held())
+    await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("trouble", [unreachable, out_of_memory])
 async def test_errors_of_the_server_cost_no_lock(
-    world: World, own_server: Server, own_proxy: Proxy, root: Redis, trouble: Callable[[Redis], None]
+    backend: RawBackend, own_server: Server, own_proxy: Proxy, root: Redis, trouble: Callable[[Redis], None]
 ) -> None:
     """READONLY for half of the lease; OOM for as long as it likes, as a renewal needs no memory."""
-    lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
-    await world.do(lock.lock())
+    lock = backend.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
+    await backend.do(lock.lock())
     seconds = LEASE / 2 if trouble is unreachable else 3 * LEASE
     own_proxy.forget()
     trouble(root)
-    await world.elsewhere(own_proxy.wait_for, RENEW)
-    await world.sleep(seconds)
+    await backend.run_blocking(own_proxy.wait_for, RENEW)
+    await backend.sleep(seconds)
     usual(root)
     assert not lock.lost.is_set()
-    await world.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
+    await backend.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
     assert not lock.lost.is_set()
-    await world.do(lock.unlock())
+    await backend.do(lock.unlock())
     assert not root.exists("a")
 
 
 @pytest.mark.asyncio
-async def test_a_busy_script_costs_no_lock(world: World, own_server: Server, own_proxy: Proxy, root: Redis) -> None:
+async def test_a_busy_script_costs_no_lock(
+    backend: RawBackend, own_server: Server, own_proxy: Proxy, root: Redis
+) -> None:
     # The name that every version knows.
     root.config_set("lua-time-limit", 10)
-    lock = world.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
-    await world.do(lock.lock())
+    lock = backend.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
+    await backend.do(lock.lock())
     # Renewed once, so that its connection is there: a new one would not get past BUSY.
-    await world.elsewhere(own_proxy.wait_for, RENEW)
+    await backend.run_blocking(own_proxy.wait_for, RENEW)
 
     def run_for_ever() -> None:
         with own_server.redis(socket_timeout=10) as other:
@@ -122,113 +125,117 @@ async def test_a_busy_script_costs_no_lock(world: World, own_server: Server, own
     script = threading.Thread(target=run_for_ever)
     script.start()
     own_proxy.forget()
-    await world.elsewhere(own_proxy.wait_for, RENEW)
-    await world.sleep(LEASE / 2)
+    await backend.run_blocking(own_proxy.wait_for, RENEW)
+    await backend.sleep(LEASE / 2)
     root.script_kill()
     script.join()
     assert ended
-    await world.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
+    await backend.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
-    await world.do(lock.unlock())
+    assert await backend.do(lock.is_held())
+    await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_key_is_told_once_at_the_next_renewal(world: World, server: Server, admin: Redis) -> None:
-    lock = world.connect(server.url, lock_watchdog_timeout=LEASE).get_lock("a")
+async def test_a_deleted_key_is_told_once_at_the_next_renewal(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
+    lock = backend.connect(server.url, lock_watchdog_timeout=LEASE).get_lock("a")
     told: list[object] = []
     lock.on_lost(told.append)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     admin.delete("a")
     begin = time.monotonic()
-    assert await world.do(lock.lost.wait(5))
+    assert await backend.do(lock.lost.wait(5))
     # A third of the lease, and not all of it.
     assert time.monotonic() - begin < LEASE * 0.9
-    await world.until(lambda: told)
+    await backend.until(lambda: told)
     with pytest.raises(pyredisson.LockLostError):
-        await world.do(lock.unlock())
-    await world.sleep(LEASE)
+        await backend.do(lock.unlock())
+    await backend.sleep(LEASE)
     assert len(told) == 1
     assert not admin.exists("a")
 
 
 @pytest.mark.asyncio
-async def test_what_is_given_back_is_renewed_no_more(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+async def test_what_is_given_back_is_renewed_no_more(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
     for _ in range(20):
-        await world.do(lock.lock())
-        await world.do(lock.unlock())
+        await backend.do(lock.lock())
+        await backend.do(lock.unlock())
     # Held with a lease of its own: it isn't renewed either, however often it was before.
-    await world.do(lock.lock(2 * LEASE))
+    await backend.do(lock.lock(2 * LEASE))
     proxy.forget()
-    await world.sleep(1.2 * LEASE)
+    await backend.sleep(1.2 * LEASE)
     assert proxy.seen(RENEW) == 0
     assert not lock.lost.is_set()
-    await world.do(lock.unlock())
+    await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
 async def test_what_is_given_back_while_its_renewal_is_under_way_is_not_lost(
-    world: World, proxy: Proxy, admin: Redis
+    backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
-    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
     told: list[object] = []
     lock.on_lost(told.append)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     late = proxy.hold_request(RENEW)
-    assert await world.elsewhere(late.held.wait, 5)
-    await world.do(lock.unlock())
-    await world.elsewhere(late.deliver)
+    assert await backend.run_blocking(late.held.wait, 5)
+    await backend.do(lock.unlock())
+    await backend.run_blocking(late.deliver)
     assert not admin.exists("a")
-    await world.do(lock.lock())
-    await world.sleep(LEASE / 2)
+    await backend.do(lock.lock())
+    await backend.sleep(LEASE / 2)
     assert told == []
-    assert await world.do(lock.get_hold_count()) == 1
-    await world.do(lock.unlock())
+    assert await backend.do(lock.get_hold_count()) == 1
+    await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
-async def test_a_lost_lock_is_neither_renewed_nor_made_again(world: World, proxy: Proxy, admin: Redis) -> None:
-    lock = world.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    await world.do(lock.lock())
+async def test_a_lost_lock_is_neither_renewed_nor_made_again(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+    await backend.do(lock.lock())
     admin.delete("a")
-    assert await world.do(lock.lost.wait(5))
+    assert await backend.do(lock.lost.wait(5))
     admin.hset("a", "another:1", 1)
     proxy.forget()
-    await world.sleep(LEASE)
+    await backend.sleep(LEASE)
     assert proxy.seen(RENEW) == 0
     assert admin.hgetall("a") == {b"another:1": b"1"}
     assert admin.pttl("a") == -1
 
 
 @pytest.mark.asyncio
-async def test_an_interrupted_acquire_is_never_renewed(world: World, proxy: Proxy, admin: Redis) -> None:
-    client = world.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=0.8, retry_attempts=0)
+async def test_an_interrupted_acquire_is_never_renewed(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=0.8, retry_attempts=0)
     lock = client.get_lock("a")
-    await world.do(lock.is_locked())
+    await backend.do(lock.is_locked())
     proxy.drop_reply(ACQUIRE, times=2)
     with pytest.raises(RedisError):
-        await world.do(lock.try_lock())
-    await world.until(lambda: not admin.exists("a"), 5)
+        await backend.do(lock.try_lock())
+    await backend.until(lambda: not admin.exists("a"), 5)
     proxy.forget()
-    await world.sleep(LEASE)
+    await backend.sleep(LEASE)
     assert proxy.seen(RENEW) == 0
     assert not admin.exists("a")
 
 
 @pytest.mark.asyncio
-async def test_one_key_of_a_wrong_type_stops_no_other_renewal(world: World, server: Server, admin: Redis) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=2 * LEASE)
+async def test_one_key_of_a_wrong_type_stops_no_other_renewal(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=2 * LEASE)
     locks = [client.get_lock(f"a{number}") for number in range(250)]
     for lock in locks:
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
     told: list[Any] = []
     for number in (0, 99, 120, 249):
         locks[number].on_lost(told.append)
         admin.delete(f"a{number}")
         admin.lpush(f"a{number}", "not a lock")
-    await world.until(lambda: len(told) == 4)
-    await world.sleep(2 * LEASE)
+    await backend.until(lambda: len(told) == 4)
+    await backend.sleep(2 * LEASE)
     assert len(told) == 4
     assert sum(lock.lost.is_set() for lock in locks) == 4
     assert admin.exists(*[lock.name for lock in locks]) == 250
@@ -236,62 +243,66 @@ async def test_one_key_of_a_wrong_type_stops_no_other_renewal(world: World, serv
 
 
 @pytest.mark.asyncio
-async def test_a_batch_that_fails_stops_no_other_batch(world: World, proxy: Proxy, admin: Redis) -> None:
+async def test_a_batch_that_fails_stops_no_other_batch(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """The batch with that lock fails once with every kind of loss, and all locks live on."""
-    client = world.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
+    client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
     locks = [client.get_lock(f"a{number}") for number in range(250)]
     for lock in locks:
-        await world.do(lock.lock())
+        await backend.do(lock.lock())
     fault = proxy.cut_request(RENEW)
-    assert await world.elsewhere(fault.happened.wait, 5)
-    await world.sleep(2.5 * LEASE)
+    assert await backend.run_blocking(fault.happened.wait, 5)
+    await backend.sleep(2.5 * LEASE)
     assert not any(lock.lost.is_set() for lock in locks)
     assert admin.exists(*[lock.name for lock in locks]) == 250
 
 
 @pytest.mark.asyncio
-async def test_two_threads_serve_all_locks(world: World, server: Server, admin: Redis) -> None:
-    client = world.connect(server.url, lock_watchdog_timeout=LEASE)
+async def test_two_threads_serve_all_locks(backend: RawBackend, server: Server, admin: Redis) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     locks = [client.get_lock(f"a{number}") for number in range(500)]
     before = set(threading.enumerate())
     for lock in locks:
-        await world.do(lock.lock())
-    await world.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
-    await renewed_again(world, admin, "a499")
+        await backend.do(lock.lock())
+    await backend.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
+    await renewed_again(backend, admin, "a499")
     new = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("pyredisson")]
     assert len(new) == 2
     assert not any(lock.lost.is_set() for lock in locks)
 
 
 @pytest.mark.asyncio
-async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(world: World, own_server: Server) -> None:
-    lock = world.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2).get_lock("a")
+async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
+    backend: RawBackend, own_server: Server
+) -> None:
+    lock = backend.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2).get_lock("a")
     told: list[object] = []
     lock.on_lost(told.append)
-    await world.do(lock.lock())
+    await backend.do(lock.lock())
     lost = lock.lost
     own_server.pause()
     begin = time.monotonic()
-    assert await world.do(lost.wait(5))
+    assert await backend.do(lost.wait(5))
     assert time.monotonic() - begin < LEASE + 0.6
-    await world.until(lambda: told)
+    await backend.until(lambda: told)
     own_server.resume()
     with pytest.raises(pyredisson.LockLostError):
-        await world.do(lock.unlock())
+        await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(world: World, own_server: Server) -> None:
-    lock = world.connect(own_server.url, lock_watchdog_timeout=3 * LEASE, timeout=0.2).get_lock("a")
-    await world.do(lock.lock())
+async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(
+    backend: RawBackend, own_server: Server
+) -> None:
+    lock = backend.connect(own_server.url, lock_watchdog_timeout=3 * LEASE, timeout=0.2).get_lock("a")
+    await backend.do(lock.lock())
     for _ in range(2):
         own_server.pause()
-        await world.sleep(LEASE * 1.3)
+        await backend.sleep(LEASE * 1.3)
         own_server.resume()
-        await world.sleep(LEASE)
+        await backend.sleep(LEASE)
     assert not lock.lost.is_set()
-    assert await world.do(lock.is_held())
-    await world.do(lock.unlock())
+    assert await backend.do(lock.is_held())
+    await backend.do(lock.unlock())
 
 
 def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
@@ -301,5 +312,5 @@ def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
         eventually(lambda: len(watchdog._running) == 2)
         for loop in (watchdog.renew, watchdog.keep_time):
             again = start(loop, "again")
-            again.join(PATIENCE)
+            again.join(TIME_LIMIT)
             assert not again.is_alive()

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import Script
 from pyredisson.testing import Server
-from tests.properties.fair_worlds import AGE
+from tests.support.fair_ageing import AGE
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55"
 A, B, C, D = f"{ME}:1", f"{YOU}:7", f"{ME}:2:1", f"{YOU}:8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import fair_java as java
-from .fair_worlds import CHANNEL, CLIENTS, LOCK, WAITERS, State, World
+from .fair_servers import CHANNEL, CLIENTS, LOCK, WAITERS, FairServer, State
 
 SIGN = 1500
 """ms for which a look or a tick is a sign of life."""
@@ -41,7 +41,7 @@ class Place:
 class Line:
     """The line as it should be. It follows the server step by step, and says which steps are right."""
 
-    world: World
+    server: FairServer
     state: State
     places: dict[bytes, Place] = field(default_factory=dict)
     """In the order of arrival."""
@@ -60,13 +60,13 @@ class Line:
 
     def is_free(self) -> bool | None:
         """Whether nobody holds the lock in the present step; None: its time may be over just now."""
-        if not self.state.holders or self.world.before > self.valid_until:
+        if not self.state.holders or self.server.before > self.valid_until:
             return True
-        return False if self.world.after <= self.valid_until else None
+        return False if self.server.after <= self.valid_until else None
 
     def keeps(self, name: bytes) -> bool | None:
         """Whether the turn of that name is to be waited for. None: it is on the edge."""
-        before, after = self.world.before, self.world.after
+        before, after = self.server.before, self.server.after
         place = self.places[name]
         score = self.state.scores.get(name)
         if score is None or place.gone:
@@ -81,7 +81,7 @@ class Line:
             # The clock was set back.
             return None
         # All clients were silent for so long that it may have been the server: they get time to speak.
-        grace = before <= self.world.grace
+        grace = before <= self.server.grace
         if all(sign.last + SIGN < before for sign in signs):
             return None if grace else False
         alive = any(sign.first + SIGN >= after for sign in signs)
@@ -109,13 +109,13 @@ class Line:
         self, actor: bytes | None, now: State, *, arrives: bool = False, leaves: bool = False, ours: bool = True
     ) -> None:
         """Checks what a step left, which `actor` made, and remembers it. `ours`: by a script of ours."""
-        if self.forgotten_at is not None and self.forgotten_at <= self.world.after and now.queue:
+        if self.forgotten_at is not None and self.forgotten_at <= self.server.after and now.queue:
             # Nobody of ours did anything for ten minutes. Those in line keep their places by Redisson's rules now.
             self.torn = True
         _check(now, torn=self.torn)
         if self.torn:
             known = self.places
-            born = Moment(self.world.before, self.world.after)
+            born = Moment(self.server.before, self.server.after)
             self.places = {
                 name: known.get(name, Place(name.startswith(FOREIGN), born, gone=int(now.waiters.get(name, b"1")) <= 0))
                 for name in now.queue
@@ -152,18 +152,18 @@ class Line:
             del self.places[name]
         if came:
             foreign = came[0].startswith(FOREIGN)
-            self.places[came[0]] = Place(foreign, Moment(self.world.before, self.world.after))
+            self.places[came[0]] = Place(foreign, Moment(self.server.before, self.server.after))
             tail = old[-1] if old else None
             if foreign and tail in self.places and not self.places[tail].foreign:
                 # Whatever ours left at the end of the line, the place of whoever comes next must last.
                 sound = self.places[tail].gone or self.keeps(tail)
-                if sound and now.scores[came[0]] < self.world.before + java.WAIT * 0.75:
+                if sound and now.scores[came[0]] < self.server.before + java.WAIT * 0.75:
                     raise Unfair(
                         f"{readable(came[0])} got a place that is over before its time, behind {readable(tail)}"
                     )
 
     def _check_messages(self, now: State) -> None:
-        for channel, payload in self.world.heard:
+        for channel, payload in self.server.heard:
             name = channel.removeprefix(CHANNEL + b":")
             if payload != b"0":
                 raise Unfair(f"{payload!r} was published")
@@ -178,22 +178,22 @@ class Line:
 
     def tells(self, now: State) -> bool:
         """Whether the last step told the head of the line."""
-        return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.world.heard)
+        return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.server.heard)
 
     def _remember(self, now: State, ours: bool) -> None:
-        world = self.world
+        server = self.server
         if LOCK in now.left_of or not now.queue:
             self.free_since = self.offered = None
-        elif self.free_since is None or self.state.queue[:1] != now.queue[:1] or self.free_since.first > world.after:
-            since = world.before
+        elif self.free_since is None or self.state.queue[:1] != now.queue[:1] or self.free_since.first > server.after:
+            since = server.before
             if self.state.holders and self.state.queue[:1] == now.queue[:1]:
                 since = min(since, self.valid_until)
-            self.free_since, self.offered = Moment(since, world.after), None
+            self.free_since, self.offered = Moment(since, server.after), None
         if ours and self.offered is None and self.free_since is not None and self.tells(now):
-            self.offered = Moment(world.before, world.after)
+            self.offered = Moment(server.before, server.after)
         if LOCK in now.left_of:
-            self.valid_until = world.after + now.left_of[LOCK]
-        self.forgotten_at = world.after + now.left_of[WAITERS] if WAITERS in now.left_of else None
+            self.valid_until = server.after + now.left_of[LOCK]
+        self.forgotten_at = server.after + now.left_of[WAITERS] if WAITERS in now.left_of else None
         self.state = now
 
 

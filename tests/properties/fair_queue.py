@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from . import fair_java as java
 from .fair_model import Line, Moment, Unfair, readable
-from .fair_worlds import CHANNEL, CLIENTS, KEYS, SCORES, WAITERS, State, World
+from .fair_servers import CHANNEL, CLIENTS, KEYS, SCORES, WAITERS, FairServer, State
 
 LEASE = 30_000
 WAIT = 300_000
@@ -71,7 +71,7 @@ def some(choose: Callable[[Any], list[str]]) -> Callable[[Any], bool]:
 class FairQueue(RuleBasedStateMachine):
     """Owners `a1` to `b3` are ours, of two clients; `java1` to `java3` do what Redisson does."""
 
-    world: World
+    server: FairServer
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,8 +86,8 @@ class FairQueue(RuleBasedStateMachine):
         self.forgetful = False
         self.pauses: tuple[int, ...] = PAUSES
         self.set_back = 0
-        self.world.begin()
-        self.line = Line(self.world, self.world.end())
+        self.server.begin()
+        self.line = Line(self.server, self.server.end())
 
     @initialize(forgetful=st.sampled_from((False, False, False, True)), pauses=st.booleans())
     def begin(self, forgetful: bool, pauses: bool) -> None:
@@ -197,13 +197,13 @@ class FairQueue(RuleBasedStateMachine):
         script, args = self.late.pop(copy)
         owner = args[3] if script == "fair_leave" else args[1]
         assert isinstance(owner, bytes)
-        line, world = self.line, self.world
+        line, server = self.line, self.server
         closed = int(line.state.waiters.get(owner, b"1")) <= 0
         if script == "fair_leave" and owner in line.places:
             line.places[owner].gone = True
-        world.begin()
-        world.script(script, *args)
-        now = world.end()
+        server.begin()
+        server.script(script, *args)
+        now = server.end()
         took = owner in now.holders and owner not in line.state.holders
         if took and not line.torn and line.is_free() and (closed or line.before_me(owner)):
             raise Unfair(f"a late copy took the lock for {readable(owner)}")
@@ -224,14 +224,14 @@ class FairQueue(RuleBasedStateMachine):
     @rule()
     def delete(self) -> None:
         """Who lives stands in line again, as it is told, or by its client's next tick."""
-        line, world = self.line, self.world
+        line, server = self.line, self.server
         queue = line.state.queue
-        world.begin()
-        world.script("fair_delete", CHANNEL, len(queue))
-        now = world.end()
+        server.begin()
+        server.script("fair_delete", CHANNEL, len(queue))
+        now = server.end()
         if now.left_of:
             raise Unfair(f"left of what was deleted: {now}")
-        if [channel.removeprefix(CHANNEL + b":") for channel, _ in world.heard] != queue:
+        if [channel.removeprefix(CHANNEL + b":") for channel, _ in server.heard] != queue:
             raise Unfair("not everybody was told that the queue is gone")
         line.clear(now)
         self.late.clear()
@@ -247,7 +247,7 @@ class FairQueue(RuleBasedStateMachine):
 
     @rule(ms=st.runner().flatmap(lambda machine: st.sampled_from(machine.pauses)))
     def all_are_paused(self, ms: int) -> None:
-        self.world.pass_time(ms)
+        self.server.pass_time(ms)
         self._see()
 
     @precondition(some(mortals))
@@ -279,27 +279,27 @@ class FairQueue(RuleBasedStateMachine):
     # How they do it.
 
     def _lose(self, *keys: bytes) -> None:
-        self.world.begin()
-        self.world.command("DEL", *keys)
+        self.server.begin()
+        self.server.command("DEL", *keys)
         self.line.torn = True
-        self.line.follow(None, self.world.end())
+        self.line.follow(None, self.server.end())
 
     def _acquire_args(self, name: bytes, count: int, *, queues: bool) -> tuple[bytes | int, ...]:
         return (CHANNEL, name, count, LEASE, WAIT, int(queues))
 
     def _ask(self, who: str, *, queues: bool = True, twice: bool = False) -> None:
-        person, line, world = self.people[who], self.line, self.world
+        person, line, server = self.people[who], self.line, self.server
         name = person.name
         held = person.state == HOLDING
         person.told = False
-        world.begin()
+        server.begin()
         if person.foreign:
-            taken = java.acquire(world, name, LEASE, queues=queues)
+            taken = java.acquire(server, name, LEASE, queues=queues)
         else:
             for _ in range(1 + twice):
-                reply = world.script("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
+                reply = server.script("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
             taken = reply is None
-        now = world.end()
+        now = server.end()
         if held:
             self._expect_hold(who, taken, now)
             line.follow(name, now, arrives=person.foreign, leaves=True, ours=not person.foreign)
@@ -318,8 +318,8 @@ class FairQueue(RuleBasedStateMachine):
         if not taken and advanced and free and not line.torn and not person.foreign:
             line.must_tell(now)
         if name in line.places:
-            line.places[name].looked = Moment(world.before, world.after)
-        person.looked = world.after
+            line.places[name].looked = Moment(server.before, server.after)
+        person.looked = server.after
         if taken:
             person.state, person.count = HOLDING, 1
         elif name in now.queue:
@@ -342,15 +342,15 @@ class FairQueue(RuleBasedStateMachine):
             person.state, person.count = IDLE, 0
 
     def _release(self, who: str, count: int, *, twice: bool) -> None:
-        person, line, world = self.people[who], self.line, self.world
+        person, line, server = self.people[who], self.line, self.server
         mine = line.state.holders.get(person.name, 0) > 0
-        world.begin()
+        server.begin()
         if person.foreign:
-            java.release(world, person.name, LEASE)
+            java.release(server, person.name, LEASE)
         else:
             for _ in range(1 + twice):
-                world.script("fair_release", CHANNEL, person.name, count, WAIT)
-        now = world.end()
+                server.script("fair_release", CHANNEL, person.name, count, WAIT)
+        now = server.end()
         held = mine and line.is_free() is False
         line.follow(None, now, ours=not person.foreign)
         if held:
@@ -364,19 +364,19 @@ class FairQueue(RuleBasedStateMachine):
         self._hear()
 
     def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
-        person, line, world = self.people[who], self.line, self.world
+        person, line, server = self.people[who], self.line, self.server
         name = person.name
         headed = line.state.queue[:1] == [name]
         args = (CHANNEL, WAIT, int(doubt), name)
         if name in line.places:
             line.places[name].gone = True
-        world.begin()
+        server.begin()
         if person.foreign:
-            java.give_up(world, name)
+            java.give_up(server, name)
         else:
             for _ in range(1 + twice):
-                world.script("fair_leave", *args)
-        now = world.end()
+                server.script("fair_leave", *args)
+        now = server.end()
         held = line.state.holders.get(name, 0) > 0 and line.is_free() is False
         if not person.foreign and (name in now.holders and doubt):
             raise Unfair(f"{who} gave up, and holds the lock")
@@ -396,19 +396,19 @@ class FairQueue(RuleBasedStateMachine):
         person.names += 1
 
     def _heartbeat(self, client: str, *, twice: bool = False) -> bool:
-        line, world = self.line, self.world
+        line, server = self.line, self.server
         name = client_id(client, self.lives[client])
         waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
-        world.begin()
+        server.begin()
         for _ in range(1 + twice):
-            _, known, told, more, strayed = world.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters)
-        now = world.end()
+            _, known, told, more, strayed = server.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters)
+        now = server.end()
         if more:
             raise Unfair("so few dead waiters are dropped in one call")
         if strayed != [waiter for waiter in waiters if waiter not in line.state.scores]:
             raise Unfair(f"{[*map(readable, strayed)]} are said to have no place")
         if line.state.queue:
-            line.ticks[name] = Moment(world.before, world.after)
+            line.ticks[name] = Moment(server.before, server.after)
         if not line.torn:
             if now.queue[:1] == line.state.queue[:1] and now.queue and line.keeps(now.queue[0]) is False:
                 raise Unfair(f"{readable(now.queue[0])} is dead and heads the line")
@@ -421,14 +421,14 @@ class FairQueue(RuleBasedStateMachine):
         return known == 1 and not strayed
 
     def _force(self, *, foreign: bool) -> None:
-        world, line = self.world, self.line
+        server, line = self.server, self.line
         held = bool(line.state.holders)
-        world.begin()
+        server.begin()
         if foreign:
-            java.force_release(world)
+            java.force_release(server)
         else:
-            world.script("fair_force_release", CHANNEL, WAIT)
-        now = world.end()
+            server.script("fair_force_release", CHANNEL, WAIT)
+        now = server.end()
         if now.holders:
             raise Unfair("still held")
         held = held and line.is_free() is False
@@ -439,14 +439,14 @@ class FairQueue(RuleBasedStateMachine):
 
     def _live(self, ms: int) -> None:
         """All who live do what they do in that time."""
-        self.world.pass_time(ms)
+        self.server.pass_time(ms)
         self._see()
         for who in self.holding():
             person = self.people[who]
-            self.world.begin()
-            if self.world.script("lock_renew", LEASE, person.name) == [0]:
+            self.server.begin()
+            if self.server.script("lock_renew", LEASE, person.name) == [0]:
                 person.state, person.count = IDLE, 0
-            self.line.follow(None, self.world.end())
+            self.line.follow(None, self.server.end())
         for client in self.clients():
             waiters = [who for who in self.waiting() if self.people[who].client == client]
             if waiters and not self._heartbeat(client):
@@ -455,15 +455,15 @@ class FairQueue(RuleBasedStateMachine):
         free = self.line.free_since is not None
         for who in self.waiting():
             person = self.people[who]
-            if person.told or self.world.after - person.looked >= LOOK or (person.foreign and free):
+            if person.told or self.server.after - person.looked >= LOOK or (person.foreign and free):
                 self._ask(who)
 
     def _see(self) -> None:
-        self.world.begin()
-        self.line.follow(None, self.world.end())
+        self.server.begin()
+        self.line.follow(None, self.server.end())
 
     def _hear(self) -> None:
-        channels = {channel for channel, _ in self.world.heard}
+        channels = {channel for channel, _ in self.server.heard}
         for person in self.people.values():
             if CHANNEL + b":" + person.name in channels:
                 person.told = True
@@ -476,7 +476,7 @@ class FairQueue(RuleBasedStateMachine):
             if sys.exception() is None:
                 self._settle()
         finally:
-            self.world.close()
+            self.server.close()
 
     def _settle(self) -> None:
         # A client of ours waits too: where nobody of ours lives, Java passes over our dead in minutes, by its rules.
@@ -502,6 +502,6 @@ class FairQueue(RuleBasedStateMachine):
         state = self.line.state
         head = state.queue[:1]
         if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:
-            self.world.begin()
-            self.world.command("ZADD", SCORES, "XX", self.world.now(), head[0])
-            self.line.follow(None, self.world.end())
+            self.server.begin()
+            self.server.command("ZADD", SCORES, "XX", self.server.now(), head[0])
+            self.line.follow(None, self.server.end())

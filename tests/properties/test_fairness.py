@@ -14,7 +14,7 @@ from pyredisson.testing import Server
 
 from .fair_model import Unfair
 from .fair_queue import FairQueue
-from .fair_worlds import Memory, Real
+from .fair_servers import Memory, Real
 
 SETTINGS = settings(
     max_examples=250,
@@ -35,7 +35,7 @@ class InMemory(FairQueue):
     """On a virtual clock."""
 
     def __init__(self, patches: Mapping[str, bytes] | None = None) -> None:
-        self.memory = self.world = Memory(patches or {})
+        self.memory = self.server = Memory(patches or {})
         super().__init__()
 
     @precondition(lambda machine: machine.forgetful)
@@ -50,7 +50,7 @@ class OnServer(FairQueue):
     """On a real server, whose keys are aged."""
 
     def __init__(self, real: Real) -> None:
-        self.world = real
+        self.server = real
         super().__init__()
 
 

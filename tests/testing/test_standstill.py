@@ -134,8 +134,8 @@ def test_it(stand_still):
 )
 def test_what_is_repeated(tmp_path: Path, tests: str, outcome: str) -> None:
     home = Path(__file__).parents[1]
-    for name in ("conftest.py", "standstill.py"):
-        shutil.copy(home / name, tmp_path / name)
+    shutil.copy(home / "conftest.py", tmp_path / "conftest.py")
+    shutil.copytree(home / "support", tmp_path / "tests" / "support")
     (tmp_path / "test_some.py").write_text(STOP + tests)
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "--rerun-show-tracebacks"]
     done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A deterministic world for the logic: a seed decides who runs when, what the network does and what breaks."""
+"""A deterministic simulation for the logic: a seed decides who runs when, what the network does and what breaks."""
 
 from .schedule import KINDS, Logic, Report, Violation, run
 

@@ -9,8 +9,8 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.session import Session
 from pyredisson.logic.watchdog import Loop, Watchdog
 
+from .simulation import Process, Simulation
 from .wire import Network, Node, SimRuntime, Subscription
-from .world import Process, World
 
 
 class Client(Process):
@@ -18,7 +18,7 @@ class Client(Process):
 
     def __init__(
         self,
-        world: World,
+        simulation: Simulation,
         name: str,
         network: Network,
         config: Config,
@@ -26,13 +26,13 @@ class Client(Process):
         watchdog: type[Watchdog] = Watchdog,
     ) -> None:
         """`channels` and `watchdog` are the real ones, or have a bug that is to be found."""
-        super().__init__(world, name)
+        super().__init__(simulation, name)
         weather = network.weather
         self.session = Session(config, self._start, _ignore, _ignore)
         scripts = ScriptSet()
-        scripts.use(flags=world.random.random() < 0.5)
+        scripts.use(flags=simulation.random.random() < 0.5)
         self.node = Node(self, network, scripts)
-        waiters = channels(world.clock)
+        waiters = channels(simulation.clock)
         self.subscription = Subscription(self, network, waiters)
         waiters.attach(self.subscription)
         runtime = SimRuntime(self.node, self.session.repair, pipelined=weather.pipelined)
@@ -44,19 +44,19 @@ class Client(Process):
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""
-        self.world.log("%s: is paused for %.3f s", self.name, seconds)
-        self.paused_until = max(self.paused_until, self.world.now + seconds)
+        self.simulation.log("%s: is paused for %.3f s", self.name, seconds)
+        self.paused_until = max(self.paused_until, self.simulation.now + seconds)
 
     def kill(self) -> None:
         """It ends without a word to anybody."""
         if self.alive:
-            self.world.log("%s: dies", self.name)
+            self.simulation.log("%s: dies", self.name)
             self.subscription.cut()
             self.die()
 
     def _start(self, loop: Loop) -> None:
         # Not at once: whoever starts it is in the middle of something.
-        self.world.after(0.0, self.deliver, self._begin, loop)
+        self.simulation.after(0.0, self.deliver, self._begin, loop)
 
     def _begin(self, loop: Loop) -> None:
         self.spawn(loop())

@@ -15,9 +15,9 @@ from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
 from .judge import AFTERMATH, Judge, Neglect
+from .simulation import Cancelled
 from .user import User
 from .wire import Network
-from .world import Cancelled
 
 ROUNDS = 10.0
 """Seconds in which those who keep each other from getting everything have come to terms."""
@@ -69,8 +69,8 @@ class GroupUser(User):
         random, group = self.random, self.groups[number]
         lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.session.lease))
         wait = self.patience(endless=True)
-        deadline = None if wait is None else self.world.now + wait
-        began = self.world.now
+        deadline = None if wait is None else self.simulation.now + wait
+        began = self.simulation.now
         self.begin("acquire %s, lease %s, wait %s", group, lease, wait)
         self.wants = group
         try:
@@ -86,7 +86,7 @@ class GroupUser(User):
         self.depths[number] += taken
         if not taken:
             self._judge.gave_up(self.name, deadline)
-        self._judge.answered(self, number, taken=taken, waited=self.world.now - began)
+        self._judge.answered(self, number, taken=taken, waited=self.simulation.now - began)
         self._ended(f"acquire: {taken}")
         return taken
 
@@ -178,7 +178,7 @@ class GroupJudge(Judge):
 
     def operation_ended(self, user: GroupUser) -> None:
         """Whatever became of it: soon nothing must be left on any server that its client doesn't know of."""
-        self.world.at(self.settles_at(), self._leaked, user, user.operations)
+        self.simulation.at(self.settles_at(), self._leaked, user, user.operations)
 
     def look(self) -> None:
         believers: dict[object, GroupUser] = {}
@@ -207,7 +207,7 @@ class GroupJudge(Judge):
             return False
         sure = 0
         for member, part in zip(group.members, hold.holds, strict=True):
-            if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.world.now:
+            if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.simulation.now:
                 sure += 1
                 if part.owner not in self._holders(member):
                     self.blame(
@@ -221,9 +221,9 @@ class GroupJudge(Judge):
 
     def _leaked(self, user: GroupUser, operations: int) -> None:
         heard_at = max(network.up_at and network.up_at + AFTERMATH for network in self._networks)
-        if self.world.now < heard_at:
+        if self.simulation.now < heard_at:
             # A server went down meanwhile.
-            self.world.at(heard_at, self._leaked, user, operations)
+            self.simulation.at(heard_at, self._leaked, user, operations)
             return
         if user.operations != operations or user.busy or not user.client.alive or any(user.depths):
             return
@@ -254,7 +254,7 @@ class RedLockJudge(GroupJudge):
             super().failed(name, error)
 
     def begin(self) -> None:
-        random = self.world.random
+        random = self.simulation.random
         if random.random() < 0.5:
             down = random.choice(self._networks)
-            self.world.after(random.random(), down.go_down, random.random() * 10)
+            self.simulation.after(random.random(), down.go_down, random.random() * 10)

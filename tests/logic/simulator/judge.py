@@ -28,7 +28,7 @@ class Judge:
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         network = networks[0]
-        self.world = network.world
+        self.simulation = network.simulation
         self.weather = network.weather
         self.keyspace = network.server.keyspace
         self.lease = lease
@@ -42,7 +42,7 @@ class Judge:
         self.verdict = ""
         self.users: list[User] = []
         self._busy: list[User] = []
-        self.world.after_event = self._after_event
+        self.simulation.after_event = self._after_event
 
     def begin(self) -> None:
         """Before anybody comes."""
@@ -85,7 +85,7 @@ class Judge:
 
     def gave_up(self, name: str, deadline: float | None) -> None:
         """An operation said that its time was over."""
-        now = self.world.now
+        now = self.simulation.now
         if deadline is None:
             self.blame(f"{name}: gave up without a deadline")
         elif now < deadline:
@@ -105,14 +105,16 @@ class Judge:
 
     def settles_at(self) -> float:
         """When what happens now must have come right, storms included."""
-        return self.world.now + self.soon if self.weather.calm else max(self.world.now, STORM_ENDS) + AFTERMATH
+        return (
+            self.simulation.now + self.soon if self.weather.calm else max(self.simulation.now, STORM_ENDS) + AFTERMATH
+        )
 
     def rests_at(self) -> float:
         """When what is left to do in the background is done, or was given up."""
         if self.weather.calm:
-            return self.world.now + self.soon
+            return self.simulation.now + self.soon
         awake = STORM_ENDS + (LONGEST_PAUSE if self.weather.pauses else 0)
-        return max(self.world.now, awake) + 2 * self.lease
+        return max(self.simulation.now, awake) + 2 * self.lease
 
     def _after_event(self) -> None:
         if self.verdict:
@@ -132,7 +134,7 @@ class Neglect:
     def look(self, served: Mapping[User, bool]) -> None:
         """`served`: those who could have it by now, and whether no message told of that."""
         judge = self._judge
-        now = judge.world.now
+        now = judge.simulation.now
         for user in [user for user in self._since if user not in served]:
             del self._since[user]
         for user, unheard in served.items():

@@ -10,9 +10,9 @@ from pyredisson.logic.permits.count_down_latch import LOOK_AGAIN, CountDownLatch
 
 from .client import Client
 from .judge import Judge, Neglect
+from .simulation import Cancelled
 from .user import User
 from .wire import Network
-from .world import Cancelled
 
 
 class LatchUser(User):
@@ -55,7 +55,7 @@ class LatchUser(User):
 
     async def _wait(self, latch: CountDownLatchLogic, *, patient: bool) -> None:
         wait = self.patience(endless=patient)
-        began = self.world.now
+        began = self.simulation.now
         deadline = None if wait is None else began + wait
         self.begin("wait for %r, %s", latch.key, wait)
         self.waits_for = latch.key
@@ -83,7 +83,7 @@ class LatchJudge(Judge):
         """How much must still be counted down, by those who have begun to."""
         self._seen: dict[bytes, int] = {}
         self._neglect = Neglect(self, LOOK_AGAIN)
-        self._spare = self.world.random.randint(0, 1)
+        self._spare = self.simulation.random.randint(0, 1)
 
     def add(self, user: User) -> None:
         super().add(user)
@@ -101,7 +101,7 @@ class LatchJudge(Judge):
     def answered(self, user: LatchUser, key: bytes, deadline: float | None, began: float, *, opened: bool) -> None:
         """Somebody waited to the end."""
         self.acquired += opened
-        self.waits += self.world.now - began > 3 * self.weather.slowest
+        self.waits += self.simulation.now - began > 3 * self.weather.slowest
         if not opened:
             self.gave_up(user.name, deadline)
         elif self._count(key):

@@ -38,7 +38,7 @@ class LockJudge(Judge):
     def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""
         assert owner.wants is not None
-        self.waits += self.world.now - owner.wants[1] > 3 * self.weather.slowest
+        self.waits += self.simulation.now - owner.wants[1] > 3 * self.weather.slowest
         if taken:
             self.acquired += 1
             return
@@ -57,7 +57,7 @@ class LockJudge(Judge):
             self.blame(f"{name}: holds it {depth} times and counts {count}")
         if hold.count == 1:
             hold.listen(self._hold_ended)
-        if hold.state is HELD and hold.valid_until > self.world.now:
+        if hold.state is HELD and hold.valid_until > self.simulation.now:
             known = self.keyspace.hash(key).get(hold.owner)
             sure = clean and hold.lost_below is None and (key, hold.owner) not in self._tampered
             if sure and known != b"%d" % hold.count:
@@ -85,7 +85,7 @@ class LockJudge(Judge):
 
     def operation_ended(self, owner: Owner, key: bytes) -> None:
         """Whatever became of it: soon nothing must be left on the server that its client doesn't know of."""
-        self.world.at(self.settles_at(), self._leaked, owner, key, owner.operations)
+        self.simulation.at(self.settles_at(), self._leaked, owner, key, owner.operations)
 
     def closing(self) -> None:
         """Nothing is left but what the dead and those who left without a word hold."""
@@ -98,7 +98,7 @@ class LockJudge(Judge):
             for owner in self.owners:
                 if owner.client.alive and not owner.gone and any(names(owner, name) for name in _words(value)):
                     self.blame(f"{owner.name}: {key!r} is left behind")
-            if self.keyspace.valid_until[key] / 1000 > self.world.now + 2 * self.lease + self.soon:
+            if self.keyspace.valid_until[key] / 1000 > self.simulation.now + 2 * self.lease + self.soon:
                 self.blame(f"{key!r} lasts too long")
         for client in self.clients:
             if not client.alive:
@@ -128,7 +128,7 @@ class LockJudge(Judge):
 
     def look(self) -> None:
         """Nobody believes what isn't true, least of all two at once."""
-        now = self.world.now
+        now = self.simulation.now
         believed: dict[bytes, list[Hold]] = {}
         for client in self.clients:
             if not client.alive:
@@ -151,7 +151,7 @@ class LockJudge(Judge):
         self.lost += hold.state is LOST
         if hold.state is not LOST or (hold.lock.key, hold.owner) in self._tampered:
             return
-        if hold.valid_until > self.world.now:
+        if hold.valid_until > self.simulation.now:
             self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
         if self.weather.calm and hold.renewed:
             self.blame(f"{hold.owner!r}: lost in calm weather: {hold.reason}")
@@ -164,7 +164,7 @@ class LockJudge(Judge):
                     self._tampered.add((key, name))
                     for hold in self._believed(key, name):
                         if self.weather.calm and hold.renewed:
-                            self.world.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
+                            self.simulation.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
 
     def _believed(self, key: bytes, name: bytes) -> list[Hold]:
         alive = [client for client in self.clients if client.alive]
@@ -181,7 +181,7 @@ class LockJudge(Judge):
         if freed is None:
             return
         when, expired = freed
-        now = self.world.now
+        now = self.simulation.now
         for owner in self.owners:
             if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
                 continue

@@ -42,9 +42,9 @@ class FairJudge(LockJudge):
         self._holders: dict[bytes, bytes | None] = {}
 
     def begin(self) -> None:
-        random = self.world.random
+        random = self.simulation.random
         if self.weather.calm and random.random() < 0.3:
-            self.world.after(random.random() * random.choice((0.1, 1, 5)), self._strike_down)
+            self.simulation.after(random.random() * random.choice((0.1, 1, 5)), self._strike_down)
 
     def blind(self) -> float:
         return PASSED_OVER if self._any_dead() else 0.0
@@ -83,7 +83,7 @@ class FairJudge(LockJudge):
         return None
 
     def _strike_down(self) -> None:
-        self.world.random.choice(self.clients).kill()
+        self.simulation.random.choice(self.clients).kill()
 
     def _any_dead(self) -> bool:
         return not all(client.alive for client in self.clients)
@@ -125,7 +125,7 @@ class ReadWriteJudge(LockJudge):
         self._neglect.look(served)
 
     def _look_at_claims(self, key: bytes) -> None:
-        now = self.world.now
+        now = self.simulation.now
         if self.keyspace.hash(key).get(b"mode") != READ:
             # Free, or written: the readers are held back by no claim.
             self._claims.pop(key, None)

@@ -12,8 +12,8 @@ from pyredisson.logic.holds import LOST
 from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
+from .simulation import Cancelled
 from .user import User
-from .world import Cancelled
 
 if TYPE_CHECKING:
     from .lock_judge import LockJudge
@@ -56,7 +56,7 @@ class Owner(User):
             return
         hold = lock.hold_of(self.holder.id)
         if patient and hold is not None and not hold.renewed and self.random.random() < 0.1:
-            self.world.log("%s: leaves without giving back %r", self.name, lock.identity)
+            self.simulation.log("%s: leaves without giving back %r", self.name, lock.identity)
             self.gone = True
             return
         await self.nap()
@@ -71,7 +71,7 @@ class Owner(User):
         random, place = self.random, lock.identity
         lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease))
         wait = self.patience(endless=patient or self.depth[place] > 0)
-        began = self.world.now
+        began = self.simulation.now
         deadline = None if wait is None else began + wait
         self.wants = (lock, began)
         self.begin("acquire %r, lease %s, wait %s", place, lease, wait)
@@ -106,7 +106,7 @@ class Owner(User):
         self._judge.has_hold(self.name, hold)
         assert hold is not None
         self.begin("release %r", lock.identity)
-        self.began = self.world.now
+        self.began = self.simulation.now
         self.depth[lock.identity] -= 1
         try:
             await lock.release(self.holder, hold)
@@ -133,7 +133,7 @@ class Owner(User):
         except RedisError as error:
             self._judge.failed(self.name, error)
         else:
-            self.world.log("%s: force_release %r: %s", self.name, lock.identity, removed)
+            self.simulation.log("%s: force_release %r: %s", self.name, lock.identity, removed)
 
     def _ended(self, lock: LockLogic, outcome: str) -> None:
         self.wants = None

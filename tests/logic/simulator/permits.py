@@ -16,9 +16,9 @@ from .client import Client
 from .judge import Judge, Neglect
 from .keys import SortedSet
 from .semaphores import Claims
+from .simulation import Cancelled
 from .user import User
 from .wire import Network
-from .world import Cancelled
 
 LARGEST = 4
 
@@ -64,7 +64,7 @@ class PermitUser(User):
         renewed = random.random() < 0.4
         endless = random.random() < 0.4 and not self.weather.deaths
         lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease))
-        began = self.world.now
+        began = self.simulation.now
         # Permits of the dead don't come back, if they have no lease.
         wait = self.patience(endless=not self.weather.deaths)
         deadline = None if wait is None else began + wait
@@ -89,7 +89,7 @@ class PermitUser(User):
             self._singly = False
         else:
             self._judge.gave_up(self.name, deadline)
-        self._judge.count(had=bool(had), waited=self.world.now - began)
+        self._judge.count(had=bool(had), waited=self.simulation.now - began)
         self._ended(f"acquire: {len(had)}")
 
     async def _give_back(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
@@ -119,7 +119,7 @@ class PermitUser(User):
     async def _update(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
         permit = self.random.choice(list(self.held))
         lease = self.random.choice((50, 1000, 2 * self.session.lease))
-        before, ends = self.held[permit], self.world.now + lease / 1000
+        before, ends = self.held[permit], self.simulation.now + lease / 1000
         kept = permit in self.renewed_permits
         if kept and (self.weather.cancels or not self.weather.calm):
             # In doubt it goes on being renewed, and may all the same have ended before.
@@ -161,7 +161,7 @@ class PermitJudge(Judge):
         self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:
-        self.size = self.world.random.randint(1, LARGEST)
+        self.size = self.simulation.random.randint(1, LARGEST)
 
     def add(self, user: User) -> None:
         super().add(user)
@@ -178,7 +178,7 @@ class PermitJudge(Judge):
 
     def must_last(self, ends: float, *, kept: bool) -> bool:
         """Whether a permit can't have ended by itself."""
-        return self.world.now < ends and not (kept and not self.weather.calm)
+        return self.simulation.now < ends and not (kept and not self.weather.calm)
 
     def count(self, *, had: bool, waited: float) -> None:
         """For the report."""
@@ -187,7 +187,7 @@ class PermitJudge(Judge):
 
     def operation_ended(self) -> None:
         """Soon, if nobody does anything more, nothing must be in use but what somebody has."""
-        self.world.at(self.settles_at(), self._settled, self._begun())
+        self.simulation.at(self.settles_at(), self._settled, self._begun())
 
     def look(self) -> None:
         now = self.keyspace.now()
@@ -204,13 +204,13 @@ class PermitJudge(Judge):
             if not user.client.alive:
                 continue
             for permit, ends in user.held.items():
-                if permit not in everything and permit not in user.renewed_permits and self.world.now < ends:
+                if permit not in everything and permit not in user.renewed_permits and self.simulation.now < ends:
                     self.blame(f"{user.name}: has {permit.hex()}; the server knows nothing of it")
         for client in self.clients:
             for hold in client.session.holds.table.values() if client.alive else ():
                 if (
                     hold.state is HELD
-                    and hold.valid_until > self.world.now
+                    and hold.valid_until > self.simulation.now
                     and bytes.fromhex(hold.owner.decode()) not in everything
                 ):
                     self.blame(f"{client.name}: keeps {hold.owner!r}; the server knows nothing of it")

@@ -38,7 +38,7 @@ class RestartJudge(LockJudge):
         words = self._reader.gets()
         if words[1:2] and words[1] in RELEASES and isinstance(reply, int):
             _, _, _, key, _, name, _ = words
-            self._released[key, name] = self.world.now
+            self._released[key, name] = self.simulation.now
 
     def _forgotten(self) -> None:
         for key, value in self.keyspace.values.items():

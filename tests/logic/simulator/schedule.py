@@ -17,9 +17,9 @@ from pyredisson.logic.permits import expirable_acquire
 from .client import Client
 from .judge import Violation
 from .kinds import KINDS, PLAIN, Logic
+from .simulation import Simulation
 from .weather import LONGEST_PAUSE, STORM_ENDS, Weather
 from .wire import Network
-from .world import World
 
 __all__ = ["KINDS", "Logic", "Report", "Violation", "run"]
 
@@ -40,13 +40,13 @@ class Report:
 
 def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Report:
     """Runs the schedule of that seed; the same every time. Raises `Violation`."""
-    world = World(seed, trace)
-    with _replayable(world):
-        return _play(world, logic)
+    simulation = Simulation(seed, trace)
+    with _replayable(simulation):
+        return _play(simulation, logic)
 
 
-def _play(world: World, logic: Logic) -> Report:
-    random = world.random
+def _play(simulation: Simulation, logic: Logic) -> Report:
+    random = simulation.random
     # Many waiters in one client, many of whom give up: nobody else makes up for a wake-up that was lost.
     crowd = random.random() < 0.2
     weather = Weather(random, calm=crowd or random.random() < 0.4)
@@ -56,7 +56,7 @@ def _play(world: World, logic: Logic) -> Report:
         weather = Weather(random, calm=True)
         weather.calm = False
         weather.cancels = weather.forces = 0.0
-    networks = [Network(world, weather, logic.patches) for _ in range(logic.servers)]
+    networks = [Network(simulation, weather, logic.patches) for _ in range(logic.servers)]
     if random.random() < 0.8:
         for network in networks:
             network.server.load_all()
@@ -70,7 +70,7 @@ def _play(world: World, logic: Logic) -> Report:
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
             clients = [
-                Client(world, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.watchdog)
+                Client(simulation, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.watchdog)
                 for network in networks
             ]
             judge.clients.extend(clients)
@@ -81,17 +81,17 @@ def _play(world: World, logic: Logic) -> Report:
                 user = logic.user(clients[0], judge, objects, f"o{len(judge.users)}")
                 judge.add(user)
                 user.task = clients[0].spawn(user.live())
-            _plan_faults(world, weather, clients)
+            _plan_faults(simulation, weather, clients)
         for network in networks:
             network.checked, network.identified = logic.checked, logic.identified
             if logic.restarts:
                 for when in weather.times(logic.restarts):
-                    world.at(when, network.restart)
+                    simulation.at(when, network.restart)
             for when in weather.times(weather.flushes):
-                world.at(when, network.server.flush_scripts)
-        if not world.run(LONGEST, judge.all_over):
+                simulation.at(when, network.server.flush_scripts)
+        if not simulation.run(LONGEST, judge.all_over):
             judge.stuck()
-        world.run(judge.rests_at())
+        simulation.run(judge.rests_at())
         judge.closing()
         return Report(weather.calm, judge.acquired, judge.waits, judge.lost)
     finally:
@@ -102,24 +102,24 @@ def _play(world: World, logic: Logic) -> Report:
 
 
 @contextmanager
-def _replayable(world: World) -> Iterator[None]:
+def _replayable(simulation: Simulation) -> Iterator[None]:
     """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
         patch.object(holds, "_calls", itertools.count(1)),
-        patch.object(expirable_acquire, "urandom", world.random.randbytes),
+        patch.object(expirable_acquire, "urandom", simulation.random.randbytes),
     ):
         yield
 
 
-def _plan_faults(world: World, weather: Weather, clients: Sequence[Client]) -> None:
+def _plan_faults(simulation: Simulation, weather: Weather, clients: Sequence[Client]) -> None:
     """What happens to one process."""
     for client in clients:
         for when in weather.times(weather.deaf):
-            world.at(when, client.subscription.cut)
+            simulation.at(when, client.subscription.cut)
     for when in weather.times(weather.pauses):
-        seconds = world.random.random() * world.random.choice((0.1, 2, LONGEST_PAUSE))
+        seconds = simulation.random.random() * simulation.random.choice((0.1, 2, LONGEST_PAUSE))
         for client in clients:
-            world.at(when, client.pause, seconds)
+            simulation.at(when, client.pause, seconds)
     for when in weather.times(weather.deaths):
         for client in clients:
-            world.at(when, client.kill)
+            simulation.at(when, client.kill)

@@ -12,9 +12,9 @@ from pyredisson.logic.permits.semaphore import LOOK_AGAIN, SemaphoreLogic
 from .client import Client
 from .judge import Judge, Neglect
 from .keys import Keys
+from .simulation import Cancelled
 from .user import User
 from .wire import Network
-from .world import Cancelled
 
 LARGEST = 4
 CLAIMS_IN_A_ROW, OTHERS_TURN = 5.0, 5.0
@@ -52,7 +52,7 @@ class SemaphoreUser(User):
         permits = self.random.randint(1, self._judge.size)
         # Permits of the dead don't come back.
         wait = self.patience(endless=not self.weather.deaths)
-        began = self.world.now
+        began = self.simulation.now
         deadline = None if wait is None else began + wait
         self.begin("acquire %d of %r, wait %s", permits, semaphore.key, wait)
         self.wants = (semaphore.key, permits)
@@ -70,7 +70,7 @@ class SemaphoreUser(User):
             self.held[semaphore.key] += permits
         else:
             self._judge.gave_up(self.name, deadline)
-        self._judge.count(had=had, waited=self.world.now - began)
+        self._judge.count(had=had, waited=self.simulation.now - began)
         self._ended(f"acquire: {had}")
 
     async def _drain(self, semaphore: SemaphoreLogic) -> None:
@@ -118,7 +118,7 @@ class SemaphoreJudge(Judge):
         self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:
-        self.size = self.world.random.randint(1, LARGEST)
+        self.size = self.simulation.random.randint(1, LARGEST)
 
     def add(self, user: User) -> None:
         super().add(user)
@@ -134,7 +134,7 @@ class SemaphoreJudge(Judge):
 
     def operation_ended(self) -> None:
         """Soon, if nobody does anything more, all permits must be where they belong."""
-        self.world.at(self.settles_at(), self._settled, self._begun())
+        self.simulation.at(self.settles_at(), self._settled, self._begun())
 
     def look(self) -> None:
         free = self._free()
@@ -188,7 +188,7 @@ class Claims:
 
     def look(self, key: bytes) -> None:
         """After every event."""
-        now = self._judge.world.now
+        now = self._judge.simulation.now
         if self._keyspace.value(claim_key(key)) is None:
             return
         began, seen = self._rows.get(key, (now, now))

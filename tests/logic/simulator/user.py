@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .client import Client
-from .world import Task
+from .simulation import Task
 
 if TYPE_CHECKING:
     from .judge import Judge
@@ -22,8 +22,8 @@ class User:
         self.name = name
         self.task: Task | None = None
         self.session = client.session
-        self.world = client.world
-        self.random = client.world.random
+        self.simulation = client.simulation
+        self.random = client.simulation.random
         self.weather = client.node.network.weather
         self.lease = client.session.lease / 1000
         self.operations = 0
@@ -63,7 +63,7 @@ class User:
     def begin(self, what: str, *args: object) -> None:
         """Before an operation, which may be cancelled."""
         assert self.task is not None
-        self.world.log(f"%s: {what}", self.name, *args)
+        self.simulation.log(f"%s: {what}", self.name, *args)
         self.operations += 1
         self.busy = True
         if self.weather.cancels and self.random.random() < self.weather.cancels:
@@ -74,4 +74,4 @@ class User:
         assert self.task is not None
         self.task.forget_strike()
         self.busy = False
-        self.world.log("%s: %s", self.name, outcome)
+        self.simulation.log("%s: %s", self.name, outcome)

@@ -14,8 +14,8 @@ from pyredisson.logic.channels import LINGER, ChannelRegistry
 from pyredisson.logic.ports import Wakeup
 
 from .server import Server
+from .simulation import Cancelled, Flag, Park, Process, Simulation
 from .weather import REPLY_TIMEOUT, Weather
-from .world import Cancelled, Flag, Park, Process, World
 
 OVERSHOOT = 5e-5
 """Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
@@ -24,11 +24,11 @@ OVERSHOOT = 5e-5
 class Network:
     """The server and every way to it."""
 
-    def __init__(self, world: World, weather: Weather, patches: dict[str, bytes] | None) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, weather: Weather, patches: dict[str, bytes] | None) -> None:
+        self.simulation = simulation
         self.weather = weather
         self.ears: list[Ear] = []
-        self.server = Server(world.clock, self._publish, patches)
+        self.server = Server(simulation.clock, self._publish, patches)
         self.on_executed: Callable[[bytes], None] | None = None
         """Called with every command before it is executed."""
         self.on_replied: Callable[[bytes, Reply], None] | None = None
@@ -51,11 +51,11 @@ class Network:
 
     def restart(self) -> None:
         """The server forgets everything; who waits for a reply notices, and nobody else."""
-        self.world.log("a server restarts empty")
+        self.simulation.log("a server restarts empty")
         if self.on_restart is not None:
             self.on_restart()
         self._restarts += 1
-        now = self.world.now
+        now = self.simulation.now
         for key in list(self.server.keyspace.values):
             self.server.keyspace.drop(key)
             # As if it had expired: no message tells of it.
@@ -69,23 +69,23 @@ class Network:
 
     def go_down(self, seconds: float) -> None:
         """Nothing reaches the server for so long; what it holds, it keeps."""
-        self.world.log("a server is down for %.3f s", seconds)
-        self.up_at = self.world.now + seconds
+        self.simulation.log("a server is down for %.3f s", seconds)
+        self.up_at = self.simulation.now + seconds
 
     @property
     def down(self) -> bool:
         """Whether nothing reaches the server now."""
-        return self.world.now < self.up_at
+        return self.simulation.now < self.up_at
 
     def execute(self, payload: bytes) -> Reply:
         """At the server."""
-        passing = self.weather.passing(self.world.now)
+        passing = self.weather.passing(self.simulation.now)
         if passing is not None:
             return as_error(passing)
         if self.on_executed is not None:
             self.on_executed(payload)
         reply = self.server.execute(payload)
-        self.world.log("server: %r -> %r", payload[-90:], reply)
+        self.simulation.log("server: %r -> %r", payload[-90:], reply)
         if self.on_replied is not None:
             self.on_replied(payload, reply)
         return reply
@@ -129,20 +129,20 @@ class Line:
 
     def request(self, payloads: Sequence[bytes], park: Park) -> None:
         """Sends commands; the park is resolved with their replies, or with `NoReply`."""
-        world, weather = self._node.network.world, self._node.network.weather
-        arrives = max(self._arrived, world.now + weather.delay())
-        fate = "lost" if self._node.network.down else weather.fate(world.now)
+        simulation, weather = self._node.network.simulation, self._node.network.weather
+        arrives = max(self._arrived, simulation.now + weather.delay())
+        fate = "lost" if self._node.network.down else weather.fate(simulation.now)
         self._parks[park] = None
         if fate is None:
-            world.at(arrives, self._arrive, payloads, park)
+            simulation.at(arrives, self._arrive, payloads, park)
         else:
-            world.log("%s: a request is %s", self._node.process.name, fate)
-            silent = weather.delay() if world.random.random() < 0.5 else REPLY_TIMEOUT
+            simulation.log("%s: a request is %s", self._node.process.name, fate)
+            silent = weather.delay() if simulation.random.random() < 0.5 else REPLY_TIMEOUT
             if fate == "late":
-                arrives += world.random.random() * 2 * REPLY_TIMEOUT
+                arrives += simulation.random.random() * 2 * REPLY_TIMEOUT
             if fate != "lost":
-                world.at(arrives, self._arrive, payloads, None)
-            world.at(world.now + silent if fate == "late" else arrives + silent, self._break, silent)
+                simulation.at(arrives, self._arrive, payloads, None)
+            simulation.at(simulation.now + silent if fate == "late" else arrives + silent, self._break, silent)
         self._arrived = arrives
 
     def abandon(self) -> None:
@@ -171,8 +171,8 @@ class Line:
         network = self._node.network
         replies = [network.execute(payload) for payload in payloads]
         if park is not None and not self.closed:
-            self._answered = max(self._answered, network.world.now + network.weather.delay())
-            network.world.at(self._answered, self._answer, park, replies)
+            self._answered = max(self._answered, network.simulation.now + network.weather.delay())
+            network.simulation.at(self._answered, self._answer, park, replies)
 
     def _answer(self, park: Park, replies: list[Reply]) -> None:
         if not self.closed:
@@ -220,7 +220,7 @@ class Wire:
             if not self._pipelined:
                 line.abandon()
                 # What is on its way may be lost with the socket that is closed, or not.
-                line.killed = self._node.network.world.random.random() < 0.5
+                line.killed = self._node.network.simulation.random.random() < 0.5
             raise
         if not self._pipelined:
             self._idle.append(line)
@@ -242,14 +242,16 @@ class Wire:
 
     async def _open(self) -> Line:
         node = self._node
-        world, weather = node.network.world, node.network.weather
+        simulation, weather = node.network.simulation, node.network.weather
         line = Line(node)
         suspects = list(node.suspects)
         park = Park()
-        if node.network.down or weather.unreachable(world.now):
-            world.after(weather.delay(), park.resolve, None, NoReply(ConnectionError("refused"), may_have_run=False))
+        if node.network.down or weather.unreachable(simulation.now):
+            simulation.after(
+                weather.delay(), park.resolve, None, NoReply(ConnectionError("refused"), may_have_run=False)
+            )
         else:
-            world.after(weather.delay(), self._welcome, suspects, park)
+            simulation.after(weather.delay(), self._welcome, suspects, park)
         await park
         for suspect in suspects:
             if suspect in node.suspects:
@@ -259,7 +261,7 @@ class Wire:
     def _welcome(self, suspects: list[Line], park: Park) -> None:
         for suspect in suspects:
             suspect.killed = True
-        self._node.network.world.after(self._node.network.weather.delay(), park.resolve)
+        self._node.network.simulation.after(self._node.network.weather.delay(), park.resolve)
 
 
 class SimRuntime:
@@ -269,11 +271,11 @@ class SimRuntime:
 
     def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
         self._node = node
-        self._world = node.network.world
+        self._simulation = node.network.simulation
         self._wire = Wire(node, pipelined=pipelined)
         self._repair = repair
         self.scripts = node.scripts
-        self.clock = self._world.clock
+        self.clock = self._simulation.clock
 
     async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         reply, _ = await self.send_identified(payload, new_connection=new_connection)
@@ -319,7 +321,7 @@ class SimRuntime:
         if signal.is_set():
             return
         signal.park = park = Park()
-        self._world.after(seconds + OVERSHOOT, park.resolve)
+        self._simulation.after(seconds + OVERSHOOT, park.resolve)
         try:
             await park
         finally:
@@ -327,14 +329,14 @@ class SimRuntime:
 
     async def sleep(self, seconds: float) -> None:
         park = Park()
-        self._world.after(seconds + OVERSHOOT, park.resolve)
+        self._simulation.after(seconds + OVERSHOOT, park.resolve)
         await park
 
     def wakeup(self) -> Flag:
-        return Flag(self._world)
+        return Flag(self._simulation)
 
     def jitter(self) -> float:
-        return self._world.random.random()
+        return self._simulation.random.random()
 
     async def close(self) -> None:
         raise AssertionError("no part of the logic closes a runtime")
@@ -367,35 +369,35 @@ class Subscription:
         """The server speaks into the void from now on; the client notices after a while."""
         ear = self.ear
         if ear is not None and not ear.deaf:
-            world = self._network.world
-            world.log("%s: hears nothing any more", self._process.name)
+            simulation = self._network.simulation
+            simulation.log("%s: hears nothing any more", self._process.name)
             ear.deaf = True
             self._network.ears.remove(ear)
-            world.after(world.random.random() * 3, self._process.deliver, self._noticed)
+            simulation.after(simulation.random.random() * 3, self._process.deliver, self._noticed)
 
     def _noticed(self) -> None:
         self.ear = None
         self._connecting = True
-        self._network.world.log("%s: the subscription is over", self._process.name)
+        self._network.simulation.log("%s: the subscription is over", self._process.name)
         with self.channels.mutex:
             self.channels.on_disconnected()
-        self._network.world.after(0.05 + self._network.world.random.random() / 20, self._connect)
+        self._network.simulation.after(0.05 + self._network.simulation.random.random() / 20, self._connect)
 
     def _connect(self) -> None:
         delay = self._network.weather.delay
-        self._network.world.after(delay() + delay(), self._process.deliver, self._connected)
+        self._network.simulation.after(delay() + delay(), self._process.deliver, self._connected)
 
     def _connected(self) -> None:
         self._connecting = False
         self.ear = ear = Ear(self, self._network, self._process)
         with self.channels.mutex:
             self.subscribe(self.channels.names())
-        self._network.world.after(LINGER, self._process.deliver, self._sweep, ear)
+        self._network.simulation.after(LINGER, self._process.deliver, self._sweep, ear)
 
     def _sweep(self, ear: Ear) -> None:
         if self.ear is ear:
             self.channels.sweep()
-            self._network.world.after(LINGER, self._process.deliver, self._sweep, ear)
+            self._network.simulation.after(LINGER, self._process.deliver, self._sweep, ear)
 
 
 class Ear:
@@ -413,13 +415,13 @@ class Ear:
 
     def ask(self, channel: bytes, *, wanted: bool) -> None:
         """Sends SUBSCRIBE or UNSUBSCRIBE."""
-        self._asked = max(self._asked, self._network.world.now + self._network.weather.delay())
-        self._network.world.at(self._asked, self._asked_for, channel, wanted)
+        self._asked = max(self._asked, self._network.simulation.now + self._network.weather.delay())
+        self._network.simulation.at(self._asked, self._asked_for, channel, wanted)
 
     def tell(self, action: Callable[..., None], *args: bytes) -> None:
         """Sends the client something that it takes in by `action`."""
-        self._told = max(self._told, self._network.world.now + self._network.weather.delay())
-        self._network.world.at(self._told, self._process.deliver, self._hear, action, args)
+        self._told = max(self._told, self._network.simulation.now + self._network.weather.delay())
+        self._network.simulation.at(self._told, self._process.deliver, self._hear, action, args)
 
     def _hear(self, action: Callable[..., None], args: tuple[bytes, ...]) -> None:
         if self.subscription.ear is self:

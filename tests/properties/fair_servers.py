@@ -14,6 +14,7 @@ from pyredisson._core import command, prefixed
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server as RealServer
 from tests.logic.simulator.server import Server
+from tests.support.fair_ageing import AGE
 
 LOCK = b"fair"
 QUEUE = prefixed(b"redisson_lock_queue", LOCK)
@@ -22,35 +23,6 @@ WAITERS = prefixed(b"pyredisson_fair_waiters", LOCK)
 CLIENTS = prefixed(b"pyredisson_fair_clients", LOCK)
 KEYS = (LOCK, QUEUE, SCORES, WAITERS, CLIENTS)
 CHANNEL = prefixed(b"redisson_lock__channel", LOCK)
-
-AGE = """
-local by = tonumber(ARGV[1])
-for _, key in ipairs(KEYS) do
-    local left = redis.call('PTTL', key)
-    if left >= 0 then
-        redis.call('PEXPIRE', key, left - by)
-    end
-end
-for _, key in ipairs({KEYS[3], KEYS[5]}) do
-    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-        redis.call('ZINCRBY', key, -by, member)
-    end
-end
-local fields = redis.call('HGETALL', KEYS[4])
-for i = 1, #fields, 2 do
-    local at, rest = string.match(fields[i + 1], '^(%d+)(.*)$')
-    if fields[i] == ':margin' then
-        local ms, raised = string.match(fields[i + 1], '^(%d+) (%d+)$')
-        redis.call('HSET', KEYS[4], fields[i], ms .. string.format(' %.0f', raised - by))
-    elseif fields[i] ~= ':cursor' and at and at ~= '0' then
-        redis.call('HSET', KEYS[4], fields[i], string.format('%.0f', at - by) .. rest)
-    elseif not at then
-        -- One that is gone, and until when.
-        redis.call('HSET', KEYS[4], fields[i], string.format('%.0f', fields[i + 1] + by))
-    end
-end
-"""
-"""Makes all times that stand under the keys earlier by ARGV[1] ms: to the scripts it is as if these had passed."""
 
 SNAPSHOT = """
 local time = redis.call('TIME')
@@ -82,7 +54,7 @@ class State:
     """The time left to each key that there is."""
 
 
-class World(Protocol):
+class FairServer(Protocol):
     """A server with one fair lock. One step begins and ends with the server's time, all between is one moment."""
 
     before: int
@@ -221,10 +193,10 @@ class Real:
         return message
 
 
-def _state(world: World, aged: int) -> State:
-    now, lock, queue, scores, waiters, left = world.command("EVAL", SNAPSHOT, len(KEYS), *KEYS)
-    world.after = int(now) + aged
-    world.grace = int(_pairs(waiters).get(b":grace", b"0")) + aged
+def _state(server: FairServer, aged: int) -> State:
+    now, lock, queue, scores, waiters, left = server.command("EVAL", SNAPSHOT, len(KEYS), *KEYS)
+    server.after = int(now) + aged
+    server.grace = int(_pairs(waiters).get(b":grace", b"0")) + aged
     return State(
         holders={owner: int(count) for owner, count in _pairs(lock).items()},
         queue=queue,

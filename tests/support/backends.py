@@ -1,4 +1,4 @@
-"""Both worlds behind one face, that of the asyncio world, so that one `async def` test covers both."""
+"""The two backends, threads and asyncio, behind one interface: one `async def` test covers both."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
-import pytest
-
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.testing import Fault, Proxy
 
 T = TypeVar("T")
-PATIENCE = 5.0
-"""Seconds after which what should happen at once counts as not happening."""
+TIME_LIMIT = 5.0
+"""Seconds after which a test fails that waits for something which should happen at once."""
 NOWHERE = "redis://127.0.0.1:1"
-"""Nothing answers there: whatever is sent ends in another error."""
-
-Lose = Callable[[Proxy, bytes], Fault]
-LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+"""An address at which no server listens: a command that is sent there fails with a connection error."""
 
 
-class World(ABC):
+class Backend(ABC):
     """Makes clients, other owners and time. Its name is "threads" or "asyncio"."""
 
     name: str
@@ -44,19 +38,19 @@ class World(ABC):
         for client in self._clients:
             await client.close()
 
-    async def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Until something is so on the server, which tells nobody of it."""
-        deadline = time.monotonic() + patience
+    async def until(self, condition: Callable[[], bool], timeout: float = TIME_LIMIT) -> None:
+        """Waits until the condition holds, by polling: for a change on the server that no message announces."""
+        deadline = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < deadline, "it never came to that"
+            assert time.monotonic() < deadline, "the condition never held"
             await self.sleep(0.002)
 
     @abstractmethod
     def _connect(self, address: object, **fields: Any) -> pyredisson.asyncio.Client: ...
 
     @abstractmethod
-    def spawn(self, work: Callable[[], Awaitable[T]]) -> Other[T]:
-        """Another owner, who does this work meanwhile."""
+    def spawn(self, work: Callable[[], Awaitable[T]]) -> OtherOwner[T]:
+        """Starts `work` as another owner, beside the caller."""
 
     @abstractmethod
     def flag(self) -> Flag: ...
@@ -64,24 +58,24 @@ class World(ABC):
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
 
-    async def elsewhere(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What another owner gets."""
+    async def as_another_owner(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Runs `work` as another owner, and returns its result."""
         return await self.spawn(work).result()
 
 
-class Other(ABC, Generic[T]):
-    """Another owner at work."""
+class OtherOwner(ABC, Generic[T]):
+    """Work that another owner does: on a thread or in a task of its own."""
 
     @abstractmethod
     async def result(self) -> T:
-        """What came out, once it is done; raises what it raised."""
+        """Waits for the end of the work; returns its result or raises its error."""
 
     @abstractmethod
     def done(self) -> bool: ...
 
 
 class Flag(ABC):
-    """An event of the world's own; may be set from any thread."""
+    """An event of this backend; any thread may set it."""
 
     @abstractmethod
     def set(self) -> None: ...
@@ -90,15 +84,15 @@ class Flag(ABC):
     async def wait(self) -> None: ...
 
 
-class Threads(World):
-    """Every call runs on the caller's thread; nothing here ever suspends."""
+class Threads(Backend):
+    """Every call runs and blocks on the caller's thread; no coroutine here ever suspends."""
 
     name = "threads"
 
     def _connect(self, address: object, **fields: Any) -> pyredisson.asyncio.Client:
         return cast(pyredisson.asyncio.Client, _Awaited(pyredisson.connect(address, **fields)))
 
-    def spawn(self, work: Callable[[], Awaitable[T]]) -> Other[T]:
+    def spawn(self, work: Callable[[], Awaitable[T]]) -> OtherOwner[T]:
         return _Thread(work)
 
     def flag(self) -> Flag:
@@ -108,15 +102,15 @@ class Threads(World):
         time.sleep(seconds)
 
 
-class Asyncio(World):
-    """The asyncio world as it is."""
+class Asyncio(Backend):
+    """The asyncio client itself."""
 
     name = "asyncio"
 
     def _connect(self, address: object, **fields: Any) -> pyredisson.asyncio.Client:
         return pyredisson.asyncio.connect(address, **fields)
 
-    def spawn(self, work: Callable[[], Awaitable[T]]) -> Other[T]:
+    def spawn(self, work: Callable[[], Awaitable[T]]) -> OtherOwner[T]:
         return _Task(work)
 
     def flag(self) -> Flag:
@@ -126,36 +120,8 @@ class Asyncio(World):
         await asyncio.sleep(seconds)
 
 
-class Behind:
-    """What the server knows, read with plain commands."""
-
-    def __init__(self, redis: Any) -> None:
-        self.redis = redis
-
-    def holds(self, key: str | bytes) -> dict[str, str]:
-        """Owners and their holds, as the hash has them."""
-        found = self.redis.hgetall(key)
-        return {owner.decode(): count.decode() for owner, count in found.items()}
-
-    def listeners(self, key: str) -> int:
-        """How many connections wait for that lock's messages."""
-        [(_, count)] = self.redis.pubsub_numsub(f"redisson_lock__channel:{{{key}}}")
-        return int(count)
-
-    def scripts(self) -> int:
-        """How many scripts have run since the server started."""
-        stats = self.redis.info("commandstats")
-        names = ("cmdstat_evalsha", "cmdstat_eval")
-        return sum(int(stats[name]["calls"]) for name in names if name in stats)
-
-    def commands(self) -> int:
-        """How many commands have run, this kind of question aside."""
-        stats = self.redis.info("commandstats")
-        return sum(int(entry["calls"]) for name, entry in stats.items() if name != "cmdstat_info")
-
-
 class _Awaited:
-    """An object of the thread world, whose methods are awaited."""
+    """An object of the threads API whose methods can be awaited."""
 
     _at_once = frozenset(
         {
@@ -180,7 +146,7 @@ class _Awaited:
             "write_lock",
         }
     )
-    """What isn't awaited in either world."""
+    """Methods that are not awaited on either backend."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -211,12 +177,12 @@ class _Awaited:
     def _wrapped(self, value: Any) -> Any:
         if value is self._target:
             return self
-        # Every object of the library but its errors.
+        # Every object of the library is wrapped, except its errors.
         ours = type(value).__module__.startswith("pyredisson.") and not isinstance(value, Exception)
         return _Awaited(value) if ours else value
 
 
-class _Thread(Other[T]):
+class _Thread(OtherOwner[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
         self._outcome: list[T] = []
@@ -230,12 +196,12 @@ class _Thread(Other[T]):
 
         try:
             self._outcome.append(_finished(operation()))
-        except BaseException as error:  # noqa: BLE001 (given on by `result`)
+        except BaseException as error:  # noqa: BLE001 (raised again by `result`)
             self._error = error
 
     async def result(self) -> T:
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "still at work"
+        self._thread.join(TIME_LIMIT)
+        assert not self._thread.is_alive(), "still running"
         if self._error is not None:
             raise self._error
         return self._outcome[0]
@@ -244,7 +210,7 @@ class _Thread(Other[T]):
         return not self._thread.is_alive()
 
 
-class _Task(Other[T]):
+class _Task(OtherOwner[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         async def operation() -> T:
             return await work()
@@ -252,7 +218,7 @@ class _Task(Other[T]):
         self._task = asyncio.create_task(operation())
 
     async def result(self) -> T:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             return await self._task
 
     def done(self) -> bool:
@@ -267,7 +233,7 @@ class _ThreadFlag(Flag):
         self._event.set()
 
     async def wait(self) -> None:
-        assert self._event.wait(PATIENCE), "it never happened"
+        assert self._event.wait(TIME_LIMIT), "the flag was never set"
 
 
 class _TaskFlag(Flag):
@@ -279,15 +245,15 @@ class _TaskFlag(Flag):
         self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             await self._event.wait()
 
 
 def _finished(operation: Coroutine[Any, Any, T]) -> T:
-    """Runs what never suspends."""
+    """Runs a coroutine that never suspends."""
     try:
         operation.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
-    raise AssertionError("an operation suspended in the thread world")
+    raise AssertionError("an operation suspended on the threads backend")

@@ -14,8 +14,10 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Proxy, Server
-
-from .support import ACQUIRE, Child, World, eventually
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import eventually
 
 CALLS = 60
 
@@ -173,24 +175,24 @@ def test_an_exit_gives_back_what_daemon_threads_are_taking(
     proxy: Proxy, admin: Redis, child: Any, latency: float
 ) -> None:
     user: Child = child(DAEMONS, proxy.url)
-    assert user.hear() == "go"
+    assert user.receive() == "go"
     proxy.latency(latency)
     proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 200)
-    user.say()
+    user.send()
     assert user.wait() == 0
     assert admin.keys() == []
 
 
 @pytest.mark.asyncio
-async def test_closing_twice_at_the_same_time(world: World, proxy: Proxy, admin: Redis) -> None:
-    client = world.connect(proxy.url)
-    await world.do(client.get_lock("a").lock())
+async def test_closing_twice_at_the_same_time(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    client = backend.connect(proxy.url)
+    await backend.do(client.get_lock("a").lock())
     proxy.latency(0.02)
 
     async def close() -> None:
-        await world.do(client.close())
+        await backend.do(client.close())
 
-    closing = [world.start(close) for _ in range(3)]
+    closing = [backend.start(close) for _ in range(3)]
     for each in closing:
         await each.result()
-    assert not await world.elsewhere(admin.exists, "a")
+    assert not await backend.run_blocking(admin.exists, "a")

@@ -12,7 +12,7 @@ class Cancelled(BaseException):
     """What strikes a task at an await, as `CancelledError` or `KeyboardInterrupt` would."""
 
 
-class World:
+class Simulation:
     """The clock, the dice and the queue of what is going to happen."""
 
     def __init__(self, seed: int, trace: list[str] | None = None) -> None:
@@ -60,8 +60,8 @@ class World:
 class Process:
     """One program on one machine: it may be paused, and it may die."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.simulation = simulation
         self.name = name
         self.alive = True
         self.paused_until = 0.0
@@ -78,8 +78,8 @@ class Process:
         """Does something in this process, now or as soon as it is no longer paused."""
         if not self.alive:
             return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self.deliver, action, *args)
+        if self.paused_until > self.simulation.now:
+            self.simulation.at(self.paused_until, self.deliver, action, *args)
         else:
             action(*args)
 
@@ -156,16 +156,16 @@ class Task:
         if self._strike_in:
             self._strike_in -= 1
             if not self._strike_in:
-                world = self.process.world
-                if world.random.random() < 0.5:
+                simulation = self.process.simulation
+                if simulation.random.random() < 0.5:
                     self._strike_at_end = True
                 else:
-                    world.after(world.random.random() * self.strike_span, park_struck, self, park)
+                    simulation.after(simulation.random.random() * self.strike_span, park_struck, self, park)
 
     def _strike(self, park: Park) -> None:
         if self.park is park:
             self._strike_at_end = False
-            self.process.world.log("%s: a task is cancelled", self.process.name)
+            self.process.simulation.log("%s: a task is cancelled", self.process.name)
             self.step(None, Cancelled())
 
 
@@ -176,12 +176,12 @@ def park_struck(task: Task, park: Park) -> None:
 
 
 class Flag:
-    """A `Wakeup` of this world."""
+    """A `Wakeup` of this simulation."""
 
-    __slots__ = ("_set", "_world", "park")
+    __slots__ = ("_set", "_simulation", "park")
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
         self._set = False
         self.park: Park | None = None
 
@@ -190,7 +190,7 @@ class Flag:
             self._set = True
             if self.park is not None:
                 # Not at once: whoever sets a signal goes on before the one who waits for it.
-                self._world.after(self._world.random.random() * 1e-4, self.park.resolve)
+                self._simulation.after(self._simulation.random.random() * 1e-4, self.park.resolve)
 
     def clear(self) -> None:
         self._set = False

@@ -1,0 +1,68 @@
+"""Faults that a test injects: lost replies, a failing credential provider, an interrupt at one line."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from redis.credentials import CredentialProvider
+
+from pyredisson._protocol.scripts import script
+from pyredisson.testing import Fault, Proxy, Server
+
+FLAGS = Server().version >= (7, 0, 0)
+SCRIPTS = {name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")}
+ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
+"""What to look for in a request."""
+
+Lose = Callable[[Proxy, bytes], Fault]
+LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+
+
+class Credentials(CredentialProvider):
+    """A provider that fails, with whatever it likes, when the thread or task of that name asks."""
+
+    def __init__(self, password: str, failing: str, times: int = 1) -> None:
+        self._password = password
+        self._failing = failing
+        self._left = times
+        self.failed = threading.Event()
+
+    def get_credentials(self) -> tuple[str, str]:
+        return self._give(threading.current_thread().name)
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        task = asyncio.current_task()
+        return self._give("" if task is None else task.get_name())
+
+    def _give(self, to: str) -> tuple[str, str]:
+        if to == self._failing and self._left:
+            self._left -= 1
+            self.failed.set()
+            raise LookupError("the token service is out for lunch")
+        return "default", self._password
+
+
+class InterruptAt:
+    """Ctrl-C at the first step of a function, once: the moment that a signal hits only once in a million times."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._code = function.__code__
+        self.happened = False
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code is self._code and not self.happened:
+            self.happened = True
+            raise KeyboardInterrupt

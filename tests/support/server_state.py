@@ -1,0 +1,47 @@
+"""What the server under test knows, read with plain commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis import Redis
+
+
+class ServerState:
+    """What the server knows, read with plain commands."""
+
+    def __init__(self, redis: Any) -> None:
+        self.redis = redis
+
+    def holds(self, key: str | bytes) -> dict[str, str]:
+        """Owners and their holds, as the hash has them."""
+        found = self.redis.hgetall(key)
+        return {owner.decode(): count.decode() for owner, count in found.items()}
+
+    def listeners(self, key: str) -> int:
+        """How many connections wait for that lock's messages."""
+        [(_, count)] = self.redis.pubsub_numsub(f"redisson_lock__channel:{{{key}}}")
+        return int(count)
+
+    def scripts(self) -> int:
+        """How many scripts have run since the server started."""
+        stats = self.redis.info("commandstats")
+        names = ("cmdstat_evalsha", "cmdstat_eval")
+        return sum(int(stats[name]["calls"]) for name in names if name in stats)
+
+    def commands(self) -> int:
+        """How many commands have run, this kind of question aside."""
+        stats = self.redis.info("commandstats")
+        return sum(int(entry["calls"]) for name, entry in stats.items() if name != "cmdstat_info")
+
+
+def scripts_run(admin: Redis) -> int:
+    """How many script calls the server has counted."""
+    stats: dict[str, Any] = admin.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+def listeners(admin: Redis, name: str) -> int:
+    """How many connections listen for that lock's release."""
+    counts: list[tuple[Any, int]] = admin.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")
+    return counts[0][1]

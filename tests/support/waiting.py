@@ -1,0 +1,28 @@
+"""Waiting for what must happen, with a limit after which the test fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+
+TIME_LIMIT = 10.0
+"""Seconds after which something that must happen is taken not to happen; on a good day none of it is used."""
+
+
+def eventually(condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
+    """Returns once the condition holds; fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
+        time.sleep(0.005)
+
+
+async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
+    """Cancels the task when the loop has turned so often; True if that ended it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    [outcome] = await asyncio.gather(task, return_exceptions=True)
+    return isinstance(outcome, asyncio.CancelledError)
