@@ -9,7 +9,7 @@ from time import monotonic
 
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._diagnostics import logger
-from pyredisson.logic.session import Callback
+from pyredisson.logic.lost_callbacks import Callback
 
 MOST_THREADS = 16
 """So many different callbacks may be slow at the same time before another one is delayed."""

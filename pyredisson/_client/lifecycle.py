@@ -24,8 +24,9 @@ from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.logic import holds
 from pyredisson.logic.channels import ChannelRegistry, Subscriber
+from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.session import Callback, Session
+from pyredisson.logic.session import Session
 from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
 
 SHORTEST_PATIENCE = 0.05
@@ -102,8 +103,7 @@ class ClientLifecycle:
         try:
             session.closed = True
             session.watchdog.close()
-            queues = list(session.local_queues.values())
-            self._left.update((queue.final_release(), None) for queue in queues)
+            self._left.update((payload, None) for payload in session.local_queues.leave_commands())
             self._left.update(dict.fromkeys(session.watchdog.unrepaired()))
         finally:
             self._drop_connections()
@@ -130,8 +130,7 @@ class ClientLifecycle:
             if not session.closed:
                 self._collecting = True
                 # Before they wake: then none of them has to say it for itself.
-                queues = list(session.local_queues.values())
-                self._left.update((queue.final_release(), None) for queue in queues)
+                self._left.update((payload, None) for payload in session.local_queues.leave_commands())
                 self._left.update((hold.lock.abandon_command(hold), None) for hold in session.close())
         finally:
             run(self._watchdog_runtime.close)

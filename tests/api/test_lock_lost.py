@@ -489,7 +489,7 @@ class TestCallback:
             lock = client.get_lock(f"orders:{number}")
             lock.on_lost(callback)
             lock.remove_on_lost(callback)
-        assert len(client._session._callbacks) == 0
+        assert len(client._session.lost_callbacks._registered) == 0
 
 
 class TestManyLosses:

@@ -217,7 +217,7 @@ class TestServersThatFail:
         proxies[0].resume()
         proxies[1].resume()
         await gone(backend, redises)
-        await backend.until(lambda: not any(member.session.asked for member in members(red)))
+        await backend.until(lambda: not any(member.session.groups.unanswered for member in members(red)))
         assert await red.try_lock()
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         await red.unlock()

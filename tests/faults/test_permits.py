@@ -69,7 +69,7 @@ class TestLostReplies:
         assert await backend.do(semaphore.try_release(many)) == 3
         assert state(admin) == (5, 0)
         assert all(fault.happened.is_set() for fault in faults)
-        assert client._session.doubtful_permits == set()
+        assert client._session.permits.in_doubt == set()
 
     @LOSSES
     async def test_the_answer_is_still_no(self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
@@ -198,7 +198,7 @@ async def whole(admin: Redis, client: Client) -> None:
     """All permits are free again."""
     await asyncio.to_thread(eventually, lambda: state(admin) == (3, 0), 5)
     assert client._session.holds.table == {}
-    assert client._session.doubtful_permits == set()
+    assert client._session.permits.in_doubt == set()
 
 
 async def take_and_end(client: Client, seconds: float, renew: bool) -> None:

@@ -123,7 +123,7 @@ class Permits(RuleBasedStateMachine):
         call = Call(ids, self.sent(logic.acquire_command(ids, lease)), doubted or copies != 1)
         if call.doubted:
             for semaphore in self.semaphores:
-                semaphore._logic.session.doubtful_permits.add(ids[0])
+                semaphore._logic.session.permits.in_doubt.add(ids[0])
         for _ in range(copies):
             self.arrive(call)
         return call

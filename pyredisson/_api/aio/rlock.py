@@ -131,9 +131,9 @@ class Lockable:
             def schedule() -> None:
                 asyncio.run_coroutine_threadsafe(callback(self), loop).result()
 
-            self._logic.session.on_lost(self._logic.identity, callback, schedule)
+            self._logic.session.lost_callbacks.add(self._logic.identity, callback, schedule)
         else:
-            self._logic.session.on_lost(self._logic.identity, callback, lambda: callback(self))
+            self._logic.session.lost_callbacks.add(self._logic.identity, callback, lambda: callback(self))
         return callback
 
     def remove_on_lost(self, callback: Callable[..., object]) -> bool:
@@ -141,7 +141,7 @@ class Lockable:
 
         One registration for each call, the latest first. A call that is under way or due already still ends.
         """
-        return self._logic.session.remove_on_lost(self._logic.identity, callback)
+        return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
 
     def _owner(self) -> Any:
         raise NotImplementedError

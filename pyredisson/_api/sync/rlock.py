@@ -123,7 +123,7 @@ class Lockable:
         """
         if not callable(callback):
             raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
-        self._logic.session.on_lost(self._logic.identity, callback, lambda: callback(self))
+        self._logic.session.lost_callbacks.add(self._logic.identity, callback, lambda: callback(self))
         return callback
 
     def remove_on_lost(self, callback: Callable[..., object]) -> bool:
@@ -131,7 +131,7 @@ class Lockable:
 
         One registration for each call, the latest first. A call that is under way or due already still ends.
         """
-        return self._logic.session.remove_on_lost(self._logic.identity, callback)
+        return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
 
     def _owner(self) -> Any:
         raise NotImplementedError

@@ -76,21 +76,16 @@ class GroupLogic:
 
     def hold_of(self, party_id: tuple[int, ...]) -> GroupHold | None:
         """The party's innermost hold of the group, lost or not."""
-        levels = self.session.group_holds.get((self.identity, party_id))
+        levels = self.session.groups.holds.get((self.identity, party_id))
         return next(reversed(levels), None) if levels else None
 
     def keep(self, hold: GroupHold) -> None:
         """The party has it, above what it had before."""
-        table = self.session.group_holds
-        levels: dict[GroupHold, None] = {}
-        # Another call of the same party may be taking the list off the table, with the last one that was on it.
-        while table.get(hold.key) is not levels:
-            levels = table.setdefault(hold.key, {})
-            levels[hold] = None
+        self.session.groups.add(hold.key, hold)
 
     def drop(self, hold: GroupHold) -> None:
         """The party gives it back. Idempotent."""
-        self.session.drop_group(hold.key, hold)
+        self.session.groups.remove(hold.key, hold)
 
     def proven(self, hold: GroupHold) -> bool:
         """Whether enough members are still held; what has ended of them is lost here and now."""
@@ -99,7 +94,7 @@ class GroupLogic:
 
     def release_in_background(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
         """Gives back what a release that was interrupted has not begun with."""
-        if hold is not None and hold in self.session.group_holds.get(hold.key, ()):
+        if hold is not None and hold in self.session.groups.holds.get(hold.key, ()):
             for member_release in self.member_releases(owner_of_group, hold):
                 member_release.release_in_background()
             self.drop(hold)
@@ -123,14 +118,14 @@ class GroupLogic:
 
     def watch(self, hold: GroupHold) -> None:
         """Sees to it that `on_lost` callbacks hear of the hold that was just taken; of a nested one they do already."""
-        levels = list(self.session.group_holds.get(hold.key, ()))
+        levels = list(self.session.groups.holds.get(hold.key, ()))
         if not any(other is not hold and other.state is HELD for other in levels):
             hold.listen(self._ended)
 
     def _ended(self, hold: GroupHold) -> None:
         if hold.unlisten(self._ended) and hold.state is LOST:
-            self.session.tell_lost(self.identity)
-            self.session.lost_groups.add(hold.key)
+            self.session.lost_callbacks.run(self.identity)
+            self.session.groups.remember_lost(hold.key)
 
     def loss_of(self, owner_of_group: GroupOwner, hold: GroupHold) -> LockLostError:
         """The error for a hold that was lost."""

@@ -147,13 +147,13 @@ class RedLockLogic(GroupLogic):
         for number, (member, owner) in enumerate(zip(self.members, owner_of_group.owners, strict=True)):
             member.session.check_open()
             # One that hangs is not asked again and again.
-            if now - member.session.asked.get((member.identity, owner.id), -FORGOTTEN) >= FORGOTTEN:
+            if now - member.session.groups.unanswered.get((member.identity, owner.id), -FORGOTTEN) >= FORGOTTEN:
                 asked.append(number)
         return asked
 
     def _ask(self, race: Race, owner_of_group: GroupOwner, number: int, lease: int | None, until: float) -> None:
         member, owner = self.members[number], owner_of_group.owners[number]
-        asked = member.session.asked
+        asked = member.session.groups.unanswered
         place = (member.identity, owner.id)
 
         async def ask() -> bool:

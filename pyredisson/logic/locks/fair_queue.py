@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.holds import Owner
@@ -80,3 +80,15 @@ class LocalQueue:
         for turn in turns:
             turn.left = True
         return self._leave([turn.name for turn in turns])
+
+
+class LocalQueues(dict[bytes, LocalQueue]):
+    """The local queues of one client, by the lock's name."""
+
+    def leave_commands(self) -> Iterator[bytes]:
+        """The commands that take all waiters of this client out of their queues: the client is being closed.
+
+        Each is made when it is asked for: then no waiter sends a command of its own any more.
+        """
+        for queue in list(self.values()):
+            yield queue.final_release()

@@ -37,7 +37,7 @@ class Claimant:
         if self._session.clock() < self._begins or not self._session.channels.become_leader(self._channel, self.wakeup):
             return b""
         if not self.name:
-            self.name = f"{self._session.id}:{next(self._session.claimants)}".encode()
+            self.name = f"{self._session.id}:{next(self._session.permits.claim_numbers)}".encode()
         return self.name
 
     def rest(self, busy: float) -> float:

@@ -143,7 +143,7 @@ class Attempt:
     def _doubt(self) -> None:
         self._doubted = True
         # A copy looks whether this one was withdrawn.
-        self._logic.session.doubtful_permits.add(self.ids[0])
+        self._logic.session.permits.in_doubt.add(self.ids[0])
 
 
 def _new_ids(permits: int) -> list[bytes]:

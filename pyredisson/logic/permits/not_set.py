@@ -14,7 +14,7 @@ def report(session: Session, level: int, what: str, key: bytes, text: str, *, mu
     """Raises `NotSetError` if it must exist; else logs it, once for each client and name."""
     if must_exist:
         raise NotSetError(f"{what} {readable(key)!r} {text}")
-    told = session.reported_not_set
+    told = session.permits.reported_not_set
     if (what, key) not in told and len(told) < MOST_TOLD:
         told.add((what, key))
         logger.log(level, "%s %r %s", what, readable(key), text)

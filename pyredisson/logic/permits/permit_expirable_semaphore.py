@@ -127,7 +127,7 @@ class PermitExpirableSemaphoreLogic:
 
         Its reply is empty if that was done, else how many of them are unknown, and which are unknown or have ended.
         """
-        doubtful = self.session.doubtful_permits
+        doubtful = self.session.permits.in_doubt
         withdrawn = [self._withdrawn(permit) for permit in ids if permit in doubtful]
         return command(
             b"EVALSHA",
@@ -189,7 +189,7 @@ class PermitExpirableSemaphoreLogic:
             for hold in holds:
                 self._told(hold, gone)
             if not gone:
-                session.doubtful_permits.difference_update(ids)
+                session.permits.in_doubt.difference_update(ids)
             return gone
         except BaseException:
             self.release_in_background(ids)
@@ -209,7 +209,7 @@ class PermitExpirableSemaphoreLogic:
         for hold in self._holds_of(ids):
             self._drop(hold)
         session.runtime.post(self.release_command(ids, all_or_none=False))
-        session.doubtful_permits.difference_update(ids)
+        session.permits.in_doubt.difference_update(ids)
 
     async def lease_left(self, permit: bytes) -> int:
         """How many ms a permit lasts; `ENDLESS`. Raises if it is unknown or has ended."""

@@ -172,7 +172,7 @@ class GroupJudge(Judge):
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")
-        depth = 0 if hold is None else len(user.groups[number].session.group_holds[hold.key])
+        depth = 0 if hold is None else len(user.groups[number].session.groups.holds[hold.key])
         if depth != user.depths[number]:
             self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {depth}")
 
