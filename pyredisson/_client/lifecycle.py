@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+import uuid
 import warnings
 import weakref
 from collections.abc import Callable
@@ -22,11 +23,12 @@ from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
+from pyredisson._settings.durations import lease_ms
 from pyredisson.logic import holds
 from pyredisson.logic.channels import ChannelRegistry, Subscriber
 from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.session import Session
+from pyredisson.logic.session import Resources, Session
 from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
 
 SHORTEST_PATIENCE = 0.05
@@ -55,23 +57,38 @@ class Listening(Subscriber, Protocol):
         """Ends listening; on any thread, with no lock and no wait."""
 
 
+class Callers(Protocol):
+    """Which owner the calling thread or task is."""
+
+    def begin(self, session: Session) -> None:
+        """Forgets all owners: the session is new, or the process was forked."""
+
+
 class ClientLifecycle:
-    """A client without a face. `connect` makes the face's world: its runtime and its subscriber."""
+    """One client without its API: opens, closes and drops its session, and resets it after a fork."""
 
     def __init__(
         self,
         config: Config,
-        connect: Callable[[ClientLifecycle, ChannelRegistry], tuple[Connections, Listening]],
+        callers: Callers,
+        connect: Callable[[Node, ChannelRegistry, Callable[[bytes], None]], tuple[Connections, Listening]],
     ) -> None:
+        """`connect` makes the backend's runtime and subscriber; the function that it is given is `Runtime.post`."""
         check_not_patched()
         self.config = config
-        self.session = Session(config, _start, self._notify, self._say_last)
+        self._callers = callers
         self._connect = connect
-        self.begin()
+        self.session = Session(config, self)
+        callers.begin(self.session)
         _lifecycles.add(self)
 
-    def begin(self) -> None:
-        """As a client that owns nothing and has talked to nobody."""
+    def reset_after_fork(self) -> None:
+        """In the child: becomes a new client, with nothing of its parent's."""
+        self.session.reset_after_fork()
+        self._callers.begin(self.session)
+
+    def open(self, post: Callable[[bytes], None]) -> Resources:
+        """For the session, which is new or was forked."""
         self._callbacks = Callbacks()
         self._left: dict[bytes, None] = {}
         """Commands for the farewell."""
@@ -80,15 +97,17 @@ class ClientLifecycle:
         self._turn = threading.RLock()
         self._starting = threading.RLock()
         self.node = Node(self.config)
+        self.node.client_id = str(uuid.uuid4())
         channels = ChannelRegistry(clock)
-        runtime, subscriber = self._connect(self, channels)
-        self._runtime, self._subscriber = runtime, subscriber
-        channels.attach(subscriber)
-        # One lost reply, waited for with the usual patience, would cost a lock with a short lease.
-        patience = max(SHORTEST_PATIENCE, self.session.lease / 1000 / ROUNDS_A_LEASE / 2)
-        self._watchdog_runtime = ThreadRuntime(self.node.with_timeout(patience), _never, size=2)
-        self.session.begin(runtime, self._watchdog_runtime, channels)
-        self.node.client_id = self.session.id
+        self._runtime, self._subscriber = self._connect(self.node, channels, post)
+        channels.attach(self._subscriber)
+        # One lost reply, waited for with the usual timeout, would cost a lock with a short lease.
+        timeout = max(SHORTEST_PATIENCE, lease_ms(self.config.lock_watchdog_timeout) / 1000 / ROUNDS_A_LEASE / 2)
+        self._watchdog_runtime = ThreadRuntime(self.node.with_timeout(timeout), _never, size=2)
+        return Resources(self.node.client_id, self._runtime, self._watchdog_runtime, channels)
+
+    def start_loop(self, loop: Loop) -> None:
+        start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
 
     def __del__(self) -> None:
         """Ends the threads and connections of a client that was dropped; a hold would have kept it alive.
@@ -97,7 +116,7 @@ class ClientLifecycle:
         nothing.
         """
         session = getattr(self, "session", None)
-        if session is None or not hasattr(session, "watchdog") or sys.is_finalizing():
+        if session is None or sys.is_finalizing():
             return
         unclosed = not session.closed and (session.watchdog.started or self._runtime.connected)
         try:
@@ -157,7 +176,7 @@ class ClientLifecycle:
             # Left after the last look.
             self._say_late()
 
-    def _say_last(self, payload: bytes) -> None:
+    def send_last(self, payload: bytes) -> None:
         """For a call that was under way while the client was closed."""
         self._left[payload] = None
         if not self._collecting:
@@ -185,7 +204,7 @@ class ClientLifecycle:
         if isinstance(runtime, ThreadRuntime):
             runtime.abort_calls()
 
-    def _notify(self, callback: Callback) -> None:
+    def run_callback(self, callback: Callback) -> None:
         self._callbacks.call(callback)
 
 
@@ -228,10 +247,6 @@ def close_at_once(lifecycle: ClientLifecycle, deadline: float) -> None:
     final.say(lifecycle._calls, lifecycle._cut, lifecycle.session.id, interrupted=True)
 
 
-def _start(loop: Loop) -> None:
-    start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
-
-
 def _at_exit() -> None:
     # One deadline for all clients: behind hung servers each of them would use up its own.
     deadline = clock() + FAREWELL
@@ -248,7 +263,7 @@ def _after_fork() -> None:
     holds.after_fork()
     _leaving.clear()
     for lifecycle in list(_lifecycles):
-        lifecycle.begin()
+        lifecycle.reset_after_fork()
 
 
 atexit.register(_at_exit)

@@ -1,10 +1,10 @@
-"""What all primitives of one client share: its runtime, its owners and holds, its waiters, its watchdog."""
+"""The inside of one client, which all its primitives share: owners, holds, channels, watchdog, background commands."""
 
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 from weakref import KeyedRef
 
 from pyredisson._settings.config import Config
@@ -22,73 +22,93 @@ from pyredisson.logic.watchdog import Loop, Watchdog
 from pyredisson.owners import FIRST_AUTOMATIC_ID
 
 
-class Session:
-    """The inside of a client, the same in every world."""
+class Resources(NamedTuple):
+    """What a session works with. A process that was forked needs others."""
 
+    client_id: str
     runtime: Runtime
-    clock: Callable[[], float]
-    watchdog: Watchdog
+    watchdog_runtime: Runtime
+    """The watchdog has connections of its own: a slow call must not delay a renewal."""
     channels: ChannelRegistry
 
-    def __init__(
-        self,
-        config: Config,
-        start: Callable[[Loop], None],
-        notify: Callable[[Callback], None],
-        say_last: Callable[[bytes], None],
-    ) -> None:
-        """`start` sets one of the watchdog's loops going; `notify` calls a callback where it holds up nobody;
-        `say_last` sends a command of a client that is closed already.
 
-        `begin` must follow.
-        """
+class Host(Protocol):
+    """What a session needs from the client around it: whatever depends on the backend, on threads, or on exit."""
+
+    def open(self, post: Callable[[bytes], None]) -> Resources:
+        """Makes a client id and unconnected resources. `post` sends an idempotent command in the background."""
+
+    def start_loop(self, loop: Loop) -> None:
+        """Runs one of the watchdog's loops on a thread of its own."""
+
+    def run_callback(self, callback: Callback) -> None:
+        """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
+
+    def send_last(self, payload: bytes) -> None:
+        """Sends an idempotent command although the client is closed, in the background."""
+
+
+class Session:
+    """Everything in a client that doesn't depend on the backend.
+
+    Handles and logic objects keep a reference to the session, also across a fork.
+    """
+
+    def __init__(self, config: Config, host: Host) -> None:
         self.lease = lease_ms(config.lock_watchdog_timeout)
-        """Milliseconds for which a lock is taken whose lease the watchdog renews."""
+        """Milliseconds: the lease of a lock that the watchdog renews."""
         self.fair_wait = lease_ms(config.fair_lock_wait_timeout)
-        """Milliseconds for which Redisson keeps a place in the queue of a fair lock."""
+        """Milliseconds for which Redisson keeps a waiter in the queue of a fair lock."""
         self.attempts = config.retry_attempts
-        self._release_ended = config.release_when_owner_ends
-        self.closed = False
         self.server = f"{config.path or config.host}:{config.port}/{config.database}"
-        """Which server it is, for groups of locks that are on several."""
-        self._start = start
-        self._notify = notify
-        self._say_last = say_last
-        self.lost_callbacks = LostCallbacks(notify)
+        """Identifies the server, for groups of locks that are on several."""
+        self.closed = False
+        self._release_when_owner_ends = config.release_when_owner_ends
+        self._host = host
+        self.lost_callbacks = LostCallbacks(host.run_callback)
         self._renames = Renames()
         self._explicit: dict[int, KeyedRef[int, Owner]] = {}
-        """Explicit owners that a handle, or a call that is under way, refers to."""
+        """Explicit owners that a handle, or a call in flight, refers to."""
+        self._open()
 
-    def begin(self, runtime: Runtime, watchdog_runtime: Runtime, channels: ChannelRegistry) -> None:
-        """As a new client that owns nothing; also after `fork`, where what there was is the parent's."""
-        self.runtime = runtime
-        self.clock = runtime.clock
-        self.id = str(uuid.uuid4())
-        self.slots = SessionSlots(self.id, runtime, self.attempts)
-        self.permits = PermitRegistry()
-        self.holds = Holds(runtime.clock, self._lost)
-        self.watchdog = Watchdog(
-            self.holds, watchdog_runtime, self.lease, self._start, release_ended=self._release_ended
-        )
-        self.channels = channels
-        self.local_queues = LocalQueues()
-        self._ids = itertools.count(FIRST_AUTOMATIC_ID)
+    def reset_after_fork(self) -> None:
+        """In the child: becomes a new client without holds and waiters. Those that it had are the parent's.
+
+        The handles of explicit owners stay valid in the child. Their owners become owners of the new client.
+        """
+        self._open()
         for reference in list(self._explicit.values()):
-            # Its handles go on in the child.
             if (owner := reference()) is not None:
                 owner.begin(self.id)
+
+    def _open(self) -> None:
+        """Sets all that belongs to one client id: owners, holds, waiters, and what is sent under that id."""
+        self.id, self.runtime, watchdog_runtime, self.channels = self._host.open(self.repair)
+        self.clock = self.runtime.clock
+        self._ids = itertools.count(FIRST_AUTOMATIC_ID)
+        self.holds = Holds(self.clock, self._on_hold_lost)
+        self.watchdog = Watchdog(
+            self.holds,
+            watchdog_runtime,
+            self.lease,
+            self._host.start_loop,
+            release_ended=self._release_when_owner_ends,
+        )
+        self.slots = SessionSlots(self.id, self.runtime, self.attempts)
+        self.local_queues = LocalQueues()
         self.groups = GroupRegistry()
+        self.permits = PermitRegistry()
 
     def new_owner(self) -> Owner:
-        """An owner whose id was never given before."""
+        """An owner for a thread or a task. Its id has never been used before."""
         return Owner(self.id, next(self._ids))
 
     def explicit_owner(self, owner_id: int) -> Owner:
-        """The owner of an id that the user chose. It is forgotten when nothing refers to it any more."""
+        """The owner with an id that the user chose. It exists for as long as something refers to it."""
         known = self._explicit
         while True:
-            made = Owner(self.id, owner_id, self._renames)
-            reference = known.setdefault(owner_id, KeyedRef(made, self._forget, owner_id))
+            new = Owner(self.id, owner_id, self._renames)
+            reference = known.setdefault(owner_id, KeyedRef(new, self._forget, owner_id))
             owner = reference()
             if owner is not None:
                 return owner
@@ -96,44 +116,47 @@ class Session:
 
     def _forget(self, dead: KeyedRef[int, Owner]) -> None:
         known, owner_id = self._explicit, dead.key
-        # No call of a function: another thread may be making the same owner anew.
+        # No function is called between the test and `del`: another thread could run there, and register the same owner
+        # anew, whose reference must stay.
         if owner_id in known and known[owner_id] is dead:
             del known[owner_id]
 
-    def notify(self, callback: Callback) -> None:
-        """Has something done on a thread that nobody waits for; may be called from anywhere."""
-        self._notify(callback)
+    def run_callback(self, callback: Callback) -> None:
+        """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
+        self._host.run_callback(callback)
 
     def repair(self, payload: bytes) -> None:
-        """Has the watchdog repeat an idempotent command until it has run; a closed client says it once."""
+        """Sends an idempotent command in the background until it has run; once, if the client is closed."""
         if self.closed:
-            self._say_last(payload)
+            self._host.send_last(payload)
         else:
             self.watchdog.repair(payload)
 
     def check_open(self) -> None:
-        """Raises `ClosedError` for a closed client."""
+        """Raises `ClosedError` if the client is closed."""
         if self.closed:
             raise ClosedError(f"client {self.id} is closed")
 
     def close(self) -> list[Hold]:
-        """Ends waiting and renewing; returns the holds that are still to be given back."""
+        """Ends waiting and renewal. Returns the holds that are still to be released on the server."""
         self.closed = True
         self.channels.wake_all()
         self.watchdog.close()
-        left = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
+        held = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
         for hold in list(self.holds.table.values()):
-            # The garbage collector doesn't look into the wheel: a hold in there would keep this client's memory.
+            # The garbage collector doesn't look into the wheel: a hold that stays there would keep this client alive.
             self.watchdog.forget(hold)
         self.holds.table.clear()
         self.groups.holds.clear()
-        for hold in left:
+        for hold in held:
             hold.end(GIVEN_BACK)
-        return left
+        return held
 
-    def _lost(self, hold: Hold) -> None:
+    def _on_hold_lost(self, hold: Hold) -> None:
         self.lost_callbacks.run(hold.key[0])
-        # A fixed lease ends when its waiters look anyway; whoever removes a lock by force publishes.
+        # Waiters of other clients sleep until the end of the lease that they have read, and a key that disappears
+        # publishes nothing. No notice is needed after a fixed lease, which ends when they look anyway, and after a
+        # forced release, which publishes.
         if hold.reason is GONE or (hold.reason is ENDED and hold.renewed):
             notice = hold.lock.lost_command()
             if notice is not None and not self.closed:

@@ -250,7 +250,7 @@ def test_a_lock_keeps_its_client_alive(server: Server) -> None:
     gc.collect()
     assert lock.try_lock()
     lock.unlock()
-    engine = weakref.ref(lock._logic.session._say_last.__self__)  # type: ignore[attr-defined]
+    engine = weakref.ref(lock._logic.session._host)
     holder = [lock]
     del lock
 

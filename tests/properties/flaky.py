@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
@@ -15,7 +16,8 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.session import Session
+from pyredisson.logic.session import Resources, Session
+from pyredisson.logic.watchdog import Loop
 
 
 class Fate(Enum):
@@ -58,9 +60,19 @@ class Flaky:
         self.posted: list[bytes] = []
         """What is still to run in the background."""
         self.overtake: Callable[[], None] = lambda: None
-        self.session = Session(Config(retry_attempts=ATTEMPTS), start=print, notify=print, say_last=self.post)
+        self.session = Session(Config(retry_attempts=ATTEMPTS), self)
+
+    def open(self, _: object) -> Resources:
+        """For the session."""
         runtime: Any = self
-        self.session.begin(runtime, runtime, ChannelRegistry(clock))
+        return Resources(str(uuid.uuid4()), runtime, runtime, ChannelRegistry(clock))
+
+    def start_loop(self, loop: Loop) -> None: ...
+
+    def run_callback(self, callback: Callable[[], object]) -> None: ...
+
+    def send_last(self, payload: bytes) -> None:
+        self.post(payload)
 
     def execute(self, payload: bytes) -> Reply:
         """What the server does when a request arrives."""

@@ -24,6 +24,7 @@ from pyredisson._backends.aio.listener import AioListener
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.runtime import AioRuntime
 from pyredisson._client.lifecycle import FAREWELL, ClientLifecycle, Connections, Listening
+from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.logic.channels import ChannelRegistry
@@ -60,7 +61,7 @@ class Client:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._callers = Callers()
-        self._lifecycle = ClientLifecycle(config, self._connect)
+        self._lifecycle = ClientLifecycle(config, self._callers, self._connect)
         self._session = self._lifecycle.session
 
     @property
@@ -204,8 +205,9 @@ class Client:
         made = logic(self._session, key_of(name, mapper))
         return face(made, self._callers, explicit_owner(self._session, owner), given_name(name, mapper))
 
-    def _connect(self, lifecycle: ClientLifecycle, channels: ChannelRegistry) -> tuple[Connections, Listening]:
-        self._callers.begin(lifecycle.session)
-        self._runtime = AioRuntime(lifecycle.node, lifecycle.session.repair)
-        self._listener = AioListener(lifecycle.node, channels)
+    def _connect(
+        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
+    ) -> tuple[Connections, Listening]:
+        self._runtime = AioRuntime(node, post)
+        self._listener = AioListener(node, channels)
         return self._runtime, self._listener

@@ -360,7 +360,7 @@ class Scope:
             self._loop.call_soon_threadsafe(self._give_back)
         except RuntimeError:
             # That loop is closed: the client's threads do it.
-            self._logic.session.notify(self._release_in_background)
+            self._logic.session.run_callback(self._release_in_background)
 
     def _give_back(self) -> None:
         self._close()

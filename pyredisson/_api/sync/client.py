@@ -23,6 +23,7 @@ from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.operations import run
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
+from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.backoff import USUAL, Backoff, backoff_of
 from pyredisson.logic.channels import ChannelRegistry
@@ -56,7 +57,7 @@ class Client:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._callers = Callers()
-        self._lifecycle = ClientLifecycle(config, self._connect)
+        self._lifecycle = ClientLifecycle(config, self._callers, self._connect)
         self._session = self._lifecycle.session
 
     @property
@@ -192,9 +193,10 @@ class Client:
         made = logic(self._session, key_of(name, mapper))
         return face(made, self._callers, explicit_owner(self._session, owner), given_name(name, mapper))
 
-    def _connect(self, lifecycle: ClientLifecycle, channels: ChannelRegistry) -> tuple[Connections, Listening]:
-        self._callers.begin(lifecycle.session)
-        self._runtime = ThreadRuntime(lifecycle.node, lifecycle.session.repair, lifecycle.config.connection_pool_size)
+    def _connect(
+        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
+    ) -> tuple[Connections, Listening]:
+        self._runtime = ThreadRuntime(node, post, self._config.connection_pool_size)
         self._runtime.callers = self._callers
-        self._listener = self._runtime.listener = ThreadListener(lifecycle.node, channels)
+        self._listener = self._runtime.listener = ThreadListener(node, channels)
         return self._runtime, self._listener

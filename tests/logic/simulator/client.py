@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.exactly_once import SessionSlots
-from pyredisson.logic.session import Session
+from pyredisson.logic.session import Resources, Session
 from pyredisson.logic.watchdog import Loop, Watchdog
 
 from .simulation import Process, Simulation
@@ -27,20 +28,22 @@ class Client(Process):
     ) -> None:
         """`channels` and `watchdog` are the real ones, or have a bug that is to be found."""
         super().__init__(simulation, name)
-        weather = network.weather
-        self.session = Session(config, self._start, _ignore, _ignore)
+        self._weather = network.weather
+        self._network = network
+        self._channels = channels
+        self.session = Session(config, self)
+        self.session.watchdog = watchdog(self.session.holds, self._renewer, self.session.lease, self.start_loop)
+
+    def open(self, post: Callable[[bytes], None]) -> Resources:
         scripts = ScriptSet()
-        scripts.use(flags=simulation.random.random() < 0.5)
-        self.node = Node(self, network, scripts)
-        waiters = channels(simulation.clock)
-        self.subscription = Subscription(self, network, waiters)
+        scripts.use(flags=self.simulation.random.random() < 0.5)
+        self.node = Node(self, self._network, scripts)
+        waiters = self._channels(self.simulation.clock)
+        self.subscription = Subscription(self, self._network, waiters)
         waiters.attach(self.subscription)
-        runtime = SimRuntime(self.node, self.session.repair, pipelined=weather.pipelined)
-        renewer = SimRuntime(self.node, self.session.repair, pipelined=False)
-        self.session.begin(runtime, renewer, waiters)
-        self.session.slots = SessionSlots(name, runtime, self.session.attempts)
-        self.session.watchdog = watchdog(self.session.holds, renewer, self.session.lease, self._start)
-        self.session.id = name
+        runtime = SimRuntime(self.node, post, pipelined=self._weather.pipelined)
+        self._renewer = SimRuntime(self.node, post, pipelined=False)
+        return Resources(self.name, runtime, self._renewer, waiters)
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""
@@ -54,13 +57,15 @@ class Client(Process):
             self.subscription.cut()
             self.die()
 
-    def _start(self, loop: Loop) -> None:
+    def start_loop(self, loop: Loop) -> None:
         # Not at once: whoever starts it is in the middle of something.
         self.simulation.after(0.0, self.deliver, self._begin, loop)
 
     def _begin(self, loop: Loop) -> None:
         self.spawn(loop())
 
+    def run_callback(self, _: object) -> None:
+        raise AssertionError("no callback was registered")
 
-def _ignore(_: object) -> None:
-    raise AssertionError("no callback was registered")
+    def send_last(self, _: bytes) -> None:
+        raise AssertionError("the client is never closed")
