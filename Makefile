@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 CORE := $(wildcard _core/*.pyx) setup.py pyproject.toml
-CHECKED := $(wildcard pyredisson tests benchmarks demo setup.py)
+CHECKED := $(wildcard pyredisson tests benchmarks demo tools setup.py)
 
 .PHONY: help venv demo test lint format bench wheel clean
 .DEFAULT_GOAL := help
@@ -57,6 +57,7 @@ ifeq ($(TESTS),tests)
 endif
 
 lint: $(STAMP)
+	$(BIN)/python tools/async_to_sync.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(filter-out setup.py,$(CHECKED))

@@ -76,7 +76,7 @@ class ConstantBackoff:
 
 Backoff = ExponentialBackoff | ConstantBackoff
 
-USUAL = ExponentialBackoff()
+DEFAULT_BACKOFF = ExponentialBackoff()
 
 
 def backoff_of(value: Backoff) -> Backoff:

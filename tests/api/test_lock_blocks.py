@@ -129,7 +129,7 @@ class TestThreads:
                 assert readers[i].result(TIME_LIMIT) == 1
         assert not server_state.redis.exists("orders")
         # The latest one's exit was not the last: nothing is kept of the others.
-        assert lock._block is None
+        assert lock._blocks is None
 
     def test_nested_blocks_of_one_handle(self, client: pyredisson.Client) -> None:
         lock = client.get_lock("orders")

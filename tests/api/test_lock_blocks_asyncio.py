@@ -40,7 +40,7 @@ class TestTasks:
         with pytest.raises(StopAsyncIteration):
             await asyncio.create_task(step(generator))
         assert not server_state.redis.exists(*HELD)
-        assert not lock._scopes
+        assert not lock._blocks
 
     async def test_its_own_block_first(self, tasks: Backend) -> None:
         lock = tasks.connect().get_read_write_lock("orders").read_lock()

@@ -145,10 +145,10 @@ for turn in range(int(sys.argv[3])):
             kept.append(f"interrupted in {where}")
         while lock._logic.hold_of(lock._owner().id) is not None:
             lock.unlock()
-        if where not in first and any(each._block is not None for each in scopes):
+        if where not in first and any(each._blocks is not None for each in scopes):
             kept.append(f"a block after {where}")
         for each in scopes:
-            each._block = None
+            each._blocks = None
 print(json.dumps({"interrupts": interrupts, "kept": kept}))
 """
 )

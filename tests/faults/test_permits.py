@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._api import arguments
-from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
+from pyredisson._api.sync import releases
 from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.asyncio import Client
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
@@ -297,12 +297,12 @@ class TestInterrupts:
             semaphore = client.get_permit_expirable_semaphore("p")
             semaphore.set_permits(3)
             permit = semaphore.acquire()
-            with InterruptAt(PermitExpirableSemaphore._release) as interrupt, pytest.raises(KeyboardInterrupt):
+            with InterruptAt(releases.release_permit_ids) as interrupt, pytest.raises(KeyboardInterrupt):
                 semaphore.release(permit)
             # As if the signal had come before the call.
             assert interrupt.happened
             assert state(admin) == (2, 1)
-            with InterruptAt(arguments.ids_of), pytest.raises(KeyboardInterrupt):
+            with InterruptAt(arguments.permit_ids_of), pytest.raises(KeyboardInterrupt):
                 semaphore.release(permit)
             eventually(lambda: state(admin) == (3, 0))
 

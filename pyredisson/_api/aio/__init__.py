@@ -1,1 +1,1 @@
-"""The public classes of asyncio."""
+"""The public classes for asyncio. They are the source of those for threads: see `tools/async_to_sync.py`."""

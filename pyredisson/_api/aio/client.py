@@ -1,13 +1,13 @@
-"""The asyncio world's client: makes locks, and owns what stands behind them."""
+"""The client for asyncio, which makes the locks and the other primitives."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from pyredisson._api.aio.connections import ClientConnections
 from pyredisson._api.aio.count_down_latch import CountDownLatch
 from pyredisson._api.aio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson._api.aio.fenced_lock import FencedLock
@@ -18,16 +18,11 @@ from pyredisson._api.aio.read_write_lock import ReadLock, ReadWriteLock, WriteLo
 from pyredisson._api.aio.rlock import AnyLock, Lock
 from pyredisson._api.aio.semaphore import Semaphore
 from pyredisson._api.aio.spin_lock import SpinLock
-from pyredisson._api.arguments import Name, explicit_owner, given_name, key_of
+from pyredisson._api.arguments import Name, explicit_owner, key_of, name_to_keep
 from pyredisson._backends.aio.callers import Callers
-from pyredisson._backends.aio.listener import AioListener
-from pyredisson._backends.aio.operations import run_in_thread
-from pyredisson._backends.aio.runtime import AioRuntime
-from pyredisson._client.lifecycle import FAREWELL, ClientLifecycle, Connections, Listening
-from pyredisson._protocol.node import Node
+from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._settings.config import Config
-from pyredisson.backoff import USUAL, Backoff, backoff_of
-from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
@@ -42,20 +37,20 @@ from pyredisson.owners import AnyOwner
 
 
 def connect(address: object = None, **fields: Any) -> Client:
-    """A client for asyncio. Doesn't talk to the server: the first call does.
+    """Makes a client for asyncio. It connects to the server at its first call, not here.
 
-    `address` is a URL (`redis://`, `rediss://`, `unix://`; None: `redis://localhost:6379/0`), a `Config` or
-    a redis-py client, whose settings are taken. `fields` are fields of `Config`, which win.
+    `address` is a URL (`redis://`, `rediss://`, `unix://`; None: `redis://localhost:6379/0`), a `Config`, or a redis-py
+    client, whose settings are used. `fields` are fields of `Config`; they take precedence over the address.
 
-    Raises `ConfigError` for what can't be used, `TypeError` for what is no address.
+    Raises `ConfigError` for a setting that can't be used, `TypeError` for an address of another type.
     """
     return Client(Config.of(address, **fields))
 
 
-class Client:
-    """Makes locks; owns the connections and the watchdog behind them. An async context manager.
+class Client(ClientConnections):
+    """Makes locks, and owns the connections and the watchdog behind them. An async context manager; tasks may share it.
 
-    It belongs to the event loop that it is first used in, and to another one when that is closed.
+    It belongs to the event loop in which it is used first; once that is closed, to the next one.
     """
 
     def __init__(self, config: Config) -> None:
@@ -66,7 +61,7 @@ class Client:
 
     @property
     def id(self) -> str:
-        """A UUID4, new for every client, and again after `fork`: the first part of its owners' names."""
+        """A UUID4, the first part of the names of this client's owners on the server. A forked child gets a new one."""
         return self._session.id
 
     @property
@@ -75,114 +70,95 @@ class Client:
         return self._session.closed
 
     def get_lock(self, name: Name, *, owner: AnyOwner | None = None) -> Lock:
-        """The reentrant lock of that name. Doesn't talk to the server.
+        """The re-entrant lock (`RLock`) of that name. Sends nothing.
 
-        `owner` stands in for the calling task, for work that uses several tasks: `pyredisson.new_owner()`, a
-        `str` (in one client, the same text is the same owner), or an int below 2**32. Raises `ValueError` or
-        `TypeError` for a name or an owner that can't be.
+        `owner` is used in place of the calling task, for work that runs in several tasks: `pyredisson.new_owner()`,
+        a `str` (within one client the same text is the same owner), or an int below 2**32. Raises `ValueError` or
+        `TypeError` for a name or an owner that can't be used.
         """
         return self._lock(Lock, LockLogic, name, owner)
 
     def get_fair_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FairLock:
-        """The fair lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
+        """The fair lock of that name. Sends nothing. `owner` and errors as for `get_lock`."""
         return self._lock(FairLock, FairLockLogic, name, owner)
 
     def get_read_write_lock(self, name: Name, *, owner: AnyOwner | None = None) -> ReadWriteLock:
-        """The read-write lock of that name. Doesn't talk to the server. `owner` as for `get_lock`."""
+        """The read-write lock of that name. Sends nothing. `owner` and errors as for `get_lock`."""
         return ReadWriteLock(
             self._lock(ReadLock, ReadLogic, name, owner), self._lock(WriteLock, WriteLogic, name, owner)
         )
 
     def get_semaphore(self, name: Name, *, must_exist: bool = False) -> Semaphore:
-        """The semaphore of that name. Doesn't talk to the server.
+        """The semaphore of that name. Sends nothing.
 
-        `must_exist`: where it doesn't exist, as nobody has set its permits, acquiring some raises `NotSetError`.
-        Else an acquire waits until somebody does, which is logged as a warning once.
+        `must_exist`: an acquire raises `NotSetError` if the semaphore doesn't exist because nobody has set its permits.
+        Without it, an acquire waits until somebody does, which is logged once, as a warning.
         """
         mapper = self._config.name_mapper
         logic = SemaphoreLogic(self._session, key_of(name, mapper), must_exist=must_exist)
-        return Semaphore(logic, given_name(name, mapper))
+        return Semaphore(logic, name_to_keep(name, mapper))
 
     def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
-        """The semaphore of that name whose permits have ids and leases. Doesn't talk to the server.
+        """The semaphore of that name whose permits have ids and leases. Sends nothing.
 
         `must_exist` as for `get_semaphore`.
         """
         mapper = self._config.name_mapper
         logic = PermitExpirableSemaphoreLogic(self._session, key_of(name, mapper), must_exist=must_exist)
-        return PermitExpirableSemaphore(logic, given_name(name, mapper))
+        return PermitExpirableSemaphore(logic, name_to_keep(name, mapper))
 
     def get_count_down_latch(self, name: Name, *, must_exist: bool = False) -> CountDownLatch:
-        """The count-down latch of that name. Doesn't talk to the server.
+        """The count-down latch of that name. Sends nothing.
 
-        `must_exist`: `wait()` raises `NotSetError` if nothing is being counted when it begins, as nobody has set the
-        latch yet, or it has come to zero already. Else it returns at once, which is logged at INFO once.
+        `must_exist`: `wait()` raises `NotSetError` if the latch has no count when it begins, as nobody has set it yet,
+        or it has come down to zero already. Without it, `wait()` returns at once then, which is logged once, at INFO.
         """
         mapper = self._config.name_mapper
         logic = CountDownLatchLogic(self._session, key_of(name, mapper), must_exist=must_exist)
-        return CountDownLatch(logic, given_name(name, mapper))
+        return CountDownLatch(logic, name_to_keep(name, mapper))
 
     def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
-        """The lock of that name that gives fencing tokens. Doesn't talk to the server. `owner` as for `get_lock`."""
+        """The lock of that name that gives fencing tokens. Sends nothing. `owner` and errors as for `get_lock`."""
         return self._lock(FencedLock, FencedLockLogic, name, owner)
 
     def get_non_reentrant_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantLock:
-        """The lock of that name that its holder can't take again. Doesn't talk to the server.
+        """The lock of that name that its holder can't acquire again. Sends nothing.
 
-        `owner` as for `get_lock`.
+        `owner` and errors as for `get_lock`.
         """
         return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
 
     def get_non_reentrant_fair_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantFairLock:
-        """The fair lock of that name that its holder can't take again. Doesn't talk to the server.
+        """The fair lock of that name that its holder can't acquire again. Sends nothing.
 
-        `owner` as for `get_lock`.
+        `owner` and errors as for `get_lock`.
         """
         return self._lock(NonReentrantFairLock, NonReentrantFairLockLogic, name, owner)
 
-    def get_spin_lock(self, name: Name, backoff: Backoff = USUAL, *, owner: AnyOwner | None = None) -> SpinLock:
-        """The lock of that name that is waited for by asking again and again. Doesn't talk to the server.
+    def get_spin_lock(
+        self, name: Name, backoff: Backoff = DEFAULT_BACKOFF, *, owner: AnyOwner | None = None
+    ) -> SpinLock:
+        """The lock of that name whose waiters try again and again. Sends nothing.
 
-        `backoff` says how long to pause between two tries: an `ExponentialBackoff` (the usual one when none is
-        given) or a `ConstantBackoff`. `owner` as for `get_lock`.
+        `backoff` is the pause between two tries: an `ExponentialBackoff` or a `ConstantBackoff`. `owner` and errors as
+        for `get_lock`.
         """
         return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, owner)
 
     def get_multi_lock(self, *locks: Lock) -> MultiLock:
-        """Several locks as one, all or nothing. Doesn't talk to any server.
+        """Several locks as one, all or none of them. Sends nothing.
 
-        Locks of any kind, also of other clients. Raises `ValueError` or `TypeError` for what makes no group.
+        `locks` may be of any kind, and of other clients. Raises `ValueError` without locks or if one is there twice,
+        `TypeError` for anything that is no lock of this package.
         """
         return MultiLock(locks)
 
     def get_red_lock(self, *locks: Lock) -> RedLock:
-        """One lock on several independent masters, each with a client of its own. Doesn't talk to any server.
+        """One lock on several independent masters, each with a client of its own. Sends nothing.
 
-        Locks as for `get_multi_lock`.
+        `locks` and errors as for `get_multi_lock`.
         """
         return RedLock(locks)
-
-    async def close(self) -> None:
-        """Gives back what is held, in about a second at most; waiting tasks get `ClosedError`."""
-        ending: list[asyncio.Future[Any]] = []
-        try:
-            # Nothing is awaited before all of it has been told to end: this task may be cancelled.
-            try:
-                self._lifecycle.end()
-            finally:
-                try:
-                    ending += self._listener.stop()
-                finally:
-                    ending += self._runtime.stop()
-            if ending:
-                # What their callers leave behind is part of the farewell.
-                await asyncio.wait(ending, timeout=FAREWELL)
-        finally:
-            # Under way at once, and on its way even if this task is cancelled.
-            farewell = run_in_thread(self._lifecycle.send_final_releases, "pyredisson-farewell")
-        await asyncio.wait([farewell], timeout=2 * FAREWELL)
-        if farewell.done():
-            farewell.result()
 
     async def __aenter__(self) -> Client:
         return self
@@ -199,15 +175,8 @@ class Client:
         return f"<pyredisson.asyncio.Client {self.id} at {self._lifecycle.node.address}>"
 
     def _lock(
-        self, face: type[AnyLock], logic: Callable[[Session, bytes], LockLogic], name: Name, owner: AnyOwner | None
+        self, lock: type[AnyLock], logic: Callable[[Session, bytes], LockLogic], name: Name, owner: AnyOwner | None
     ) -> AnyLock:
         mapper = self._config.name_mapper
         made = logic(self._session, key_of(name, mapper))
-        return face(made, self._callers, explicit_owner(self._session, owner), given_name(name, mapper))
-
-    def _connect(
-        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
-    ) -> tuple[Connections, Listening]:
-        self._runtime = AioRuntime(node, post)
-        self._listener = AioListener(node, channels)
-        return self._runtime, self._listener
+        return lock(made, self._callers, explicit_owner(self._session, owner), name_to_keep(name, mapper))

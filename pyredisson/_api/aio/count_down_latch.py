@@ -1,11 +1,11 @@
-"""The asyncio world's count-down latch: thin and typed over the logic."""
+"""The count-down latch for asyncio."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from typing import Any
 
-from pyredisson._api.arguments import MOST_CALLS, Name, count_of, deadline_of
+from pyredisson._api.arguments import MAX_COUNT, Name, count_of, deadline_of
 from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration
@@ -13,9 +13,9 @@ from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 
 
 class CountDownLatch:
-    """Lets those who wait go on when a count has come down to zero; shared with Java Redisson.
+    """A count on the server. Waiters go on when it has come down to zero; shared with Java's Redisson.
 
-    One that was never set, or was deleted, is open: its count is zero.
+    A latch that was never set, or was deleted, is open: its count is zero.
     """
 
     __slots__ = ("_logic", "_name")
@@ -26,35 +26,35 @@ class CountDownLatch:
 
     @property
     def name(self) -> Name:
-        """As it was given."""
+        """The name as the client's method got it."""
         return self._logic.key.decode() if self._name is None else self._name
 
     def try_set_count(self, count: int) -> Coroutine[Any, Any, bool]:
-        """Sets the count of an open latch; False if it is still counting."""
-        return self._logic.try_set(count_of(count, "count", MOST_CALLS))
+        """Sets the count of an open latch. False: it isn't open, and nothing was set."""
+        return self._logic.try_set(count_of(count, "count", MAX_COUNT))
 
     def count_down(self) -> Coroutine[Any, Any, None]:
-        """Counts down by one; at zero those who wait go on. An open latch stays open.
+        """Subtracts one from the count; at zero the waiters go on. An open latch stays open.
 
-        When it raises what Redis reports, or is cancelled, it is still done, once, in the background, as soon as
-        the server can be reached (ten minutes at most): don't call it again.
+        If it raises one of redis-py's errors, or is cancelled, it is still done, once, in the background, as soon as
+        the server can be reached, for up to ten minutes. So don't call it again.
         """
         return self._logic.count_down()
 
     def get_count(self) -> Coroutine[Any, Any, int]:
-        """The count; 0: open."""
+        """The count; 0: the latch is open."""
         return self._logic.count()
 
     def wait(self, timeout: Duration | None = None) -> Coroutine[Any, Any, bool]:
-        """Waits until the latch is open: True. False if it isn't after `timeout` seconds (None: no limit).
+        """Waits until the latch is open, but at most `timeout` (seconds or a timedelta; None: no limit). True: open.
 
-        Raises `NotSetError` if nothing is being counted when it begins, for a latch of `must_exist=True`.
+        Raises `NotSetError` for a latch of `must_exist=True` if it has no count when the wait begins.
         """
         deadline = None if timeout is None else deadline_of(timeout, "timeout", clock)
         return self._logic.wait(deadline)
 
     def delete(self) -> Coroutine[Any, Any, bool]:
-        """Removes the latch, so that all who wait go on; False if there was none."""
+        """Removes the latch; all waiters go on. Returns whether there was one."""
         return self._logic.delete()
 
     def __repr__(self) -> str:

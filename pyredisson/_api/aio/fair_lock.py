@@ -1,4 +1,4 @@
-"""The asyncio world's fair locks."""
+"""The fair locks for asyncio."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from pyredisson._api.aio.rlock import Lock
 
 
 class FairLock(Lock):
-    """A reentrant lock that is had in the order in which it was asked for, by Python and Java Redisson alike.
+    """A re-entrant lock that owners get in the order in which they asked for it, in Python and in Java.
 
-    A waiter that dies, or whose process stands still, is passed over within about two seconds while others of
-    pyredisson wait; where only Java does, by Java's rules, about 8 seconds after its turn has come if it was one of
-    the first 16 in line, else after minutes, as Java's own waiters are. A client whose event loop is blocked for 1.5
-    seconds may lose its places; its waiters then queue anew.
+    The queue is on the server, in Redisson's format. A waiter that has died, or whose process is stopped, is skipped
+    within about two seconds while another waiter of pyredisson is in the queue. If only Java's waiters are, Redisson's
+    own rules apply: the waiter is skipped about 8 seconds after its turn came if it was one of the first 16 in the
+    queue, else after minutes, as Redisson's own waiters are. A client that doesn't run for 1.5 seconds, because its
+    process is stopped or its event loop is blocked, may lose its places; its waiters then join the queue again.
     """
 
     __slots__ = ()
 
 
 class NonReentrantFairLock(FairLock):
-    """A fair lock that its holder can't take again.
+    """A fair lock that its holder can't acquire again.
 
-    Whatever asks for it while the calling task holds it (`lock`, `try_lock`, `acquire`, `hold`, `async with`)
-    raises `LockAlreadyHeldError`, and sends nothing.
+    While the calling task holds it, `lock`, `try_lock`, `acquire`, `hold` and `async with` raise
+    `LockAlreadyHeldError`, and send nothing.
     """
 
     __slots__ = ()

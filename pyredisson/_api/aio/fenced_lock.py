@@ -1,4 +1,4 @@
-"""The asyncio world's fenced lock: thin and typed over the logic."""
+"""The fenced lock for asyncio."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 
 
 class FencedLock(Lock):
-    """A reentrant lock that gives a token, an int, with every acquire, above all tokens before it.
+    """A re-entrant lock that gives a fencing token, an int, for every acquire. It is larger than all tokens before it.
 
-    What the lock protects keeps the newest token that it has seen and refuses older ones, as the helpers in
-    `pyredisson.fencing` do: then a holder that was paused beyond its lease can't write any more. Tokens grow
-    over every acquire, re-entry, `delete()`, expiry and FLUSHALL, and have gaps; 2**53 is never reached.
+    The resource behind the lock remembers the largest token that it has seen and refuses smaller ones; the functions of
+    `pyredisson.fencing` do that. Then a holder that was paused for longer than its lease can't write any more. Tokens
+    grow with every acquire, re-entry included, and also over `delete()`, expiry and FLUSHALL. They have gaps, and stay
+    below 2**53.
     """
 
     __slots__ = ()
@@ -25,31 +26,31 @@ class FencedLock(Lock):
     _logic: FencedLockLogic
 
     def lock_and_get_token(self, lease_time: Duration | None = None) -> Coroutine[Any, Any, int]:
-        """As `lock`; the token of this acquire."""
+        """As `lock`. Returns the token of this acquire."""
         return self._logic.lock_token(self._owner(), lease_of(lease_time))
 
     def try_lock_and_get_token(
         self, wait_time: Duration = 0, lease_time: Duration | None = None
     ) -> Coroutine[Any, Any, int | None]:
-        """As `try_lock`; the token of this acquire, None if not had in time."""
+        """As `try_lock`. Returns the token of this acquire; None: not acquired."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return self._logic.try_token(self._owner(), lease_of(lease_time), deadline)
 
     @property
     def token(self) -> int:
-        """The token of the calling task's hold, from its latest acquire; also when the hold was lost.
+        """The token of the calling task's hold, from its latest acquire; also if the hold was lost.
 
-        Asks nobody. Raises `LockNotHeldError` without a hold.
+        Sends nothing to the server. Raises `LockNotHeldError` without a hold.
         """
         return self._logic.token_of(self._owner())
 
     async def get_token(self) -> int:
-        """The token that was given last, to whoever it was; 0 when there is none yet. For one's own see `token`."""
+        """The latest token on the server, whoever got it; 0: none yet. The calling task's own one is `token`."""
         return await self._logic.newest_token()
 
     async def delete(self) -> bool:
-        """Removes the lock, whoever holds it, and its counter of tokens; was anything removed.
+        """Removes the lock, whoever holds it, and its counter of tokens. Returns whether anything was removed.
 
-        The next token is above all others even so.
+        The next token is larger than all before it even so.
         """
         return await self._logic.delete()

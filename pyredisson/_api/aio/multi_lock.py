@@ -1,10 +1,11 @@
-"""The asyncio world's groups of locks: thin and typed over the logic."""
+"""Groups of locks for asyncio: `MultiLock` and `RedLock`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from pyredisson._api.aio.releases import GroupReleases
 from pyredisson._api.aio.rlock import Lock, Lockable, Lost
 from pyredisson._api.groups import Group, members_of
 from pyredisson.logic.groups.group import GroupLogic
@@ -13,42 +14,42 @@ from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
 
-class LockGroup(Group, Lockable):
-    """Several locks as one. What has no meaning for a group raises `NotImplementedError`."""
+class LockGroup(Group, GroupReleases, Lockable):
+    """Several locks as one. A method that makes no sense for a group raises `NotImplementedError`."""
 
-    __slots__ = ("_locks", "_party")
+    __slots__ = ("_locks",)
 
     _logic: GroupLogic
 
     def __init__(self, logic: Callable[[Sequence[LockLogic]], GroupLogic], locks: Sequence[Lock]) -> None:
         self._locks = locks
-        self._party = None
+        self._group_owner = None
         self._logic = logic([lock._logic for lock in locks])
-        # With one member whose owner is the task, so is the group's.
-        lead = next((lock for lock in locks if lock._given is None), locks[0])
-        self._callers = lead._callers
-        self._given = lead._given
-        self._scopes = None
+        # The owner of the group is the calling task as soon as that is so for one member.
+        first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
+        self._callers = first._callers
+        self._explicit_owner = first._explicit_owner
+        self._blocks = None
 
     def is_held(self) -> Coroutine[Any, Any, bool]:
-        """Whether the calling task holds the group: the servers say so and no lease has ended by our clock."""
+        """Whether the calling task holds the group, as the servers say and the local clock confirms."""
         return self._logic.is_held(self._owner())
 
     is_held_by_current_thread = is_held
 
     @property
     def lost(self) -> Lost:
-        """Tells whether the calling task's present hold is lost; may be given to other tasks."""
+        """Tells whether the calling task's present hold is lost. The object may be passed to other tasks."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 
 class MultiLock(LockGroup):
-    """Several locks as one, all or nothing; they may be of any kind, and of different clients.
+    """Several locks as one, all or none of them. They may be of any kind, and of different clients.
 
-    Everybody takes them in the same order, so that two who list them differently can't wait for each other.
-    One that is not had within some seconds makes it give back the others, and start over: programs that take
-    them one by one, or Java in its own order, may wait for these. A fixed lease counts from when all are had.
-    It is lost when any of them is.
+    Every program acquires them in the same order, so two programs that list them in different orders don't wait for
+    each other for ever. A member that isn't acquired within some seconds makes the group release the others and start
+    again: programs that acquire the same locks one by one, and Java's MultiLock, use other orders. A fixed lease begins
+    when all members are acquired. The group is lost when any member is lost.
     """
 
     __slots__ = ()
@@ -58,13 +59,15 @@ class MultiLock(LockGroup):
 
 
 class RedLock(LockGroup):
-    """One lock on several independent masters, 3 or 5: held while a majority of its members is.
+    """One lock on several independent masters, usually 3 or 5. It is held while a majority of its members is held.
 
-    A server that is down doesn't matter while a majority answers. All are asked at the same time; those
-    that are slow get a tenth of the lease (or of `lock_watchdog_timeout`) altogether, less when the others have
-    answered. It is had if of a majority of the leases something is left, by when they were asked for, and after
-    taking off a hundredth and 2 ms for clocks that go wrong; and it is lost as soon as that is no longer so.
-    `lock()` raises what the servers said when no majority answers; `try_lock` tries for as long as it has.
+    This is the Redlock algorithm of the Redis documentation. All members are asked at the same time, so a server that
+    is down doesn't matter while a majority answers. Slow servers get a tenth of the lease (or of
+    `lock_watchdog_timeout`), and less once enough others have answered. The lock is acquired if a majority of the
+    leases isn't over, counted from when they were asked for, after subtracting 1 % of the lease and 2 ms, as the
+    servers' clocks may run at different speeds. It is lost as soon as that is true of no majority any more.
+
+    `lock()` raises an error of a server if no majority answers; `try_lock` tries again until its time is over.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""The asyncio world's non-reentrant lock."""
+"""The non-reentrant lock for asyncio."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pyredisson._api.aio.rlock import Lock
 
 
 class NonReentrantLock(Lock):
-    """A lock that its holder can't take again, shared with every process and with Java Redisson.
+    """A lock that its holder can't acquire again, shared by all processes, also Java's with Redisson.
 
-    Whatever asks for it while the calling task holds it (`lock`, `try_lock`, `acquire`, `hold`, `async with`)
-    raises `LockAlreadyHeldError`, and sends nothing.
+    While the calling task holds it, `lock`, `try_lock`, `acquire`, `hold` and `async with` raise
+    `LockAlreadyHeldError`, and send nothing.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""The asyncio world's read-write lock: a pair of locks over the logic."""
+"""The read-write lock for asyncio: a pair of locks."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from pyredisson._api.arguments import Name
 
 
 class ReadLock(Lock):
-    """The side of a `ReadWriteLock` that many may hold at a time, while nobody else writes.
+    """The read side of a `ReadWriteLock`: many owners may hold it at a time, while no other owner holds the write side.
 
-    Reentrant; the writer may take it, too. It is not had while a writer of this library waits for readers
-    to leave, but by those who read already: so who reads must not wait for another task's new read lock.
+    Re-entrant. The holder of the write side may acquire it, too. While a writer of this library waits for readers to
+    finish, only owners that already hold this side can acquire it; so a reader must not wait for another task's new
+    read lock. Redisson has no such rule: in Java a stream of readers keeps a writer waiting.
     """
 
     __slots__ = ()
 
 
 class WriteLock(Lock):
-    """The side of a `ReadWriteLock` that one may hold, while nobody else reads.
+    """The write side of a `ReadWriteLock`: one owner may hold it, while no other owner holds the read side.
 
-    Reentrant. A writer that waits comes in as soon as those who read at that moment have left: later
-    readers of this library wait until it is done. Readers in Java don't wait for it.
+    Re-entrant. A waiting writer gets the lock as soon as those readers have finished that held it at that moment: later
+    readers of this library wait until the writer has finished. Readers in Java don't wait for it.
 
-    Who holds the read side only gets `LockUpgradeError` at once; who holds both and gives back this one goes
-    on reading, and lets other readers in.
+    An owner that holds only the read side gets `LockUpgradeError` at once, as its wait would never end. An owner that
+    holds both sides and releases this one goes on reading, and other readers can join.
     """
 
     __slots__ = ()
 
 
 class ReadWriteLock:
-    """Many readers or one writer, shared with every process and with Java Redisson."""
+    """A pair of locks for many readers or one writer, shared by all processes, also Java's with Redisson."""
 
     __slots__ = ("_read", "_write")
 
@@ -40,15 +41,15 @@ class ReadWriteLock:
 
     @property
     def name(self) -> Name:
-        """As it was given."""
+        """The name as the client's method got it."""
         return self._read.name
 
     def read_lock(self) -> ReadLock:
-        """The side for those who look."""
+        """The side for owners that only read."""
         return self._read
 
     def write_lock(self) -> WriteLock:
-        """The side for the one who changes."""
+        """The side for the owner that writes."""
         return self._write
 
     def __repr__(self) -> str:

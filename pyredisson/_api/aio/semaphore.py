@@ -1,4 +1,4 @@
-"""The asyncio world's semaphore: thin and typed over the logic."""
+"""The semaphore for asyncio."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from pyredisson._api.arguments import Name, attach, count_of, deadline_of
+from pyredisson._api.aio.releases import release_permits
+from pyredisson._api.arguments import Name, add_release_failure, count_of, deadline_of
 from pyredisson._backends.aio.operations import discard_result
 from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
@@ -15,10 +16,11 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 
 class Semaphore:
-    """A number of permits on the server, shared with every process and with Java Redisson.
+    """A number of permits on the server, shared by all processes, also Java's with Redisson.
 
-    Permits have no owners: anyone may give back what another took, and those of a process that dies don't
-    come back. It has to be made once, by `try_set_permits`; until then there are no permits, which the log says once.
+    As in Redisson, permits have no owners: one owner may release what another one acquired, and the permits of a
+    process that dies are lost. The semaphore must be made once, by `try_set_permits`. Until then there are no permits,
+    which is logged once.
     """
 
     __slots__ = ("_logic", "_name")
@@ -29,61 +31,63 @@ class Semaphore:
 
     @property
     def name(self) -> Name:
-        """As it was given."""
+        """The name as the client's method got it."""
         return self._logic.key.decode() if self._name is None else self._name
 
     def try_set_permits(self, permits: int, ttl: Duration | None = None) -> Coroutine[Any, Any, bool]:
-        """Makes the semaphore with so many permits; False if there is one.
+        """Makes the semaphore with so many permits. False: there is one already, and nothing was changed.
 
-        `ttl` (seconds or a timedelta, at least 1 ms): it ends after that time. None: never.
+        `ttl` (seconds or a timedelta, at least 1 ms): the server removes it after that time. None: never.
         """
         ms = None if ttl is None else lease_ms(ttl, "ttl")
         return self._logic.try_set(count_of(permits, "permits"), ms)
 
     def acquire(self, permits: int = 1) -> Coroutine[Any, Any, None]:
-        """Takes so many permits, all at once, and waits for them as long as it takes.
+        """Acquires so many permits, all at once; waits as long as that takes.
 
-        Who wants several is passed over by others for a second; then others leave it some, for 5 s at most in a row.
-        Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` when the client
-        is closed meanwhile, and what Redis reports.
+        Others may overtake a waiter for several permits for a second. Then acquires of this library leave permits to
+        it, for 5 seconds in a row at most.
+
+        Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` if the client is
+        closed, also while this waits, and redis-py's errors for what the server or the network reports.
         """
         return discard_result(self._logic.acquire, count_of(permits, "permits"), None)
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
-        """As `acquire`, but waits no longer than `wait_time` seconds; False if not had in time."""
+        """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
         deadline = deadline_of(wait_time, "wait_time", clock)
         return self._logic.acquire(count_of(permits, "permits"), deadline)
 
     async def release(self, permits: int = 1) -> None:
-        """Gives back so many permits; where there is no semaphore, makes one of them.
+        """Releases so many permits. If there is no semaphore, it makes one that has just these, as Redisson does.
 
-        When it raises what Redis reports, or is cancelled, it is still done, once, in the background, as soon as
-        the server can be reached (ten minutes at most): don't call it again.
+        If it raises one of redis-py's errors, or is cancelled, it is still done, once, in the background, as soon as
+        the server can be reached, for up to ten minutes. So don't call it again.
         """
-        await self._logic.release(count_of(permits, "permits"))
+        await release_permits(self._logic, permits, only_existing=False)
 
     def release_if_exists(self, permits: int = 1) -> Coroutine[Any, Any, bool]:
-        """As `release`, but makes no semaphore; was there one."""
-        return self._logic.release(count_of(permits, "permits"), only_existing=True)
+        """As `release`, but makes no semaphore. Returns whether there was one."""
+        return release_permits(self._logic, permits, only_existing=True)
 
     def available_permits(self) -> Coroutine[Any, Any, int]:
-        """How many permits are free; below zero after `reduce_permits`: so many must come back before one is."""
+        """How many permits are free. Below zero after `reduce_permits`: so many must be released before one is free."""
         return self._logic.available()
 
     def drain_permits(self) -> Coroutine[Any, Any, int]:
-        """Takes all permits that are free, and says how many."""
+        """Acquires all permits that are free. Returns how many."""
         return self._logic.drain()
 
     def add_permits(self, permits: int) -> Coroutine[Any, Any, None]:
-        """Makes the semaphore larger by so many permits, which are free."""
+        """Adds so many free permits to the semaphore."""
         return self._logic.add(count_of(permits, "permits"))
 
     def reduce_permits(self, permits: int) -> Coroutine[Any, Any, None]:
-        """Makes the semaphore smaller by so many permits, also by such as are taken."""
+        """Removes so many permits from the semaphore, including acquired ones if there aren't as many free ones."""
         return self._logic.add(-count_of(permits, "permits"))
 
     def delete(self) -> Coroutine[Any, Any, bool]:
-        """Removes the semaphore; was there one. Who waits goes on waiting."""
+        """Removes the semaphore. Waiters go on waiting. Returns whether there was one."""
         return self._logic.delete()
 
     async def __aenter__(self) -> Self:
@@ -97,12 +101,12 @@ class Semaphore:
         trace: TracebackType | None,
     ) -> None:
         try:
-            await self._logic.release(1)
+            await release_permits(self._logic, 1, only_existing=False)
         except Exception as failure:
             if error is None:
                 raise
-            # The body's own exception is what the user must see.
-            attach(error, failure)
+            # The user must see the body's own exception.
+            add_release_failure(error, failure)
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.Semaphore {readable(self._logic.key)!r}>"

@@ -1,4 +1,4 @@
-"""The asyncio world's spin lock."""
+"""The spin lock for asyncio."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pyredisson._api.aio.rlock import Lock
 
 
 class SpinLock(Lock):
-    """A reentrant lock whose waiters ask again and again instead of listening; for locks held very shortly.
+    """A re-entrant lock for very short holds: its waiters don't listen for a message, but try again and again.
 
-    Giving it back publishes nothing: a waiting `Lock` of the same name learns of it only when the lease that
-    it saw is over.
+    Its release publishes nothing, as in Redisson. A `Lock` of the same name that waits learns of the release only when
+    the lease that it has read is over.
     """
 
     __slots__ = ()

@@ -1,13 +1,23 @@
-"""`with` blocks of the thread world: which owner entered each, so that its exit may run on another thread."""
+"""`with` blocks: which owner entered each, so that another thread may leave it. Written by hand."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Union
 
-from pyredisson._api.arguments import attach
+from pyredisson._api.arguments import add_release_failure, deadline_after, lease_of, repr_of_holding, wait_of
+from pyredisson._api.ports import Logic
+from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
+from pyredisson._core import Run
 from pyredisson._diagnostics import warn_user
+from pyredisson._settings.durations import Duration
 from pyredisson.logic.holds import Owner
+
+AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
+
+Entered = Union["Enterable", "Holding[Any]"]
+"""What `with` was applied to."""
 
 LEFT_ELSEWHERE = (
     "{!r} was entered on one thread and left on another. It was released for the owner that had entered it; but as long"
@@ -15,91 +25,188 @@ LEFT_ELSEWHERE = (
     " owner of its own: get_lock(name, owner=pyredisson.new_owner())"
 )
 
-
 LEFT = object()
-"""In place of a block's caller: an exit has taken the block."""
+"""Takes the place of a block's caller when an exit has chosen the block."""
 
 
 class Block:
-    """One block that was entered by `with` and not left yet.
+    """One `with` block that was entered and not left yet.
 
-    The object that `with` was given keeps its blocks as a linked list, the latest first. It is changed by single
-    assignments, without a call of a function between what they rest on and them: neither another thread nor a
-    signal can come between.
+    The object that `with` was applied to keeps its blocks as a linked list, latest first. The list is changed by single
+    assignments, and no function is called between a check and the assignment that relies on it: after a call Python may
+    raise a KeyboardInterrupt, or switch to another thread that changes the list.
     """
 
     __slots__ = ("caller", "outer", "owner")
 
     def __init__(self, owner: Any, caller: Owner | None) -> None:
         self.owner = owner
-        """Who entered: an owner, or the owners of a group's members."""
+        """The owner that entered: an `Owner`, or the `GroupOwner` of a group."""
         self.caller: object = caller
-        """The owner itself, of a group that of one member; `LEFT`."""
+        """That owner, or of a group the owner in its first member's client; or `LEFT`."""
         self.outer: Block | None = None
 
 
-class Entered(Protocol):
-    """What `with` was given: a lock, or what its `hold` returned."""
+class Enterable:
+    """What can be held for the time of a `with` block."""
 
-    _block: Block | None
+    __slots__ = ("_blocks", "_callers", "_explicit_owner", "_logic")
 
-
-class Handle(Protocol):
-    """What blocks ask of a lock."""
-
+    _blocks: Block | None
+    """The latest block that was entered by `with` on this very object and not left yet."""
     _callers: Callers
-    _given: Owner | None
+    _explicit_owner: Owner | None
+    """None: the owner is the calling thread. A group has one only if all its members have one: that of the first."""
+    _logic: Logic
 
-    @property
-    def _logic(self) -> Any: ...
-    def unlock(self) -> None: ...
-    def _owned_by(self, owner: Any) -> Handle: ...
+    def unlock(self) -> None:
+        """Releases one hold."""
+        raise NotImplementedError
+
+    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding[Self]:
+        """`with lock.hold(...)`: the block holds the lock. It may be entered again and again, by any thread.
+
+        `wait_time` (seconds or a timedelta; None: no limit): entering raises `LockTimeoutError` if the lock wasn't
+        acquired by then. `lease_time` as for `lock`.
+
+        When the hold is lost, the end of the block raises `LockLostError`; `lost` tells earlier.
+        """
+        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
+
+    def __enter__(self) -> Self:
+        owner = self._owner()
+        block = Block(owner, self._explicit_owner or self._callers.local.owner)
+        _ = Run(self._logic.acquire, owner, None, None).result
+        # No function is called from here on. An interrupt after a call would leave a hold without a block, and another
+        # thread could change the list between the two assignments.
+        block.outer = self._blocks
+        self._blocks = block
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # In the usual case no function is called before `unlock`, where an interrupt releases the hold all the same.
+        block = self._blocks
+        if block is not None and block.caller is (self._explicit_owner or self._callers.local.owner):
+            self._blocks = block.outer
+        elif block is not None:
+            leave_elsewhere(self, self, error)
+            return
+        if error is None:
+            self.unlock()
+            return
+        try:
+            self.unlock()
+        except Exception as failure:  # noqa: BLE001
+            # The user must see the body's own exception.
+            add_release_failure(error, failure)
+
+    def _owner(self) -> Any:
+        raise NotImplementedError
+
+    def _with_owner(self, owner: Any) -> Enterable:
+        """A handle of the same lock for that owner, whichever thread uses it."""
+        raise NotImplementedError
 
 
-def leave_elsewhere(entered: Entered, lock: Handle, error: BaseException | None) -> None:
-    """Releases the lock for the block that this exit belongs to, where that isn't the latest one.
+class Holding(Generic[AnyEnterable]):
+    """What `hold()` returns: a context manager, for any thread and any number of blocks."""
 
-    That is the latest one of the calling thread; if it has none here, the oldest one that holds the lock: of an
-    exclusive lock, only the youngest owner's hold isn't lost.
+    __slots__ = ("_blocks", "_lease", "_lock", "_wait")
+
+    def __init__(self, lock: AnyEnterable, wait: float | None, lease: int | None) -> None:
+        self._blocks: Block | None = None
+        self._lock = lock
+        self._wait = wait
+        self._lease = lease
+
+    def __enter__(self) -> AnyEnterable:
+        lock = self._lock
+        owner = lock._owner()
+        block = Block(owner, lock._explicit_owner or lock._callers.local.owner)
+        deadline = deadline_after(self._wait, clock)
+        if not Run(lock._logic.acquire, owner, self._lease, deadline).result:
+            raise Run(lock._logic.timed_out, owner, self._wait or 0.0).result
+        # No function is called from here on, as in `Enterable.__enter__`.
+        block.outer = self._blocks
+        self._blocks = block
+        return lock
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # The same steps as in `Enterable.__exit__`. A function for both would be one more call that an interrupt can
+        # strike at before the release.
+        block, lock = self._blocks, self._lock
+        if block is not None and block.caller is (lock._explicit_owner or lock._callers.local.owner):
+            self._blocks = block.outer
+        elif block is not None:
+            leave_elsewhere(self, lock, error)
+            return
+        if error is None:
+            lock.unlock()
+            return
+        try:
+            lock.unlock()
+        except Exception as failure:  # noqa: BLE001
+            add_release_failure(error, failure)
+
+    def __repr__(self) -> str:
+        return repr_of_holding(self, self._wait, self._lease)
+
+
+def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | None) -> None:
+    """Releases the lock for the block to which this exit belongs, if that isn't the latest block of `entered`.
+
+    It is the latest block of the calling thread. If the thread has no block here, it is the oldest block whose owner
+    has a hold of the lock. (Of an exclusive lock, all holds but that of the latest owner are lost.)
     """
-    caller = lock._given or lock._callers.local.owner
+    caller = lock._explicit_owner or lock._callers.local.owner
     while True:
-        block = _own(entered, caller) or _oldest(entered, lock)
+        block = _latest_of_caller(entered, caller) or _oldest_with_hold(entered, lock)
         if block is None:
-            # None was entered through this object: as `unlock()`.
+            # No block was entered through this object, so this is the same as `unlock()`.
             elsewhere, releaser = False, lock
             break
         elsewhere = block.caller is not caller
-        releaser = lock._owned_by(block.owner) if elsewhere else lock
-        # No call of a function: two exits could take the same block.
-        taken = block.caller
+        releaser = lock._with_owner(block.owner) if elsewhere else lock
+        # No function is called between these two lines: two exits could choose the same block.
+        chosen_by_other = block.caller
         block.caller = LEFT
-        if taken is not LEFT:
+        if chosen_by_other is not LEFT:
             break
     try:
         releaser.unlock()
     except Exception as failure:
         if error is None:
             raise
-        # The body's own exception is what the user must see.
-        attach(error, failure)
+        # The user must see the body's own exception.
+        add_release_failure(error, failure)
     finally:
-        _drop_left(entered)
-    if elsewhere and lock._given is None and not lock._callers.left_elsewhere:
+        _remove_left(entered)
+    if elsewhere and lock._explicit_owner is None and not lock._callers.left_elsewhere:
         lock._callers.left_elsewhere = True
         warn_user(LEFT_ELSEWHERE.format(lock))
 
 
-def _own(entered: Entered, caller: Owner | None) -> Block | None:
-    block = entered._block
+def _latest_of_caller(entered: Entered, caller: Owner | None) -> Block | None:
+    block = entered._blocks
     while block is not None and block.caller is not caller:
         block = block.outer
     return block
 
 
-def _oldest(entered: Entered, lock: Handle) -> Block | None:
+def _oldest_with_hold(entered: Entered, lock: Enterable) -> Block | None:
+    """The oldest block whose owner has a hold; if there is none, the oldest block."""
     oldest = holding = None
-    block = entered._block
+    block = entered._blocks
     while block is not None:
         if block.caller is not LEFT:
             oldest = block
@@ -109,13 +216,13 @@ def _oldest(entered: Entered, lock: Handle) -> Block | None:
     return holding or oldest
 
 
-def _drop_left(entered: Entered) -> None:
-    """Takes off the list what exits have taken; each step is one assignment, as other threads change the list, too."""
-    while (head := entered._block) is not None and head.caller is LEFT:
-        # Only if it is still the first.
-        if entered._block is head:
-            entered._block = head.outer
-    block = entered._block
+def _remove_left(entered: Entered) -> None:
+    """Removes the blocks that exits have chosen; by single assignments, as other threads change the list, too."""
+    while (head := entered._blocks) is not None and head.caller is LEFT:
+        # Another thread may have added a block since.
+        if entered._blocks is head:
+            entered._blocks = head.outer
+    block = entered._blocks
     while block is not None:
         while block.outer is not None and block.outer.caller is LEFT:
             block.outer = block.outer.outer

@@ -1,0 +1,286 @@
+"""`async with` blocks. Each is a `Scope`: the body's task is cancelled when the hold is lost. Written by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Union
+
+from redis.exceptions import RedisError
+
+from pyredisson._api.arguments import add_release_failure, deadline_after, lease_of, repr_of_holding, wait_of
+from pyredisson._api.ports import Logic
+from pyredisson._backends.aio.callers import Callers
+from pyredisson._backends.clock import clock
+from pyredisson._core import HoldLevel
+from pyredisson._diagnostics import logger
+from pyredisson._settings.durations import Duration
+from pyredisson.errors import RedissonError
+from pyredisson.logic.groups.group import GroupLogic
+from pyredisson.logic.holds import LOST, Hold, Owner
+from pyredisson.logic.locks.rlock import LockLogic
+
+AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
+
+Scopes = dict["Scope", None]
+Entered = Union["Enterable", "Holding[Any]"]
+"""What `async with` was applied to."""
+
+
+class Enterable:
+    """What can be held for the time of an `async with` block."""
+
+    __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
+
+    _blocks: Scopes | None
+    """The blocks that were entered by `async with` on this very object and not left yet, oldest first."""
+    _callers: Callers
+    _explicit_owner: Owner | None
+    """None: the owner is the calling task. A group has one only if all its members have one: that of the first."""
+    _logic: Logic
+
+    async def unlock(self) -> None:
+        """Releases one hold."""
+        raise NotImplementedError
+
+    def hold(
+        self,
+        wait_time: Duration | None = None,
+        lease_time: Duration | None = None,
+        *,
+        cancel_on_lost: bool = True,
+    ) -> Holding[Self]:
+        """`async with lock.hold(...)`: the block holds the lock. It may be entered again and again, by any task.
+
+        `wait_time` (seconds or a timedelta; None: no limit): entering raises `LockTimeoutError` if the lock wasn't
+        acquired by then. `lease_time` as for `lock`.
+
+        When the hold is lost, the body is cancelled at that moment, and the block raises `LockLostError`; with
+        `cancel_on_lost=False` the body runs on, and only the end of the block raises.
+        """
+        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
+
+    async def __aenter__(self) -> Self:
+        await Scope(self, self, self._logic.identity).enter(None, None, cancel_on_lost=True)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await leave(self, self, error)
+
+    def _owner(self) -> Any:
+        raise NotImplementedError
+
+
+class Holding(Generic[AnyEnterable]):
+    """What `hold()` returns: an async context manager, for any task and any number of blocks."""
+
+    __slots__ = ("__weakref__", "_blocks", "_cancel_on_lost", "_lease", "_lock", "_wait")
+
+    def __init__(self, lock: AnyEnterable, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
+        self._blocks: Scopes | None = None
+        self._lock = lock
+        self._wait = wait
+        self._lease = lease
+        self._cancel_on_lost = cancel_on_lost
+
+    async def __aenter__(self) -> AnyEnterable:
+        await Scope(self._lock, self).enter(self._wait, self._lease, cancel_on_lost=self._cancel_on_lost)
+        return self._lock
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await leave(self._lock, self, error)
+
+    def __repr__(self) -> str:
+        return repr_of_holding(self, self._wait, self._lease)
+
+
+class Scope:
+    """One `async with` block and its hold.
+
+    Two places refer to it: the list of blocks of the task that entered (`Callers.blocks`), and `_blocks` of the object
+    that `async with` was applied to. It refers to that object weakly: once the task has ended and the object is
+    collected, nobody can leave the block any more, and the scope releases the hold itself.
+    """
+
+    __slots__ = (
+        "_callers",
+        "_cancel_requests_before",
+        "_cancelled",
+        "_entered",
+        "_finalizer",
+        "_has_explicit_owner",
+        "_hold",
+        "_logic",
+        "_loop",
+        "_task_to_cancel",
+        "entering_task",
+        "identity",
+        "owner",
+    )
+
+    def __init__(self, lock: Enterable, entered: Entered, identity: object = None) -> None:
+        """`identity` is that of the lock, if any handle of it may run the block's exit in the same task; else None."""
+        self.identity = identity
+        self.owner = lock._owner()
+        self.entering_task: asyncio.Task[Any] | None = None
+        self._entered = weakref.ref(entered)
+        self._has_explicit_owner = lock._explicit_owner is not None
+        self._callers = lock._callers
+        self._logic = lock._logic
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._hold: Hold | None = None
+        self._task_to_cancel: asyncio.Task[Any] | None = None
+        """The task to cancel when the hold is lost; None: no task."""
+        self._cancelled = False
+        """Whether this scope has cancelled the task."""
+        self._cancel_requests_before = 0
+        """The task's number of cancellation requests when it entered."""
+
+    def was_entered_by(self, entered: Entered) -> bool:
+        """Whether `async with` was applied to that object."""
+        return self._entered() is entered
+
+    async def enter(self, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
+        """Acquires the lock. Raises `LockTimeoutError` if that took longer than `wait` seconds."""
+        logic = self._logic
+        task = self.entering_task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        deadline = deadline_after(wait, clock)
+        if not await logic.acquire(self.owner, lease, deadline):
+            raise await logic.timed_out(self.owner, wait or 0.0)
+        if cancel_on_lost:
+            self._task_to_cancel = task
+            self._cancel_requests_before = 0 if task is None else task.cancelling()
+            self._hold = logic.hold_of(self.owner.id)
+            if self._hold is not None:
+                self._hold.listen(self._hold_ended)
+        self._callers.current_blocks().append(self)
+        if (entered := self._entered()) is not None:
+            if entered._blocks is None:
+                entered._blocks = {}
+            entered._blocks[self] = None
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Releases the lock, after a body that ended with `error`."""
+        logic = self._logic
+        task, self._task_to_cancel = self._task_to_cancel, None
+        self._forget()
+        only_ours = False
+        if self._cancelled and task is not None and task is asyncio.current_task():
+            # The rule of asyncio.timeout(): the cancellation ends here only if nobody else has requested one.
+            only_ours = task.uncancel() <= self._cancel_requests_before
+        try:
+            await logic.release(self.owner, logic.hold_of(self.owner.id))
+        except asyncio.CancelledError:
+            if only_ours and self._hold is not None:
+                # The body had ended before the cancellation reached it, which came at this `await` then.
+                raise logic.loss_of(self.owner, self._hold) from None
+            raise
+        except Exception as failure:
+            if error is None or (only_ours and isinstance(error, asyncio.CancelledError)):
+                raise
+            # The user must see the body's own exception.
+            add_release_failure(error, failure)
+
+    def orphaned(self) -> None:
+        """Called when the task that entered has ended. Another task may still leave, through the entered object."""
+        # The task's result may be the entered object. If the scope kept the task, the object would never be collected.
+        self.entering_task = self._task_to_cancel = None
+        if self._has_explicit_owner:
+            # Any task may release the lock in the name of that owner.
+            return
+        if (entered := self._entered()) is None:
+            self._release_abandoned()
+        else:
+            self._finalizer = weakref.finalize(entered, self._entered_was_collected)
+            self._finalizer.atexit = False
+
+    def _forget(self) -> None:
+        """Removes the scope from wherever it is registered."""
+        if self._hold is not None:
+            self._hold.unlisten(self._hold_ended)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        blocks = self._callers.blocks.get(self.entering_task)
+        if blocks is not None and self in blocks:
+            blocks.remove(self)
+        if (entered := self._entered()) is not None and entered._blocks is not None:
+            entered._blocks.pop(self, None)
+
+    def _entered_was_collected(self) -> None:
+        # The garbage collector may call this on any thread, on any line, so the event loop does the work.
+        try:
+            self._loop.call_soon_threadsafe(self._release_abandoned)
+        except RuntimeError:
+            # That event loop is closed. The client's threads do the work.
+            self._logic.session.run_callback(self._release_in_background)
+
+    def _release_abandoned(self) -> None:
+        self._forget()
+        if self._logic.hold_of(self.owner.id) is not None:
+            what = self._logic.named(self.owner)
+            logger.warning("%s is released: the task that entered it has ended, and nobody can leave the block", what)
+            self._logic.session.runtime.spawn(self._release)
+
+    async def _release(self) -> None:
+        try:
+            await self._logic.release(self.owner, self._logic.hold_of(self.owner.id))
+        except (RedissonError, RedisError) as error:
+            logger.info("releasing a block that was abandoned: %s", error)
+
+    def _release_in_background(self) -> None:
+        self._forget()
+        logic, hold = self._logic, self._logic.hold_of(self.owner.id)
+        if isinstance(logic, GroupLogic):
+            logic.release_in_background(self.owner, hold)
+        elif isinstance(logic, LockLogic) and hold is not None:
+            logic.release_in_background(self.owner, hold, HoldLevel())
+
+    def _hold_ended(self, hold: Hold) -> None:
+        task = self._task_to_cancel
+        if hold.state is LOST and task is not None:
+            loop = task.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task_to_cancel is not None and not self._cancelled:
+            # `cancel` returns False for a task that has ended. Another task will leave the block then.
+            self._cancelled = self._task_to_cancel.cancel()
+
+
+async def leave(lock: Enterable, entered: Entered, error: BaseException | None) -> None:
+    """Leaves the block to which this exit of `entered` belongs, whichever task runs the exit.
+
+    This is the latest block of the calling task. If the task has no block here, it is the oldest block whose owner has
+    a hold of the lock. (Of an exclusive lock, all holds but that of the latest owner are lost.)
+    """
+    blocks_of_task = lock._callers.blocks.get(asyncio.current_task(), ())
+    scope = next((scope for scope in reversed(blocks_of_task) if scope.was_entered_by(entered)), None)
+    if scope is None and entered is lock:
+        identity = lock._logic.identity
+        scope = next((scope for scope in reversed(blocks_of_task) if scope.identity == identity), None)
+    if scope is None and entered._blocks:
+        others = list(entered._blocks)
+        holding = (other for other in others if lock._logic.hold_of(other.owner.id) is not None)
+        scope = next(holding, others[0])
+    if scope is not None:
+        await scope.leave(error)
+        return
+    try:
+        await lock.unlock()
+    except Exception as failure:
+        if error is None:
+            raise
+        add_release_failure(error, failure)

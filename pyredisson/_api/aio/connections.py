@@ -1,0 +1,53 @@
+"""A client's connections in asyncio: how they are made, and how `close` ends them. Written by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pyredisson._backends.aio.listener import AioListener
+from pyredisson._backends.aio.operations import run_in_thread
+from pyredisson._backends.aio.runtime import AioRuntime
+from pyredisson._client.lifecycle import FAREWELL, ClientLifecycle, Connections, Listening
+from pyredisson._protocol.node import Node
+from pyredisson.logic.channels import ChannelRegistry
+
+
+class ClientConnections:
+    """The connections of a client: one for commands, and one for messages while a task waits."""
+
+    _lifecycle: ClientLifecycle
+
+    async def close(self) -> None:
+        """Releases everything that is held, and closes the connections; takes about a second at most.
+
+        Waiting tasks get `ClosedError`. What could not be released is logged, and ends with its lease.
+        """
+        ending: list[asyncio.Future[Any]] = []
+        try:
+            # Everything is stopped before the first `await`, at which this task may be cancelled.
+            try:
+                self._lifecycle.end()
+            finally:
+                try:
+                    ending += self._listener.stop()
+                finally:
+                    ending += self._runtime.stop()
+            if ending:
+                # The final release includes what calls under way leave to it, so they end first.
+                await asyncio.wait(ending, timeout=FAREWELL)
+        finally:
+            # It starts now, and goes on even if this task is cancelled.
+            final_release = run_in_thread(self._lifecycle.send_final_releases, "pyredisson-farewell")
+        await asyncio.wait([final_release], timeout=2 * FAREWELL)
+        if final_release.done():
+            final_release.result()
+
+    def _connect(
+        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
+    ) -> tuple[Connections, Listening]:
+        """Makes the runtime and the listener. Called for a new client, and again in a forked child."""
+        self._runtime = AioRuntime(node, post)
+        self._listener = AioListener(node, channels)
+        return self._runtime, self._listener

@@ -1,0 +1,62 @@
+"""Releases in asyncio. Written by hand: for threads, an interrupt before a release needs handling.
+
+A cancelled task needs none of that here: a coroutine that has begun handles the cancellation in the logic, and one that
+was cancelled before it began has released nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from pyredisson._api.aio.blocks import Enterable
+from pyredisson._api.arguments import count_of, permit_ids_of
+from pyredisson.logic.groups.group import GroupLogic, GroupOwner
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+
+
+class LockReleases(Enterable):
+    """A lock that can be released."""
+
+    __slots__ = ()
+
+    _logic: LockLogic
+
+    def unlock(self) -> Coroutine[Any, Any, None]:
+        """Releases one hold.
+
+        Raises `LockLostError` if the hold was lost, `LockNotHeldError` if the calling task has no hold.
+        """
+        owner = self._owner()
+        return self._logic.release(owner, self._logic.hold_of(owner.id))
+
+
+class GroupReleases(Enterable):
+    """A group of locks that can be released."""
+
+    __slots__ = ("_group_owner",)
+
+    _group_owner: GroupOwner | None
+    _logic: GroupLogic
+
+    def unlock(self) -> Coroutine[Any, Any, None]:
+        """Releases one hold of each member, also if the release of another member fails.
+
+        Raises `LockLostError` if the group was lost, `LockNotHeldError` if the calling task has no hold of it.
+        """
+        owner = self._owner()
+        return self._logic.release(owner, self._logic.hold_of(owner.id))
+
+
+def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool) -> Coroutine[Any, Any, bool]:
+    """Releases permits of a semaphore. The result: whether the semaphore existed."""
+    return logic.release(count_of(permits, "permits"), only_existing)
+
+
+def release_permit_ids(
+    logic: PermitExpirableSemaphoreLogic, permits: str | Iterable[str], *, must: bool
+) -> Coroutine[Any, Any, int]:
+    """Releases permits by their ids. The result: how many. `must`: raises if one of them is unknown or has ended."""
+    return logic.release(permit_ids_of(permits), must)

@@ -1,0 +1,48 @@
+"""A client's connections for threads: how they are made, and how `close` ends them. Written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyredisson._backends.threads.callers import Callers
+from pyredisson._backends.threads.listener import ThreadListener
+from pyredisson._backends.threads.operations import run
+from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
+from pyredisson.logic.channels import ChannelRegistry
+
+
+class ClientConnections:
+    """The connections of a client: a pool for commands, and one connection for messages while a thread waits."""
+
+    _callers: Callers
+    _config: Config
+    _lifecycle: ClientLifecycle
+
+    def close(self) -> None:
+        """Releases everything that is held, and closes the connections; takes about a second at most.
+
+        Waiting threads get `ClosedError`. What could not be released is logged, and ends with its lease.
+        """
+        # Each step is taken even if a KeyboardInterrupt strikes in the step before it.
+        try:
+            self._lifecycle.end()
+        finally:
+            try:
+                self._listener.close()
+            finally:
+                try:
+                    run(self._runtime.close)
+                finally:
+                    self._lifecycle.send_final_releases()
+
+    def _connect(
+        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
+    ) -> tuple[Connections, Listening]:
+        """Makes the runtime and the listener. Called for a new client, and again in a forked child."""
+        self._runtime = ThreadRuntime(node, post, self._config.connection_pool_size)
+        self._runtime.callers = self._callers
+        self._listener = self._runtime.listener = ThreadListener(node, channels)
+        return self._runtime, self._listener

@@ -1,0 +1,126 @@
+"""Releases that an interrupt can't prevent. Written by hand: asyncio has no interrupts at arbitrary lines.
+
+A KeyboardInterrupt may strike after any call of a function, also before the operation of the logic has begun, which
+otherwise handles it. The caller has then lost its only chance to release: it can't know whether the release happened.
+So each release here starts its `try` with the first statement, and an interrupt leaves the work to the client's
+threads (`release_in_background`), which does nothing for what was released already.
+
+An interrupt at the very first instruction, before the `try`, counts as one before the call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+from pyredisson._api.arguments import count_of, permit_ids_of
+from pyredisson._api.sync.blocks import Enterable
+from pyredisson._core import HoldLevel, Run
+from pyredisson.logic.exactly_once import SessionSlot
+from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
+from pyredisson.logic.holds import Hold, Owner
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+
+
+class LockReleases(Enterable):
+    """A lock that can be released."""
+
+    __slots__ = ()
+
+    _logic: LockLogic
+
+    def unlock(self) -> None:
+        """Releases one hold.
+
+        Raises `LockLostError` if the hold was lost, `LockNotHeldError` if the calling thread has no hold.
+        """
+        logic = self._logic
+        owner: Owner | None = None
+        hold: Hold | None = None
+        level: HoldLevel | None = None
+        try:
+            level = HoldLevel()
+            owner = self._owner()
+            # As `hold_of`, without its call: this is the hot path.
+            hold = logic.session.holds.table.get((logic.identity, owner.id))
+            _ = Run(logic.release, owner, hold, level).result
+        except Exception:
+            # The logic has finished the release, or left it to the background.
+            raise
+        except BaseException:
+            if owner is None or hold is None:
+                owner = owner or self._owner()
+                hold = logic.hold_of(owner.id)
+            if hold is not None:
+                logic.release_in_background(owner, hold, level or HoldLevel())
+            raise
+
+    def _with_owner(self, owner: Owner) -> LockReleases:
+        other = copy.copy(self)
+        other._explicit_owner = owner
+        return other
+
+
+class GroupReleases(Enterable):
+    """A group of locks that can be released."""
+
+    __slots__ = ("_group_owner",)
+
+    _group_owner: GroupOwner | None
+    _logic: GroupLogic
+
+    def unlock(self) -> None:
+        """Releases one hold of each member, also if the release of another member fails.
+
+        Raises `LockLostError` if the group was lost, `LockNotHeldError` if the calling thread has no hold of it.
+        """
+        logic = self._logic
+        owner: GroupOwner | None = None
+        hold: GroupHold | None = None
+        try:
+            owner = self._owner()
+            hold = logic.hold_of(owner.id)
+            _ = Run(logic.release, owner, hold).result
+        except Exception:
+            # The logic has finished the release, or left it to the background.
+            raise
+        except BaseException:
+            owner = owner or self._owner()
+            logic.release_in_background(owner, hold or logic.hold_of(owner.id))
+            raise
+
+    def _with_owner(self, owner: GroupOwner) -> GroupReleases:
+        other = copy.copy(self)
+        other._group_owner = owner
+        return other
+
+
+def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool) -> bool:
+    """Releases permits of a semaphore. Returns whether the semaphore existed."""
+    slot: SessionSlot | None = None
+    try:
+        count = count_of(permits, "permits")
+        slot = logic.session.slots.take()
+        return Run(logic.release, count, only_existing, slot).result
+    except Exception:
+        # The logic has finished the release, or left it to the background.
+        raise
+    except BaseException:
+        logic.release_in_background(count_of(permits, "permits"), only_existing, slot)
+        raise
+
+
+def release_permit_ids(logic: PermitExpirableSemaphoreLogic, permits: str | Iterable[str], *, must: bool) -> int:
+    """Releases permits by their ids. Returns how many. `must`: raises if one of them is unknown or has ended."""
+    ids: list[bytes] | None = None
+    try:
+        ids = permit_ids_of(permits)
+        return Run(logic.release, ids, must).result
+    except Exception:
+        # The logic has finished the release, or left it to the background.
+        raise
+    except BaseException:
+        logic.release_in_background(permit_ids_of(permits) if ids is None else ids)
+        raise
