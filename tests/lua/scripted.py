@@ -83,13 +83,13 @@ class ScriptedLock(Scripted):
         return int(self.redis.pttl(key))
 
 
-def heard(ear: PubSub) -> list[bytes]:
+def published(subscription: PubSub) -> list[bytes]:
     """All that was published so far: a message of our own marks the end."""
-    any_ear: Any = ear
+    any_ear: Any = subscription
     [channel] = any_ear.channels
     Redis(connection_pool=any_ear.connection_pool).publish(channel, "end")
     messages = []
-    while (message := ear.get_message(timeout=5)) is not None and message["data"] != b"end":
+    while (message := subscription.get_message(timeout=5)) is not None and message["data"] != b"end":
         messages.append(message["data"])
     assert message is not None
     return messages

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson.testing import Server
 
-from .scripted import ME, YOU, ScriptedLock, heard
+from .scripted import ME, YOU, ScriptedLock, published
 
 TOKEN = "redisson_lock_token:{orders}"
 DELETED = "pyredisson_fenced_newest:{orders}"
@@ -51,200 +51,200 @@ class FencedScripts(ScriptedLock):
 
 
 @pytest.fixture
-def at(server: Server, admin: Redis) -> FencedScripts:
+def scripts(server: Server, admin: Redis) -> FencedScripts:
     return FencedScripts(server, admin)
 
 
 class TestAcquire:
-    def test_a_free_lock(self, at: FencedScripts) -> None:
+    def test_a_free_lock(self, scripts: FencedScripts) -> None:
         tokens = [0]
         for _ in range(2):
-            begun = at.microseconds()
-            [token] = at.acquire(ME, 1, 30_000)
-            assert begun <= token <= at.microseconds()
+            begun = scripts.microseconds()
+            [token] = scripts.acquire(ME, 1, 30_000)
+            assert begun <= token <= scripts.microseconds()
             assert token > tokens[-1]
-            assert at.newest() == token
+            assert scripts.newest() == token
             tokens.append(token)
-            assert at.state() == {ME: "1"}
-            assert 29_000 < at.left() <= 30_000
+            assert scripts.state() == {ME: "1"}
+            assert 29_000 < scripts.left() <= 30_000
 
-    def test_a_further_hold(self, at: FencedScripts) -> None:
-        at.hold(ME, 1, 1_000)
-        first, second = at.acquire(ME, 2, 30_000), at.acquire(ME, 2, 30_000)
-        assert first < second == [at.newest()]
-        assert at.state() == {ME: "2"}
-        assert 29_000 < at.left() <= 30_000
+    def test_a_further_hold(self, scripts: FencedScripts) -> None:
+        scripts.hold(ME, 1, 1_000)
+        first, second = scripts.acquire(ME, 2, 30_000), scripts.acquire(ME, 2, 30_000)
+        assert first < second == [scripts.newest()]
+        assert scripts.state() == {ME: "2"}
+        assert 29_000 < scripts.left() <= 30_000
 
-    def test_a_further_hold_does_not_shorten_the_lease(self, at: FencedScripts) -> None:
-        at.hold(ME, 1, 60_000)
-        at.acquire(ME, 2, 100)
-        assert at.left() > 50_000
+    def test_a_further_hold_does_not_shorten_the_lease(self, scripts: FencedScripts) -> None:
+        scripts.hold(ME, 1, 60_000)
+        scripts.acquire(ME, 2, 100)
+        assert scripts.left() > 50_000
 
-    def test_a_hold_that_never_ends_gets_an_end(self, at: FencedScripts) -> None:
-        at.hold(ME, 1, None)
-        assert at.acquire(ME, 2, 30_000) == [at.newest()]
-        assert 29_000 < at.left() <= 30_000
+    def test_a_hold_that_never_ends_gets_an_end(self, scripts: FencedScripts) -> None:
+        scripts.hold(ME, 1, None)
+        assert scripts.acquire(ME, 2, 30_000) == [scripts.newest()]
+        assert 29_000 < scripts.left() <= 30_000
 
     @pytest.mark.parametrize("holds", [1, 2])
-    def test_somebody_elses(self, at: FencedScripts, holds: int) -> None:
-        at.hold(YOU, 3, 20_000)
-        at.redis.set(TOKEN, 5)
+    def test_somebody_elses(self, scripts: FencedScripts, holds: int) -> None:
+        scripts.hold(YOU, 3, 20_000)
+        scripts.redis.set(TOKEN, 5)
         for _ in range(2):
-            assert 19_000 < at.acquire(ME, holds, 30_000) <= 20_000
-            assert at.state() == {YOU: "3"}
-            assert at.newest() == 5
+            assert 19_000 < scripts.acquire(ME, holds, 30_000) <= 20_000
+            assert scripts.state() == {YOU: "3"}
+            assert scripts.newest() == 5
 
-    def test_somebody_elses_for_ever(self, at: FencedScripts) -> None:
-        at.hold(YOU, 1, None)
-        assert at.acquire(ME, 1, 30_000) == -1
-        assert at.state() == {YOU: "1"}
-        assert not at.redis.exists(TOKEN)
+    def test_somebody_elses_for_ever(self, scripts: FencedScripts) -> None:
+        scripts.hold(YOU, 1, None)
+        assert scripts.acquire(ME, 1, 30_000) == -1
+        assert scripts.state() == {YOU: "1"}
+        assert not scripts.redis.exists(TOKEN)
 
-    def test_a_further_hold_of_what_is_lost(self, at: FencedScripts) -> None:
+    def test_a_further_hold_of_what_is_lost(self, scripts: FencedScripts) -> None:
         for _ in range(2):
-            assert at.acquire(ME, 2, 30_000) == -2
-            assert at.redis.keys() == []
+            assert scripts.acquire(ME, 2, 30_000) == -2
+            assert scripts.redis.keys() == []
 
-    def test_a_counter_of_redisson_goes_on_upwards(self, at: FencedScripts) -> None:
-        at.redis.set(TOKEN, 7)
-        begun = at.microseconds()
-        [token] = at.acquire(ME, 1, 30_000)
+    def test_a_counter_of_redisson_goes_on_upwards(self, scripts: FencedScripts) -> None:
+        scripts.redis.set(TOKEN, 7)
+        begun = scripts.microseconds()
+        [token] = scripts.acquire(ME, 1, 30_000)
         assert token >= begun
         # Java counts on from there.
-        assert at.redis.incr(TOKEN) == token + 1
-        [later] = at.acquire(ME, 2, 30_000)
+        assert scripts.redis.incr(TOKEN) == token + 1
+        [later] = scripts.acquire(ME, 2, 30_000)
         assert later > token + 1
 
-    def test_a_counter_ahead_of_the_clock_counts_one_by_one(self, at: FencedScripts) -> None:
+    def test_a_counter_ahead_of_the_clock_counts_one_by_one(self, scripts: FencedScripts) -> None:
         """Somebody raised it, or the server's clock was set back."""
-        ahead = at.microseconds() + 10**12
-        at.redis.set(TOKEN, ahead)
-        assert [at.acquire(ME, 1, 30_000) for _ in range(3)] == [[ahead + 1], [ahead + 2], [ahead + 3]]
-        assert at.newest() == ahead + 3
+        ahead = scripts.microseconds() + 10**12
+        scripts.redis.set(TOKEN, ahead)
+        assert [scripts.acquire(ME, 1, 30_000) for _ in range(3)] == [[ahead + 1], [ahead + 2], [ahead + 3]]
+        assert scripts.newest() == ahead + 3
 
-    def test_the_last_numbers_are_exact(self, at: FencedScripts) -> None:
-        at.redis.set(TOKEN, 2**53 - 2)
-        assert at.acquire(ME, 1, 30_000) == [2**53 - 1]
-        assert at.newest() == 2**53 - 1
-        at.redis.delete("orders")
+    def test_the_last_numbers_are_exact(self, scripts: FencedScripts) -> None:
+        scripts.redis.set(TOKEN, 2**53 - 2)
+        assert scripts.acquire(ME, 1, 30_000) == [2**53 - 1]
+        assert scripts.newest() == 2**53 - 1
+        scripts.redis.delete("orders")
         for _ in range(2):
             with pytest.raises(ResponseError, match="beyond 2\\^53"):
-                at.acquire(ME, 1, 30_000)
-            assert not at.redis.exists("orders")
+                scripts.acquire(ME, 1, 30_000)
+            assert not scripts.redis.exists("orders")
 
     @pytest.mark.parametrize("wrong", ["text", "", "1.5", str(2**63 - 1), "list"])
-    def test_a_counter_that_is_none(self, at: FencedScripts, wrong: str) -> None:
+    def test_a_counter_that_is_none(self, scripts: FencedScripts, wrong: str) -> None:
         if wrong == "list":
-            at.redis.rpush(TOKEN, "1")
+            scripts.redis.rpush(TOKEN, "1")
         else:
-            at.redis.set(TOKEN, wrong)
-        before = at.redis.dump(TOKEN)
+            scripts.redis.set(TOKEN, wrong)
+        before = scripts.redis.dump(TOKEN)
         with pytest.raises(ResponseError):
-            at.acquire(ME, 1, 30_000)
-        assert at.redis.dump(TOKEN) == before
-        assert not at.redis.exists("orders")
+            scripts.acquire(ME, 1, 30_000)
+        assert scripts.redis.dump(TOKEN) == before
+        assert not scripts.redis.exists("orders")
 
-    def test_another_type(self, at: FencedScripts) -> None:
-        at.redis.set("orders", "text")
+    def test_another_type(self, scripts: FencedScripts) -> None:
+        scripts.redis.set("orders", "text")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            at.acquire(ME, 1, 30_000)
-        assert at.redis.keys() == [b"orders"]
-        assert at.redis.get("orders") == b"text"
+            scripts.acquire(ME, 1, 30_000)
+        assert scripts.redis.keys() == [b"orders"]
+        assert scripts.redis.get("orders") == b"text"
 
-    def test_out_of_memory(self, at: FencedScripts) -> None:
-        with at.out_of_memory(), pytest.raises(ResponseError, match="maxmemory"):
-            at.acquire(ME, 1, 30_000)
-        assert at.redis.keys() == []
+    def test_out_of_memory(self, scripts: FencedScripts) -> None:
+        with scripts.out_of_memory(), pytest.raises(ResponseError, match="maxmemory"):
+            scripts.acquire(ME, 1, 30_000)
+        assert scripts.redis.keys() == []
 
 
 class TestDelete:
-    def test_whoever_holds_it(self, at: FencedScripts, ear: PubSub) -> None:
-        [token] = at.acquire(YOU, 1, 30_000)
-        assert at.delete() == 1
-        assert at.newest_kept() == token
-        assert at.delete() == 0
-        assert at.newest_kept() == token
-        assert heard(ear) == [b"0"]
-        assert at.acquire(ME, 1, 30_000) > [token]
+    def test_whoever_holds_it(self, scripts: FencedScripts, subscription: PubSub) -> None:
+        [token] = scripts.acquire(YOU, 1, 30_000)
+        assert scripts.delete() == 1
+        assert scripts.newest_kept() == token
+        assert scripts.delete() == 0
+        assert scripts.newest_kept() == token
+        assert published(subscription) == [b"0"]
+        assert scripts.acquire(ME, 1, 30_000) > [token]
 
-    def test_a_clock_that_was_set_back_since(self, at: FencedScripts) -> None:
-        token = at.microseconds() + HOUR
-        at.redis.set(TOKEN, token)
-        assert at.delete() == 1
-        assert at.newest_kept() == token
+    def test_a_clock_that_was_set_back_since(self, scripts: FencedScripts) -> None:
+        token = scripts.microseconds() + HOUR
+        scripts.redis.set(TOKEN, token)
+        assert scripts.delete() == 1
+        assert scripts.newest_kept() == token
         # Meanwhile Java begins anew.
         for counted in (None, 7):
-            at.redis.delete(TOKEN, "orders")
+            scripts.redis.delete(TOKEN, "orders")
             if counted:
-                at.redis.set(TOKEN, counted)
-            assert at.acquire(ME, 1, 30_000) == [token + 1]
-            assert at.newest() == token + 1
-            assert at.acquire(ME, 2, 30_000) == [token + 2]
+                scripts.redis.set(TOKEN, counted)
+            assert scripts.acquire(ME, 1, 30_000) == [token + 1]
+            assert scripts.newest() == token + 1
+            assert scripts.acquire(ME, 2, 30_000) == [token + 2]
         # And what was deleted later is smaller.
-        at.redis.set(TOKEN, token - 1)
-        assert at.delete() == 1
-        assert at.newest_kept() == token
+        scripts.redis.set(TOKEN, token - 1)
+        assert scripts.delete() == 1
+        assert scripts.newest_kept() == token
 
     @pytest.mark.parametrize("wrong", ["7", "text", "", str(2**53), str(2**63 - 1), "list"])
-    def test_a_counter_that_is_none_of_ours(self, at: FencedScripts, wrong: str) -> None:
+    def test_a_counter_that_is_none_of_ours(self, scripts: FencedScripts, wrong: str) -> None:
         if wrong == "list":
-            at.redis.rpush(TOKEN, "1")
+            scripts.redis.rpush(TOKEN, "1")
         else:
-            at.redis.set(TOKEN, wrong)
-        assert at.delete() == 1
-        assert at.redis.keys() == []
+            scripts.redis.set(TOKEN, wrong)
+        assert scripts.delete() == 1
+        assert scripts.redis.keys() == []
 
-    def test_a_free_lock_has_only_a_counter(self, at: FencedScripts, ear: PubSub) -> None:
-        at.redis.set(TOKEN, 7)
-        assert at.delete() == 1
-        assert at.redis.keys() == []
-        assert heard(ear) == []
+    def test_a_free_lock_has_only_a_counter(self, scripts: FencedScripts, subscription: PubSub) -> None:
+        scripts.redis.set(TOKEN, 7)
+        assert scripts.delete() == 1
+        assert scripts.redis.keys() == []
+        assert published(subscription) == []
 
-    def test_out_of_memory(self, at: FencedScripts) -> None:
-        at.acquire(YOU, 1, 30_000)
-        with at.out_of_memory():
-            assert at.delete() == 1
-        assert at.newest_kept()
+    def test_out_of_memory(self, scripts: FencedScripts) -> None:
+        scripts.acquire(YOU, 1, 30_000)
+        with scripts.out_of_memory():
+            assert scripts.delete() == 1
+        assert scripts.newest_kept()
 
-    def test_without_permission_on_the_channel(self, at: FencedScripts, ear: PubSub) -> None:
-        at.acquire(YOU, 1, 30_000)
-        with at.user("~*", "+@all", "resetchannels") as deaf:
-            assert at.delete(redis=deaf) == 1
-        assert at.newest_kept()
-        assert heard(ear) == []
+    def test_without_permission_on_the_channel(self, scripts: FencedScripts, subscription: PubSub) -> None:
+        scripts.acquire(YOU, 1, 30_000)
+        with scripts.user("~*", "+@all", "resetchannels") as deaf:
+            assert scripts.delete(redis=deaf) == 1
+        assert scripts.newest_kept()
+        assert published(subscription) == []
 
 
 class TestWithoutAChannel:
     """What a spin lock sends: the lock's own scripts, which then publish nothing."""
 
-    def test_a_release(self, at: FencedScripts, ear: PubSub) -> None:
-        with at.redis.pubsub() as nameless:
+    def test_a_release(self, scripts: FencedScripts, subscription: PubSub) -> None:
+        with scripts.redis.pubsub() as nameless:
             nameless.subscribe("")
             assert nameless.get_message(timeout=5)["type"] == "subscribe"
-            at.hold(ME, 2, 30_000)
+            scripts.hold(ME, 2, 30_000)
             for _ in range(2):
-                assert at.release("lock_release", "", ME, 1) == 0
-                assert at.state() == {ME: "1"}
-            assert at.release("lock_release", "", ME, 0) == 1
-            assert at.redis.keys() == []
-            assert at.release("lock_release", "", ME, 0) is None
-            at.redis.publish("", "end")
+                assert scripts.release("lock_release", "", ME, 1) == 0
+                assert scripts.state() == {ME: "1"}
+            assert scripts.release("lock_release", "", ME, 0) == 1
+            assert scripts.redis.keys() == []
+            assert scripts.release("lock_release", "", ME, 0) is None
+            scripts.redis.publish("", "end")
             assert nameless.get_message(timeout=5)["data"] == b"end"
-        assert heard(ear) == []
+        assert published(subscription) == []
 
-    def test_by_force(self, at: FencedScripts, ear: PubSub) -> None:
-        at.hold(YOU, 2, 30_000)
-        assert at.release("lock_force_release", "") == 1
-        assert at.redis.keys() == []
-        assert at.release("lock_force_release", "") == 0
-        assert heard(ear) == []
+    def test_by_force(self, scripts: FencedScripts, subscription: PubSub) -> None:
+        scripts.hold(YOU, 2, 30_000)
+        assert scripts.release("lock_force_release", "") == 1
+        assert scripts.redis.keys() == []
+        assert scripts.release("lock_force_release", "") == 0
+        assert published(subscription) == []
 
 
-def test_a_replica_says_that_it_is_one(at: FencedScripts) -> None:
-    [token] = at.acquire(ME, 1, 30_000)
-    with at.replica() as redis:
+def test_a_replica_says_that_it_is_one(scripts: FencedScripts) -> None:
+    [token] = scripts.acquire(ME, 1, 30_000)
+    with scripts.replica() as redis:
         with pytest.raises(ResponseError, match="read only"):
-            at.acquire(ME, 2, 30_000, redis=redis)
+            scripts.acquire(ME, 2, 30_000, redis=redis)
         with pytest.raises(ResponseError, match="read only"):
-            at.delete(redis=redis)
-    assert at.newest() == token
+            scripts.delete(redis=redis)
+    assert scripts.newest() == token

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson.testing import Server
 
-from .scripted import Scripted, heard
+from .scripted import Scripted, published
 
 LANE, OTHER = "pyredisson_once:{done}:me:0", "pyredisson_once:{done}:me:1"
 
@@ -34,133 +34,133 @@ class LatchScripts(Scripted):
 
 
 @pytest.fixture
-def at(server: Server, admin: Redis) -> LatchScripts:
+def scripts(server: Server, admin: Redis) -> LatchScripts:
     return LatchScripts(server, admin)
 
 
 class TestSet:
     @pytest.mark.parametrize("before", [None, 0, -2])
-    def test_an_open_latch(self, at: LatchScripts, ear: PubSub, before: int | None) -> None:
+    def test_an_open_latch(self, scripts: LatchScripts, subscription: PubSub, before: int | None) -> None:
         if before is not None:
-            at.redis.set("done", before)
+            scripts.redis.set("done", before)
         for _ in range(2):
-            assert at.set(2, 3) == 1
-            assert at.count() == "3"
-            assert at.redis.pttl("done") == -1
-        assert 650_000 < at.redis.pttl(LANE) <= 660_000
+            assert scripts.set(2, 3) == 1
+            assert scripts.count() == "3"
+            assert scripts.redis.pttl("done") == -1
+        assert 650_000 < scripts.redis.pttl(LANE) <= 660_000
         # Redisson's waiters close the gate before anyone waits for the new count.
-        assert heard(ear) == [b"1"]
+        assert published(subscription) == [b"1"]
 
-    def test_one_that_counts(self, at: LatchScripts, ear: PubSub) -> None:
-        at.redis.set("done", 2)
-        assert at.set(2, 3) == 0
-        assert at.count() == "2"
-        at.redis.delete("done")
-        assert at.set(2, 3) == 0
-        assert at.count() is None
-        assert heard(ear) == []
+    def test_one_that_counts(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        scripts.redis.set("done", 2)
+        assert scripts.set(2, 3) == 0
+        assert scripts.count() == "2"
+        scripts.redis.delete("done")
+        assert scripts.set(2, 3) == 0
+        assert scripts.count() is None
+        assert published(subscription) == []
 
-    def test_late_and_after_a_newer_call(self, at: LatchScripts) -> None:
-        at.set(4, 3)
-        at.redis.delete("done")
-        at.set(2, 5)
-        assert at.count() is None
+    def test_late_and_after_a_newer_call(self, scripts: LatchScripts) -> None:
+        scripts.set(4, 3)
+        scripts.redis.delete("done")
+        scripts.set(2, 5)
+        assert scripts.count() is None
 
-    def test_the_largest_count(self, at: LatchScripts, ear: PubSub) -> None:
-        assert at.set(2, 2**63 - 1) == 1
-        assert at.count_down(4) == 0
-        assert at.count() == str(2**63 - 2)
-        assert heard(ear) == [b"1"]
+    def test_the_largest_count(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        assert scripts.set(2, 2**63 - 1) == 1
+        assert scripts.count_down(4) == 0
+        assert scripts.count() == str(2**63 - 2)
+        assert published(subscription) == [b"1"]
 
 
 class TestCountDown:
-    def test_to_one(self, at: LatchScripts, ear: PubSub) -> None:
-        at.redis.set("done", 3)
+    def test_to_one(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        scripts.redis.set("done", 3)
         for _ in range(2):
-            assert at.count_down(2) == 0
-            assert at.count() == "2"
+            assert scripts.count_down(2) == 0
+            assert scripts.count() == "2"
         for _ in range(2):
-            assert at.count_down(4) == 0
-            assert at.count() == "1"
-        assert heard(ear) == []
+            assert scripts.count_down(4) == 0
+            assert scripts.count() == "1"
+        assert published(subscription) == []
 
-    def test_to_zero(self, at: LatchScripts, ear: PubSub) -> None:
-        at.redis.set("done", 1)
+    def test_to_zero(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        scripts.redis.set("done", 1)
         for _ in range(2):
-            assert at.count_down(2) == 1
-            assert at.count() is None
-        assert heard(ear) == [b"0"]
+            assert scripts.count_down(2) == 1
+            assert scripts.count() is None
+        assert published(subscription) == [b"0"]
 
     @pytest.mark.parametrize("before", [None, 0, -2])
-    def test_an_open_latch(self, at: LatchScripts, ear: PubSub, before: int | None) -> None:
+    def test_an_open_latch(self, scripts: LatchScripts, subscription: PubSub, before: int | None) -> None:
         if before is not None:
-            at.redis.set("done", before)
-        assert at.count_down(2) == 0
-        assert at.count() is None
+            scripts.redis.set("done", before)
+        assert scripts.count_down(2) == 0
+        assert scripts.count() is None
         # Nor does a copy count the next one down.
-        at.redis.set("done", 2)
-        assert at.count_down(2) == 0
-        assert at.count() == "2"
-        assert heard(ear) == []
+        scripts.redis.set("done", 2)
+        assert scripts.count_down(2) == 0
+        assert scripts.count() == "2"
+        assert published(subscription) == []
 
-    def test_two_lanes(self, at: LatchScripts) -> None:
-        at.redis.set("done", 3)
-        at.count_down(6)
-        at.count_down(2, lane=OTHER)
-        assert at.count() == "1"
+    def test_two_lanes(self, scripts: LatchScripts) -> None:
+        scripts.redis.set("done", 3)
+        scripts.count_down(6)
+        scripts.count_down(2, lane=OTHER)
+        assert scripts.count() == "1"
 
-    def test_late_and_after_a_newer_call(self, at: LatchScripts) -> None:
-        at.redis.set("done", 3)
-        at.count_down(4)
-        at.count_down(2)
-        assert at.count() == "2"
+    def test_late_and_after_a_newer_call(self, scripts: LatchScripts) -> None:
+        scripts.redis.set("done", 3)
+        scripts.count_down(4)
+        scripts.count_down(2)
+        assert scripts.count() == "2"
 
-    def test_another_type(self, at: LatchScripts) -> None:
-        at.redis.hset("done", "me", 1)
-        for call in (at.count_down, lambda number: at.set(number, 3)):
+    def test_another_type(self, scripts: LatchScripts) -> None:
+        scripts.redis.hset("done", "me", 1)
+        for call in (scripts.count_down, lambda number: scripts.set(number, 3)):
             with pytest.raises(ResponseError, match="WRONGTYPE"):
                 call(2)
-        assert at.redis.hgetall("done") == {b"me": b"1"}
+        assert scripts.redis.hgetall("done") == {b"me": b"1"}
 
 
 class TestDelete:
-    def test_one_that_counts(self, at: LatchScripts, ear: PubSub) -> None:
-        at.redis.set("done", 3)
+    def test_one_that_counts(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        scripts.redis.set("done", 3)
         for _ in range(2):
-            assert at.delete(2) == 1
-            assert at.count() is None
-        assert heard(ear) == [b"1"]
+            assert scripts.delete(2) == 1
+            assert scripts.count() is None
+        assert published(subscription) == [b"1"]
 
-    def test_one_that_is_not_there(self, at: LatchScripts, ear: PubSub) -> None:
-        assert at.delete(2) == 0
-        assert heard(ear) == []
+    def test_one_that_is_not_there(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        assert scripts.delete(2) == 0
+        assert published(subscription) == []
 
 
 class TestServers:
-    def test_out_of_memory(self, at: LatchScripts) -> None:
-        at.redis.set("done", 2)
-        with at.out_of_memory():
-            if at.flags:
+    def test_out_of_memory(self, scripts: LatchScripts) -> None:
+        scripts.redis.set("done", 2)
+        with scripts.out_of_memory():
+            if scripts.flags:
                 # Older servers can't be told that these free more than they take.
-                assert at.count_down(2) == 0
-                assert at.count_down(4) == 1
+                assert scripts.count_down(2) == 0
+                assert scripts.count_down(4) == 1
             else:
                 with pytest.raises(ResponseError, match="maxmemory"):
-                    at.count_down(2)
+                    scripts.count_down(2)
             with pytest.raises(ResponseError, match="maxmemory"):
-                at.set(6, 3)
+                scripts.set(6, 3)
 
-    def test_without_permission_on_the_channel(self, at: LatchScripts, ear: PubSub) -> None:
-        with at.user("~*", "+@all", "resetchannels") as deaf:
-            assert at.set(2, 1, redis=deaf) == 1
-            assert at.count_down(4, redis=deaf) == 1
-            assert at.count() is None
-        assert heard(ear) == []
+    def test_without_permission_on_the_channel(self, scripts: LatchScripts, subscription: PubSub) -> None:
+        with scripts.user("~*", "+@all", "resetchannels") as deaf:
+            assert scripts.set(2, 1, redis=deaf) == 1
+            assert scripts.count_down(4, redis=deaf) == 1
+            assert scripts.count() is None
+        assert published(subscription) == []
 
-    def test_without_permission_to_remember(self, at: LatchScripts) -> None:
-        at.redis.set("done", 2)
-        with at.user("~*", "&*", "+@all", "-set") as forgetful:
+    def test_without_permission_to_remember(self, scripts: LatchScripts) -> None:
+        scripts.redis.set("done", 2)
+        with scripts.user("~*", "&*", "+@all", "-set") as forgetful:
             for _ in range(2):
                 with pytest.raises(ResponseError, match=r"permission|can't run"):
-                    at.count_down(2, redis=forgetful)
-        assert at.count() == "2"
+                    scripts.count_down(2, redis=forgetful)
+        assert scripts.count() == "2"

@@ -10,7 +10,7 @@ from redis.client import PubSub
 
 from pyredisson.testing import Server
 
-from .scripted import Scripted, heard
+from .scripted import Scripted, published
 
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
 LANE, USED = "pyredisson_once:{stock}:me:0", "{stock}:timeout"
@@ -49,189 +49,189 @@ class ClaimScripts(Scripted):
 
 
 @pytest.fixture
-def at(server: Server, admin: Redis) -> ClaimScripts:
+def scripts(server: Server, admin: Redis) -> ClaimScripts:
     return ClaimScripts(server, admin)
 
 
-def test_too_few_are_claimed(at: ClaimScripts, ear: PubSub) -> None:
-    at.redis.set("stock", 2)
+def test_too_few_are_claimed(scripts: ClaimScripts, subscription: PubSub) -> None:
+    scripts.redis.set("stock", 2)
     for _ in range(2):
-        assert at.claim(4) == -1_000 * WAIT
-        assert at.claim_again(4) == -1_000 * WAIT
-        assert at.claimed() == "4 me"
-        assert 1_000 < at.left(CLAIM) <= 2_000
-        assert 9_000 < at.left(TURN) <= 10_000
-        at.redis.pexpire(CLAIM, 1_000)
-    assert at.text("stock") == "2"
-    assert not at.redis.exists(LANE)
-    assert heard(ear) == []
+        assert scripts.claim(4) == -1_000 * WAIT
+        assert scripts.claim_again(4) == -1_000 * WAIT
+        assert scripts.claimed() == "4 me"
+        assert 1_000 < scripts.left(CLAIM) <= 2_000
+        assert 9_000 < scripts.left(TURN) <= 10_000
+        scripts.redis.pexpire(CLAIM, 1_000)
+    assert scripts.text("stock") == "2"
+    assert not scripts.redis.exists(LANE)
+    assert published(subscription) == []
 
 
-def test_no_semaphore(at: ClaimScripts) -> None:
+def test_no_semaphore(scripts: ClaimScripts) -> None:
     for _ in range(2):
-        assert at.claim(4) == -(2**52)
-        assert at.expirable(*IDS[:4], me="me") == [-3, 0]
-        assert at.redis.keys() == []
+        assert scripts.claim(4) == -(2**52)
+        assert scripts.expirable(*IDS[:4], me="me") == [-3, 0]
+        assert scripts.redis.keys() == []
 
 
-def test_others_are_held_back(at: ClaimScripts) -> None:
-    at.redis.mset({"stock": 5, CLAIM: "4 somebody"})
-    at.redis.pexpire(CLAIM, 1_500)
+def test_others_are_held_back(scripts: ClaimScripts) -> None:
+    scripts.redis.mset({"stock": 5, CLAIM: "4 somebody"})
+    scripts.redis.pexpire(CLAIM, 1_500)
     for _ in range(2):
-        assert -1_500 * WAIT <= at.acquire(2) < -500 * WAIT
-    assert at.acquire(6) == -5
-    assert at.acquire(1) == 1
-    assert at.text("stock") == "4"
+        assert -1_500 * WAIT <= scripts.acquire(2) < -500 * WAIT
+    assert scripts.acquire(6) == -5
+    assert scripts.acquire(1) == 1
+    assert scripts.text("stock") == "4"
     # All that are free, whoever wants them.
-    assert at.acquire(0) == 4
+    assert scripts.acquire(0) == 4
 
 
 @pytest.mark.parametrize("wrong", ["", "text", "4"])
-def test_a_claim_that_is_none(at: ClaimScripts, wrong: str) -> None:
-    at.redis.mset({"stock": 1, CLAIM: wrong})
-    assert at.acquire(1) == 1
+def test_a_claim_that_is_none(scripts: ClaimScripts, wrong: str) -> None:
+    scripts.redis.mset({"stock": 1, CLAIM: wrong})
+    assert scripts.acquire(1) == 1
 
 
-def test_a_claim_without_an_end_holds_back_nobody_for_longer(at: ClaimScripts) -> None:
-    at.redis.mset({"stock": 1, CLAIM: "4 somebody"})
-    assert at.acquire(1) == -2_000 * WAIT
-    assert at.claim(1) == -2_000 * WAIT
+def test_a_claim_without_an_end_holds_back_nobody_for_longer(scripts: ClaimScripts) -> None:
+    scripts.redis.mset({"stock": 1, CLAIM: "4 somebody"})
+    assert scripts.acquire(1) == -2_000 * WAIT
+    assert scripts.claim(1) == -2_000 * WAIT
 
 
-def test_a_second_claimant_waits_for_the_first(at: ClaimScripts) -> None:
-    at.redis.set("stock", 4)
-    at.redis.set(CLAIM, "4 somebody", px=1_500)
+def test_a_second_claimant_waits_for_the_first(scripts: ClaimScripts) -> None:
+    scripts.redis.set("stock", 4)
+    scripts.redis.set(CLAIM, "4 somebody", px=1_500)
     for _ in range(2):
-        assert -1_500 * WAIT <= at.claim(3) < -500 * WAIT
-        assert at.claimed() == "4 somebody"
-    assert not at.redis.exists(TURN)
+        assert -1_500 * WAIT <= scripts.claim(3) < -500 * WAIT
+        assert scripts.claimed() == "4 somebody"
+    assert not scripts.redis.exists(TURN)
 
 
-def test_a_claimant_takes_what_it_claims(at: ClaimScripts, ear: PubSub) -> None:
-    at.redis.set("stock", 3)
-    at.claim(4)
-    at.redis.set("stock", 6)
+def test_a_claimant_takes_what_it_claims(scripts: ClaimScripts, subscription: PubSub) -> None:
+    scripts.redis.set("stock", 3)
+    scripts.claim(4)
+    scripts.redis.set("stock", 6)
     for _ in range(2):
-        assert at.claim_again(4) == 4
-        assert at.text("stock") == "2"
-        assert at.claimed() is None
-    assert 9_000 < at.left(TURN) <= 10_000
-    assert heard(ear) == [b"2"]
+        assert scripts.claim_again(4) == 4
+        assert scripts.text("stock") == "2"
+        assert scripts.claimed() is None
+    assert 9_000 < scripts.left(TURN) <= 10_000
+    assert published(subscription) == [b"2"]
 
 
-def test_without_a_claim_nobody_is_told(at: ClaimScripts, ear: PubSub) -> None:
-    at.redis.set("stock", 6)
+def test_without_a_claim_nobody_is_told(scripts: ClaimScripts, subscription: PubSub) -> None:
+    scripts.redis.set("stock", 6)
     for _ in range(2):
-        assert at.claim_again(4) == 4
-    assert at.text("stock") == "2"
-    assert heard(ear) == []
+        assert scripts.claim_again(4) == 4
+    assert scripts.text("stock") == "2"
+    assert published(subscription) == []
 
 
-def test_claims_of_all_end_together(at: ClaimScripts) -> None:
-    at.redis.set("stock", 1)
-    at.redis.set(TURN, "1", px=5_700)
+def test_claims_of_all_end_together(scripts: ClaimScripts) -> None:
+    scripts.redis.set("stock", 1)
+    scripts.redis.set(TURN, "1", px=5_700)
     for me in ("me", "you", "me"):
-        assert -700 * WAIT <= at.claim(4, me) < -200 * WAIT
-        left = at.left(TURN)
-        assert at.left(CLAIM) <= left - 4_999
-        at.give_up(me)
+        assert -700 * WAIT <= scripts.claim(4, me) < -200 * WAIT
+        left = scripts.left(TURN)
+        assert scripts.left(CLAIM) <= left - 4_999
+        scripts.give_up(me)
 
 
-def test_nobody_claims_while_the_others_have_their_turn(at: ClaimScripts) -> None:
-    at.redis.set("stock", 1)
-    at.redis.set(TURN, "1", px=5_000)
+def test_nobody_claims_while_the_others_have_their_turn(scripts: ClaimScripts) -> None:
+    scripts.redis.set("stock", 1)
+    scripts.redis.set(TURN, "1", px=5_000)
     for _ in range(2):
         # What is free may serve somebody who needs less.
-        reply = -at.claim(4)
+        reply = -scripts.claim(4)
         assert reply % WAIT == 1
         assert 4_000 < reply // WAIT <= 5_000
-        assert at.claimed() is None
-    assert at.acquire(1) == 1
+        assert scripts.claimed() is None
+    assert scripts.acquire(1) == 1
 
 
 @pytest.mark.parametrize(("free", "told"), [(None, []), (-1, []), (0, []), (2, [b"2"])])
-def test_giving_up(at: ClaimScripts, ear: PubSub, free: int | None, told: list[bytes]) -> None:
+def test_giving_up(scripts: ClaimScripts, subscription: PubSub, free: int | None, told: list[bytes]) -> None:
     if free is not None:
-        at.redis.set("stock", free)
-    at.redis.set(CLAIM, "4 me", px=2_000)
-    assert at.give_up("you") == 0
-    assert at.claimed() == "4 me"
-    assert at.give_up() == 1
-    assert at.give_up() == 0
-    assert at.claimed() is None
-    assert heard(ear) == told
+        scripts.redis.set("stock", free)
+    scripts.redis.set(CLAIM, "4 me", px=2_000)
+    assert scripts.give_up("you") == 0
+    assert scripts.claimed() == "4 me"
+    assert scripts.give_up() == 1
+    assert scripts.give_up() == 0
+    assert scripts.claimed() is None
+    assert published(subscription) == told
 
 
-def test_giving_up_whatever_is_there(at: ClaimScripts) -> None:
-    at.redis.rpush("stock", "x")
-    at.redis.set(CLAIM, "4 me", px=2_000)
-    with at.out_of_memory():
-        assert at.give_up() == 1
+def test_giving_up_whatever_is_there(scripts: ClaimScripts) -> None:
+    scripts.redis.rpush("stock", "x")
+    scripts.redis.set(CLAIM, "4 me", px=2_000)
+    with scripts.out_of_memory():
+        assert scripts.give_up() == 1
 
 
 class TestWithIds:
-    def test_too_few_are_claimed(self, at: ClaimScripts) -> None:
-        at.redis.set("stock", 2)
+    def test_too_few_are_claimed(self, scripts: ClaimScripts) -> None:
+        scripts.redis.set("stock", 2)
         for _ in range(2):
-            assert at.expirable(*IDS[:4], me="me") == [1_000, 0]
-            assert at.claimed() == "4 me"
-            assert 1_000 < at.left(CLAIM) <= 2_000
-            assert 9_000 < at.left(TURN) <= 10_000
-        assert at.text("stock") == "2"
+            assert scripts.expirable(*IDS[:4], me="me") == [1_000, 0]
+            assert scripts.claimed() == "4 me"
+            assert 1_000 < scripts.left(CLAIM) <= 2_000
+            assert 9_000 < scripts.left(TURN) <= 10_000
+        assert scripts.text("stock") == "2"
 
-    def test_a_permit_that_ends_sooner_says_when_to_ask_again(self, at: ClaimScripts) -> None:
-        at.redis.set("stock", 3)
-        assert at.expirable(IDS[5], lease=400) is None
-        left, free = at.expirable(*IDS[:4], me="me")
+    def test_a_permit_that_ends_sooner_says_when_to_ask_again(self, scripts: ClaimScripts) -> None:
+        scripts.redis.set("stock", 3)
+        assert scripts.expirable(IDS[5], lease=400) is None
+        left, free = scripts.expirable(*IDS[:4], me="me")
         assert 0 < left <= 400
         assert free == 0
-        assert at.claimed() == "4 me"
+        assert scripts.claimed() == "4 me"
 
-    def test_others_are_held_back(self, at: ClaimScripts) -> None:
-        at.redis.mset({"stock": 5, CLAIM: "4 somebody"})
-        at.redis.pexpire(CLAIM, 1_500)
+    def test_others_are_held_back(self, scripts: ClaimScripts) -> None:
+        scripts.redis.mset({"stock": 5, CLAIM: "4 somebody"})
+        scripts.redis.pexpire(CLAIM, 1_500)
         for _ in range(2):
-            left, free = at.expirable(*IDS[:2])
+            left, free = scripts.expirable(*IDS[:2])
             assert 500 < left <= 1_500
             assert free == 0
-        assert at.expirable(IDS[0]) is None
+        assert scripts.expirable(IDS[0]) is None
         # A second copy finds what the first one took.
-        assert at.expirable(IDS[0]) is None
-        assert at.text("stock") == "4"
+        assert scripts.expirable(IDS[0]) is None
+        assert scripts.text("stock") == "4"
 
-    def test_permits_that_ended_are_told_of(self, at: ClaimScripts, ear: PubSub) -> None:
-        at.redis.set("stock", 1)
-        at.redis.set(CLAIM, "2 somebody", px=2_000)
-        at.redis.zadd(USED, {IDS[7]: 1})
-        left, free = at.expirable(*IDS[:2])
+    def test_permits_that_ended_are_told_of(self, scripts: ClaimScripts, subscription: PubSub) -> None:
+        scripts.redis.set("stock", 1)
+        scripts.redis.set(CLAIM, "2 somebody", px=2_000)
+        scripts.redis.zadd(USED, {IDS[7]: 1})
+        left, free = scripts.expirable(*IDS[:2])
         assert 0 < left <= 2_000
         assert free == 0
-        assert heard(ear) == [b"2"]
+        assert published(subscription) == [b"2"]
 
-    def test_a_claimant_takes_what_it_claims(self, at: ClaimScripts, ear: PubSub) -> None:
-        at.redis.set("stock", 3)
-        at.expirable(*IDS[:4], me="me")
-        at.redis.set("stock", 6)
+    def test_a_claimant_takes_what_it_claims(self, scripts: ClaimScripts, subscription: PubSub) -> None:
+        scripts.redis.set("stock", 3)
+        scripts.expirable(*IDS[:4], me="me")
+        scripts.redis.set("stock", 6)
         for _ in range(2):
-            assert at.expirable(*IDS[:4], me="me") is None
-            assert at.text("stock") == "2"
-            assert at.claimed() is None
-        assert heard(ear) == [b"2"]
+            assert scripts.expirable(*IDS[:4], me="me") is None
+            assert scripts.text("stock") == "2"
+            assert scripts.claimed() is None
+        assert published(subscription) == [b"2"]
 
-    def test_nobody_claims_while_the_others_have_their_turn(self, at: ClaimScripts) -> None:
-        at.redis.set("stock", 1)
-        at.redis.set(TURN, "1", px=5_000)
+    def test_nobody_claims_while_the_others_have_their_turn(self, scripts: ClaimScripts) -> None:
+        scripts.redis.set("stock", 1)
+        scripts.redis.set(TURN, "1", px=5_000)
         for _ in range(2):
-            left, free = at.expirable(*IDS[:4], me="me")
+            left, free = scripts.expirable(*IDS[:4], me="me")
             assert 4_000 < left <= 5_000
             assert free == 1
-            assert at.claimed() is None
+            assert scripts.claimed() is None
 
-    def test_a_second_claimant_waits_for_the_first(self, at: ClaimScripts) -> None:
-        at.redis.set("stock", 4)
-        at.redis.set(CLAIM, "4 somebody", px=1_500)
+    def test_a_second_claimant_waits_for_the_first(self, scripts: ClaimScripts) -> None:
+        scripts.redis.set("stock", 4)
+        scripts.redis.set(CLAIM, "4 somebody", px=1_500)
         for _ in range(2):
-            left, free = at.expirable(*IDS[:3], me="me")
+            left, free = scripts.expirable(*IDS[:3], me="me")
             assert 500 < left <= 1_500
             assert free == 0
-            assert at.claimed() == "4 somebody"
+            assert scripts.claimed() == "4 somebody"

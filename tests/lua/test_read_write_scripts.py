@@ -13,156 +13,156 @@ from redis.exceptions import ResponseError
 from pyredisson.testing import Server
 
 from .read_write import CLAIM, MY_WRITE, TURN, YOUR_WRITE, ReadWriteScripts, lease_key, near
-from .scripted import ME, YOU, heard
+from .scripted import ME, YOU, published
 
 
 @pytest.fixture
-def at(server: Server, admin: Redis) -> ReadWriteScripts:
+def scripts(server: Server, admin: Redis) -> ReadWriteScripts:
     return ReadWriteScripts(server, admin)
 
 
 class TestForce:
     @pytest.mark.parametrize(("side", "payload"), [("read", b"0"), ("write", b"1")])
-    def test_whoever_holds_it(self, at: ReadWriteScripts, ear: PubSub, side: str, payload: bytes) -> None:
+    def test_whoever_holds_it(self, scripts: ReadWriteScripts, subscription: PubSub, side: str, payload: bytes) -> None:
         for number in range(2):
-            at.redis.flushall()
+            scripts.redis.flushall()
             if side == "read":
-                at.reading(YOU, 20_000)
+                scripts.reading(YOU, 20_000)
             else:
-                at.writing(YOU, 1, 20_000)
+                scripts.writing(YOU, 1, 20_000)
             if number:
-                at.redis.hset("orders", ME, 1)
-            assert at.force("write" if side == "read" else "read") == 0
-            assert at.state()["mode"] == side
-            assert at.force(side) == 1
-            assert not at.redis.exists("orders")
-            assert at.force(side) == 0
-        assert heard(ear) == [payload, payload]
+                scripts.redis.hset("orders", ME, 1)
+            assert scripts.force("write" if side == "read" else "read") == 0
+            assert scripts.state()["mode"] == side
+            assert scripts.force(side) == 1
+            assert not scripts.redis.exists("orders")
+            assert scripts.force(side) == 0
+        assert published(subscription) == [payload, payload]
 
     @pytest.mark.parametrize("side", ["read", "write"])
-    def test_a_lock_of_another_kind(self, at: ReadWriteScripts, side: str) -> None:
-        at.redis.hset("orders", YOU, 1)
-        assert at.force(side) == 0
-        assert at.state() == {YOU: "1"}
+    def test_a_lock_of_another_kind(self, scripts: ReadWriteScripts, side: str) -> None:
+        scripts.redis.hset("orders", YOU, 1)
+        assert scripts.force(side) == 0
+        assert scripts.state() == {YOU: "1"}
 
 
 class TestBesideJava:
     """Java's steps, on what we left, and ours on what it left."""
 
-    def test_its_unlock_leaves_us_in(self, at: ReadWriteScripts) -> None:
-        assert at.read(ME, 1, 10_000) is None
-        assert at.read(ME, 2, 50_000) is None
-        at.reading(YOU, 60_000)
-        assert at.java_read_unlock(YOU) == 0
-        assert at.state() == {"mode": "read", ME: "2"}
-        assert near(at.left(), 50_000)
-        assert near(at.write(YOUR_WRITE, 1, 30_000), 50_000)
+    def test_its_unlock_leaves_us_in(self, scripts: ReadWriteScripts) -> None:
+        assert scripts.read(ME, 1, 10_000) is None
+        assert scripts.read(ME, 2, 50_000) is None
+        scripts.reading(YOU, 60_000)
+        assert scripts.java_read_unlock(YOU) == 0
+        assert scripts.state() == {"mode": "read", ME: "2"}
+        assert near(scripts.left(), 50_000)
+        assert near(scripts.write(YOUR_WRITE, 1, 30_000), 50_000)
 
-    def test_its_unlock_after_a_partial_one_of_ours(self, at: ReadWriteScripts) -> None:
+    def test_its_unlock_after_a_partial_one_of_ours(self, scripts: ReadWriteScripts) -> None:
         """We believe in the longest lease of nested holds: it must stand where Java looks for it."""
-        assert at.read(ME, 1, 10_000) is None
-        assert at.read(ME, 2, 50_000) is None
-        assert at.read_release(ME, 1) == 0
-        at.reading(YOU, 60_000)
-        assert at.java_read_unlock(YOU) == 0
-        assert near(at.left(), 50_000)
+        assert scripts.read(ME, 1, 10_000) is None
+        assert scripts.read(ME, 2, 50_000) is None
+        assert scripts.read_release(ME, 1) == 0
+        scripts.reading(YOU, 60_000)
+        assert scripts.java_read_unlock(YOU) == 0
+        assert near(scripts.left(), 50_000)
 
-    def test_its_own_unlocks_of_holds_like_ours(self, at: ReadWriteScripts, ear: PubSub) -> None:
+    def test_its_own_unlocks_of_holds_like_ours(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
         for hold in (1, 2):
-            assert at.read(ME, hold, 30_000) is None
-        assert at.java_read_unlock(ME) == 0
-        assert at.java_read_unlock(ME) == 1
-        assert at.redis.keys() == []
+            assert scripts.read(ME, hold, 30_000) is None
+        assert scripts.java_read_unlock(ME) == 0
+        assert scripts.java_read_unlock(ME) == 1
+        assert scripts.redis.keys() == []
         for hold in (1, 2):
-            assert at.write(MY_WRITE, hold, 30_000) is None
-        assert at.read(ME, 1, 30_000) is None
-        assert at.java_write_unlock(MY_WRITE) == 0
-        assert at.java_write_unlock(MY_WRITE) == 1
-        assert at.state() == {"mode": "read", ME: "1"}
-        assert at.java_read_unlock(ME) == 1
-        assert at.redis.keys() == []
-        assert heard(ear) == [b"0", b"0"]
+            assert scripts.write(MY_WRITE, hold, 30_000) is None
+        assert scripts.read(ME, 1, 30_000) is None
+        assert scripts.java_write_unlock(MY_WRITE) == 0
+        assert scripts.java_write_unlock(MY_WRITE) == 1
+        assert scripts.state() == {"mode": "read", ME: "1"}
+        assert scripts.java_read_unlock(ME) == 1
+        assert scripts.redis.keys() == []
+        assert published(subscription) == [b"0", b"0"]
 
-    def test_our_unlock_leaves_it_in(self, at: ReadWriteScripts) -> None:
-        assert at.read(ME, 1, 60_000) is None
-        at.reading(YOU, 30_000)
-        assert at.read_release(ME, 0) == 0
-        assert at.java_read_unlock(YOU) == 1
-        assert at.redis.keys() == []
+    def test_our_unlock_leaves_it_in(self, scripts: ReadWriteScripts) -> None:
+        assert scripts.read(ME, 1, 60_000) is None
+        scripts.reading(YOU, 30_000)
+        assert scripts.read_release(ME, 0) == 0
+        assert scripts.java_read_unlock(YOU) == 1
+        assert scripts.redis.keys() == []
 
-    def test_its_renewal_shortens_the_lock_and_ours_mends_that(self, at: ReadWriteScripts) -> None:
-        assert at.read(ME, 1, 60_000) is None
-        at.reading(YOU, 30_000)
-        at.redis.pexpire("orders", 3_000)
-        assert at.renew(("orders", ME, 0)) == [1]
-        at.redis.delete(lease_key(YOU, 1))
-        assert near(at.left(), 60_000)
+    def test_its_renewal_shortens_the_lock_and_ours_mends_that(self, scripts: ReadWriteScripts) -> None:
+        assert scripts.read(ME, 1, 60_000) is None
+        scripts.reading(YOU, 30_000)
+        scripts.redis.pexpire("orders", 3_000)
+        assert scripts.renew(("orders", ME, 0)) == [1]
+        scripts.redis.delete(lease_key(YOU, 1))
+        assert near(scripts.left(), 60_000)
 
 
 class TestServers:
     """What servers refuse, and what must go on all the same."""
 
-    def test_out_of_memory(self, at: ReadWriteScripts) -> None:
-        at.reading(ME, 10_000, 20_000)
-        at.reading(YOU, 10_000)
-        with at.out_of_memory():
-            if at.flags:
+    def test_out_of_memory(self, scripts: ReadWriteScripts) -> None:
+        scripts.reading(ME, 10_000, 20_000)
+        scripts.reading(YOU, 10_000)
+        with scripts.out_of_memory():
+            if scripts.flags:
                 # Older servers can't be told that these writes free more than they take.
-                assert at.renew(("orders", ME, 30_000)) == [1]
-                assert near(at.left(), 30_000)
-                assert at.read_release(ME, 1) == 0
-            assert at.renew(("orders", ME, 0)) == [1]
-            assert at.read_release(ME, 0) == 0
-            assert at.read_release(YOU, 0) == 1
+                assert scripts.renew(("orders", ME, 30_000)) == [1]
+                assert near(scripts.left(), 30_000)
+                assert scripts.read_release(ME, 1) == 0
+            assert scripts.renew(("orders", ME, 0)) == [1]
+            assert scripts.read_release(ME, 0) == 0
+            assert scripts.read_release(YOU, 0) == 1
             with pytest.raises(ResponseError, match="maxmemory"):
-                at.read(ME, 1, 30_000)
+                scripts.read(ME, 1, 30_000)
             with pytest.raises(ResponseError, match="maxmemory"):
-                at.write(MY_WRITE, 1, 30_000)
-        assert at.redis.keys() == []
+                scripts.write(MY_WRITE, 1, 30_000)
+        assert scripts.redis.keys() == []
 
-    def test_out_of_memory_while_writing(self, at: ReadWriteScripts) -> None:
-        at.writing(ME, 1, 10_000)
-        at.reading(ME, 10_000)
-        at.redis.set(CLAIM, YOUR_WRITE, px=60_000)
-        with at.out_of_memory():
-            assert at.read_locked() == 1
-            assert at.give_up(YOU) == 1
-            if at.flags:
-                assert at.write_release(MY_WRITE, 0) == 1
-                assert at.force("read") == 1
+    def test_out_of_memory_while_writing(self, scripts: ReadWriteScripts) -> None:
+        scripts.writing(ME, 1, 10_000)
+        scripts.reading(ME, 10_000)
+        scripts.redis.set(CLAIM, YOUR_WRITE, px=60_000)
+        with scripts.out_of_memory():
+            assert scripts.read_locked() == 1
+            assert scripts.give_up(YOU) == 1
+            if scripts.flags:
+                assert scripts.write_release(MY_WRITE, 0) == 1
+                assert scripts.force("read") == 1
             else:
-                assert at.read_release(ME, 0) == 0
-                assert at.write_release(MY_WRITE, 0) == 1
-        assert not at.redis.exists("orders")
+                assert scripts.read_release(ME, 0) == 0
+                assert scripts.write_release(MY_WRITE, 0) == 1
+        assert not scripts.redis.exists("orders")
 
-    def test_without_permission_on_the_channel(self, at: ReadWriteScripts, ear: PubSub) -> None:
+    def test_without_permission_on_the_channel(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
         rights = ("~orders", "~{orders*", f"~{CLAIM}", f"~{TURN}", "+@all", "resetchannels")
-        with at.user(*rights) as deaf:
-            assert at.read(ME, 1, 30_000, redis=deaf) is None
-            assert at.write(YOUR_WRITE, 1, 30_000, waits=True, redis=deaf) == 1_000
-            assert at.give_up(YOU, redis=deaf) == 1
-            assert at.read_release(ME, 0, redis=deaf) == 1
-            assert at.write(MY_WRITE, 1, 30_000, redis=deaf) is None
-            assert at.write_release(MY_WRITE, 0, redis=deaf) == 1
-            at.reading(YOU, 30_000)
-            assert at.force("read", redis=deaf) == 1
-        assert heard(ear) == []
+        with scripts.user(*rights) as deaf:
+            assert scripts.read(ME, 1, 30_000, redis=deaf) is None
+            assert scripts.write(YOUR_WRITE, 1, 30_000, waits=True, redis=deaf) == 1_000
+            assert scripts.give_up(YOU, redis=deaf) == 1
+            assert scripts.read_release(ME, 0, redis=deaf) == 1
+            assert scripts.write(MY_WRITE, 1, 30_000, redis=deaf) is None
+            assert scripts.write_release(MY_WRITE, 0, redis=deaf) == 1
+            scripts.reading(YOU, 30_000)
+            assert scripts.force("read", redis=deaf) == 1
+        assert published(subscription) == []
 
-    def test_a_replica_says_that_it_is_one(self, at: ReadWriteScripts) -> None:
-        at.reading(ME, 30_000)
-        with at.replica() as redis:
+    def test_a_replica_says_that_it_is_one(self, scripts: ReadWriteScripts) -> None:
+        scripts.reading(ME, 30_000)
+        with scripts.replica() as redis:
             calls: list[Callable[[], Any]] = [
-                lambda: at.read(ME, 2, 60_000, redis=redis),
-                lambda: at.read_release(ME, 0, redis=redis),
-                lambda: at.renew(("orders", ME, 60_000), redis=redis),
-                lambda: at.write(YOUR_WRITE, 1, 60_000, waits=True, redis=redis),
-                lambda: at.force("read", redis=redis),
+                lambda: scripts.read(ME, 2, 60_000, redis=redis),
+                lambda: scripts.read_release(ME, 0, redis=redis),
+                lambda: scripts.renew(("orders", ME, 60_000), redis=redis),
+                lambda: scripts.write(YOUR_WRITE, 1, 60_000, waits=True, redis=redis),
+                lambda: scripts.force("read", redis=redis),
             ]
-            if at.flags:
+            if scripts.flags:
                 # Also where the script would only have read: what a replica knows may be long over.
-                calls.append(lambda: at.write(YOUR_WRITE, 1, 30_000, redis=redis))
-                calls.append(lambda: at.write_release(MY_WRITE, 0, redis=redis))
+                calls.append(lambda: scripts.write(YOUR_WRITE, 1, 30_000, redis=redis))
+                calls.append(lambda: scripts.write_release(MY_WRITE, 0, redis=redis))
             for call in calls:
                 with pytest.raises(ResponseError, match="read only"):
                     call()
-        assert at.state() == {"mode": "read", ME: "1"}
+        assert scripts.state() == {"mode": "read", ME: "1"}

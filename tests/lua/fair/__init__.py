@@ -1,0 +1,1 @@
+"""Each script of the fair lock, on old and new servers."""

@@ -1,0 +1,217 @@
+"""Bounds of the fair lock's scripts: memory, commands in one call, and cost."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from redis.client import PubSub
+
+from .scripts import (
+    CHANNEL,
+    CLIENTS,
+    JAVA,
+    LOCK,
+    ME,
+    NEVER,
+    PLACES,
+    QUEUE,
+    SCORES,
+    WAIT,
+    WAITERS,
+    YOU,
+    A,
+    B,
+    C,
+    D,
+    Fair,
+    Java,
+    published,
+)
+
+
+class TestMemory:
+    """What the server forgets, or a step of its clock, costs nobody alive a place."""
+
+    def test_without_our_own_waiters(self, scripts: Fair) -> None:
+        scripts.acquire(A)
+        for owner in (B, C, D):
+            scripts.acquire(owner)
+        scripts.heartbeat(ME, C)
+        scripts.heartbeat(YOU, B, D)
+        scripts.redis.delete(WAITERS)
+        # So that all of them look, who aren't all named.
+        assert scripts.heartbeat(YOU, B, D)[1] == -1
+        assert scripts.heartbeat(ME, C)[1] == -1
+        for _ in range(25):
+            scripts.pass_time(400)
+            assert scripts.heartbeat(YOU, B, D)[1] == 1
+            assert scripts.heartbeat(ME, C)[1] == 1
+        assert scripts.release(A) == 1
+        assert scripts.queue() == [B, C, D]
+        assert scripts.redis.pttl(WAITERS) > 0
+
+    @pytest.mark.parametrize("first", ["tick", "acquire", "leave"])
+    def test_the_clock_steps_forward(self, scripts: Fair, first: str) -> None:
+        scripts.acquire(A)
+        for owner in (B, C, D):
+            scripts.acquire(owner)
+        scripts.heartbeat(ME, C)
+        scripts.heartbeat(YOU, B, D)
+        scripts.pass_time(3_600_000)
+        newcomer = f"{YOU}:99"
+        if first == "tick":
+            scripts.heartbeat(YOU, B, D)
+        elif first == "acquire":
+            assert scripts.acquire(newcomer) == 2_000
+        else:
+            scripts.leave(newcomer)
+        scripts.heartbeat(YOU, B, D)
+        scripts.heartbeat(ME, C)
+        assert scripts.queue()[:3] == [B, C, D]
+        for owner in (B, C, D):
+            scripts.acquire(owner)
+            scripts.release(owner)
+        assert scripts.queue() == [newcomer][: first == "acquire"]
+
+    def test_the_silent_are_dead_after_that(self, scripts: Fair) -> None:
+        scripts.acquire(A)
+        scripts.acquire(B)
+        scripts.acquire(C)
+        scripts.heartbeat(YOU, B)
+        scripts.expire()
+        scripts.pass_time(10_000)
+        assert scripts.acquire(D, queue=False) == 2_000
+        scripts.pass_time(1_000)
+        assert scripts.acquire(D, queue=False) == 2_000
+        scripts.pass_time(501)
+        assert scripts.acquire(D, queue=False) is None
+
+
+class TestBounds:
+    def test_the_gone_do_not_pile_up(self, scripts: Fair) -> None:
+        scripts.acquire(A)
+        scripts.acquire(B)
+        most = 0
+        for number in range(300):
+            scripts.acquire(f"{ME}:{100 + number}")
+            if number >= 20:
+                scripts.leave(f"{ME}:{80 + number}", doubt=number % 2 == 0)
+            most = max(most, scripts.redis.llen(QUEUE))
+        assert scripts.queue()[0] == B
+        assert most < 100
+        # What late copies must find is kept for a minute.
+        scripts.pass_time(61_000)
+        for _ in range(100):
+            scripts.heartbeat(ME)
+            if scripts.redis.hlen(WAITERS) < 100:
+                break
+        assert scripts.redis.hlen(WAITERS) < 100
+
+    def test_in_any_order(self, scripts: Fair) -> None:
+        scripts.acquire(A)
+        owners = [f"{ME}:{100 + number}" for number in range(250)]
+        for owner in [B, *owners, D]:
+            scripts.acquire(owner)
+        random.Random(1).shuffle(owners)
+        for owner in owners:
+            scripts.leave(owner)
+        for _ in range(50):
+            scripts.heartbeat(YOU, B, D)
+        assert scripts.queue() == [B, D]
+        assert set(scripts.redis.hkeys(WAITERS)) == {B.encode(), D.encode()}
+
+    def test_a_waiter_that_was_evicted_and_died_is_forgotten(self, scripts: Fair) -> None:
+        scripts.acquire(A)
+        scripts.acquire(B)
+        scripts.acquire(D)
+        scripts.redis.lrem(QUEUE, 0, D)
+        scripts.redis.zrem(SCORES, D)
+        scripts.redis.pexpire(LOCK, 7_200_000)
+        scripts.pass_time(601_000)
+        scripts.acquire(B)
+        scripts.heartbeat(YOU, B)
+        assert not scripts.redis.hexists(WAITERS, D)
+        assert scripts.queue() == [B]
+
+    def dead(self, scripts: Fair, count: int) -> list[str]:
+        scripts.acquire(A)
+        owners = [f"{YOU}:{100 + number}" for number in range(count)]
+        for owner in owners:
+            scripts.acquire(owner)
+        scripts.long_ago(*owners)
+        return owners
+
+    def test_an_acquire_behind_many_dead(self, scripts: Fair) -> None:
+        self.dead(scripts, 600)
+        scripts.expire()
+        replies: list[Any] = []
+        while not replies or replies[-1] == -3:
+            calls = scripts.commands(lambda: replies.append(scripts.acquire(B, queue=False)))
+            assert calls < 2_000
+        assert replies == [-3, -3, None]
+        assert scripts.keys() == {LOCK}
+
+    def test_a_release_before_many_dead(self, scripts: Fair, subscription: PubSub) -> None:
+        self.dead(scripts, 500)
+        java = Java(scripts, JAVA)
+        java.acquire()
+        replies = []
+        assert scripts.commands(lambda: replies.append(scripts.release(A))) < 2_000
+        assert replies == [2]
+        assert scripts.release(A) is None
+        assert published(subscription) == []
+        ticks = [scripts.run("fair_heartbeat", CHANNEL, "", WAIT) for _ in range(2)]
+        assert [(told.decode(), more) for _, _, told, more, _ in ticks] == [("", 1), (JAVA, 0)]
+        assert published(subscription) == [JAVA]
+        assert scripts.redis.exists(CLIENTS) == 0
+        assert java.acquire() is None
+
+    def test_a_tick_before_many_dead(self, scripts: Fair) -> None:
+        self.dead(scripts, 500)
+        scripts.acquire(B)
+        assert [scripts.run("fair_heartbeat", CHANNEL, ME, WAIT, B)[3] for _ in range(3)] == [1, 1, 0]
+        assert scripts.queue() == [B]
+
+
+class TestCost:
+    def test_it_does_not_grow_with_the_queue(self, scripts: Fair) -> None:
+        """The same commands however many wait, and none that walks over all of them."""
+
+        def commands(wait: int) -> dict[str, int]:
+            scripts.redis.flushall()
+            # However long the test takes to fill the queue.
+            scripts.redis.zadd(CLIENTS, {ME: NEVER})
+            scripts.acquire(A)
+            owners = [f"{ME}:{number}" for number in range(100, 100 + wait)]
+            for owner in owners:
+                scripts.acquire(owner)
+            scripts.long_ago(*owners)
+            scripts.heartbeat(ME)
+            scripts.redis.config_resetstat()
+            scripts.acquire(D)
+            scripts.heartbeat(ME, *owners[:PLACES])
+            scripts.release(A)
+            scripts.acquire(owners[0])
+            scripts.leave(D)
+            return {name: entry["calls"] for name, entry in scripts.redis.info("commandstats").items()}
+
+        few, many = commands(200), commands(600)
+        # But for what depends on the time since somebody looked, and on where a sweep is.
+        assert few.keys() == many.keys()
+        assert all(abs(few[name] - many[name]) <= 3 for name in few)
+        assert not {f"cmdstat_{name}" for name in ("lrem", "hgetall", "lpos")} & few.keys()
+
+    def test_what_looks_at_several_is_bounded(self, scripts: Fair) -> None:
+        """A tick and one who leaves look at some places and fields, never at all of them."""
+        scripts.acquire(A)
+        for number in range(600):
+            scripts.acquire(f"{ME}:{100 + number}")
+        scripts.redis.config_resetstat()
+        scripts.heartbeat(ME, *(f"{ME}:{100 + number}" for number in range(PLACES)))
+        scripts.leave(f"{ME}:400")
+        calls = sum(entry["calls"] for entry in scripts.redis.info("commandstats").values())
+        assert calls < 120
+        # One slice of the hash each.
+        assert scripts.redis.info("commandstats")["cmdstat_hscan"]["calls"] == 2
