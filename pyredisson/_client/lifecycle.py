@@ -29,7 +29,7 @@ from pyredisson.logic.channels import ChannelRegistry, Subscriber
 from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import ROUNDS_A_LEASE, Loop
+from pyredisson.logic.watchdog import ROUNDS_PER_LEASE, Loop
 
 SHORTEST_PATIENCE = 0.05
 """Seconds that the watchdog waits for a reply at least, however short the lease."""
@@ -102,7 +102,7 @@ class ClientLifecycle:
         self._runtime, self._subscriber = self._connect(self.node, channels, post)
         channels.attach(self._subscriber)
         # One lost reply, waited for with the usual timeout, would cost a lock with a short lease.
-        timeout = max(SHORTEST_PATIENCE, lease_ms(self.config.lock_watchdog_timeout) / 1000 / ROUNDS_A_LEASE / 2)
+        timeout = max(SHORTEST_PATIENCE, lease_ms(self.config.lock_watchdog_timeout) / 1000 / ROUNDS_PER_LEASE / 2)
         self._watchdog_runtime = ThreadRuntime(self.node.with_timeout(timeout), _never, size=2)
         return Resources(self.node.client_id, self._runtime, self._watchdog_runtime, channels)
 
@@ -123,7 +123,7 @@ class ClientLifecycle:
             session.closed = True
             session.watchdog.close()
             self._left.update((payload, None) for payload in session.local_queues.leave_commands())
-            self._left.update(dict.fromkeys(session.watchdog.unrepaired()))
+            self._left.update(dict.fromkeys(session.watchdog.repairs.pending()))
         finally:
             self._drop_connections()
             if self._left:
@@ -165,9 +165,9 @@ class ClientLifecycle:
         if self._turn.acquire(timeout=seconds):
             try:
                 self._collecting = True
-                self._left.update(dict.fromkeys(self.session.watchdog.unrepaired()))
+                self._left.update(dict.fromkeys(self.session.watchdog.repairs.pending()))
                 FinalRelease(self.config, self.node, self._left, deadline).say(self._calls, self._cut, self.session.id)
-                self.session.watchdog.drop_repairs()
+                self.session.watchdog.repairs.clear()
             finally:
                 self._collecting = False
                 self._turn.release()
@@ -241,7 +241,7 @@ def lifecycles() -> list[ClientLifecycle]:
 def close_at_once(lifecycle: ClientLifecycle, deadline: float) -> None:
     """The farewell of an engine that was ended while a thread is interrupted and can't go on, whatever it is doing."""
     left = lifecycle._left
-    left.update(dict.fromkeys(lifecycle.session.watchdog.unrepaired()))
+    left.update(dict.fromkeys(lifecycle.session.watchdog.repairs.pending()))
     # It doesn't take its turn: the interrupted thread may have that.
     final = FinalRelease(lifecycle.config, lifecycle.node, left, deadline)
     final.say(lifecycle._calls, lifecycle._cut, lifecycle.session.id, interrupted=True)

@@ -92,7 +92,7 @@ class Session:
             watchdog_runtime,
             self.lease,
             self._host.start_loop,
-            release_ended=self._release_when_owner_ends,
+            release_when_owner_ends=self._release_when_owner_ends,
         )
         self.slots = SessionSlots(self.id, self.runtime, self.attempts)
         self.local_queues = LocalQueues()
@@ -130,7 +130,7 @@ class Session:
         if self.closed:
             self._host.send_last(payload)
         else:
-            self.watchdog.repair(payload)
+            self.watchdog.repairs.repair(payload)
 
     def check_open(self) -> None:
         """Raises `ClosedError` if the client is closed."""
@@ -160,4 +160,4 @@ class Session:
         if hold.reason is GONE or (hold.reason is ENDED and hold.renewed):
             notice = hold.lock.lost_command()
             if notice is not None and not self.closed:
-                self.watchdog.notify(notice)
+                self.watchdog.repairs.notify(notice)

@@ -315,7 +315,7 @@ def test_a_repair_is_left_by_a_collection_while_the_watchdog_is_started(server: 
 
         return act, repair
 
-    collect_at_each_line([Watchdog._look_earlier], story)
+    collect_at_each_line([Watchdog._start_or_wake], story)
 
 
 def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:

@@ -119,7 +119,7 @@ class TestCancellation:
         await semaphore.set_permits(0)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(semaphore.acquire(), 0.2)
-        assert client._session.watchdog.unrepaired() == []
+        assert client._session.watchdog.repairs.pending() == []
         assert ours(admin) == []
 
 

@@ -103,17 +103,17 @@ class ErrorsAreSuccess(Watchdog):
 class LossIsSuccess(Watchdog):
     """A renewal that the server refused counts as one."""
 
-    async def _apply(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
-        await super()._apply(batch, [1] * len(batch) if isinstance(reply, list) else reply, sent_at)
+    async def _apply_renewal(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
+        await super()._apply_renewal(batch, [1] * len(batch) if isinstance(reply, list) else reply, sent_at)
 
 
 class NoRepair(Watchdog):
     """What is left in doubt stays so after one try."""
 
-    async def _repair_all(self) -> bool:
-        await super()._repair_all()
-        self._repairs.clear()
-        return False
+    async def _renew_once(self) -> float:
+        pause = await super()._renew_once()
+        self.repairs.clear()
+        return pause
 
 
 class NoSemaphoreUndo(SemaphoreLogic):

@@ -239,7 +239,7 @@ class _Watch(Alarm):
 
     def ring(self) -> None:
         if self._group.proven(self._hold):
-            self._group.session.watchdog.remind(self, self._hold.looks())
+            self._group.session.watchdog.set_alarm(self, self._hold.looks())
         else:
             self(None)
 
