@@ -1,7 +1,10 @@
-"""Redisson's locks and synchronizers for Python, on the same keys as Java Redisson."""
+"""Redisson's locks and synchronizers for Python, on the same keys as Redisson for Java. For threads.
+
+`pyredisson.asyncio` has the same names for asyncio.
+"""
 
 try:
-    from pyredisson._core import Run as _Run  # noqa: F401 - whether there is a core at all
+    from pyredisson._core import Run as _Run  # noqa: F401 - tests whether the core is compiled
 except ModuleNotFoundError as error:
     if error.name != "pyredisson._core":
         raise
@@ -20,7 +23,7 @@ from pyredisson._api.sync.multi_lock import MultiLock, RedLock
 from pyredisson._api.sync.non_reentrant_lock import NonReentrantLock
 from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson._api.sync.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson._api.sync.rlock import Lock, Lockable
+from pyredisson._api.sync.rlock import Lock, Lockable, RLock
 from pyredisson._api.sync.semaphore import Semaphore
 from pyredisson._api.sync.spin_lock import SpinLock
 from pyredisson._client.signals import release_on_signals
@@ -72,6 +75,7 @@ __all__ = [
     "NotSetError",
     "PermitExpirableSemaphore",
     "PermitNotHeldError",
+    "RLock",
     "ReadLock",
     "ReadWriteLock",
     "RedLock",

@@ -49,7 +49,7 @@ WORDS = {
     r"\b__a(enter|exit)__\b": r"__\1__",
     r"`async with\b": "`with",
     r", awaited\b": "",
-    r"\bAn async context manager\b": "A context manager",
+    r"\b([Aa])n async context manager\b": r"\1 context manager",
     r"\basyncio\b": "threads",
     r"\btask(s?)\b": r"thread\1",
     r"\bis cancelled\b": "is interrupted",

@@ -1,4 +1,4 @@
-"""The asyncio world: the same names as `pyredisson`, awaited."""
+"""The public classes for asyncio: the same names as in `pyredisson`; what waits there must be awaited here."""
 
 from pyredisson._api.aio.client import Client, connect
 from pyredisson._api.aio.count_down_latch import CountDownLatch
@@ -8,7 +8,7 @@ from pyredisson._api.aio.multi_lock import MultiLock, RedLock
 from pyredisson._api.aio.non_reentrant_lock import NonReentrantLock
 from pyredisson._api.aio.permit_expirable_semaphore import PermitExpirableSemaphore
 from pyredisson._api.aio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson._api.aio.rlock import Lock, Lockable
+from pyredisson._api.aio.rlock import Lock, Lockable, RLock
 from pyredisson._api.aio.semaphore import Semaphore
 from pyredisson._api.aio.spin_lock import SpinLock
 
@@ -23,6 +23,7 @@ __all__ = [
     "NonReentrantFairLock",
     "NonReentrantLock",
     "PermitExpirableSemaphore",
+    "RLock",
     "ReadLock",
     "ReadWriteLock",
     "RedLock",

@@ -174,7 +174,7 @@ class PermitExpirableSemaphore:
 
 
 class Permit:
-    """What `permit()` returns: an async context manager for one permit."""
+    """What `permit()` returns: a context manager for one permit."""
 
     __slots__ = ("_entered", "_ids", "_lease", "_renew", "_semaphore", "_wait")
 

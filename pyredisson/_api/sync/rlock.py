@@ -157,6 +157,10 @@ class Lock(LockReleases, Lockable):
         return self._explicit_owner or self._callers.current()
 
 
+RLock = Lock
+"""The name that `threading` and Redisson have for the re-entrant lock."""
+
+
 class Lost:
     """Whether one hold is lost. Once it is, that doesn't change any more."""
 

@@ -1,0 +1,164 @@
+"""The public API for threads is generated from the one for asyncio, and says the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import pyredisson
+import pyredisson.asyncio
+
+ROOT = Path(__file__).parents[2]
+SOURCE, TWIN = "pyredisson/_api/aio/rlock.py", "pyredisson/_api/sync/rlock.py"
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("async_to_sync", ROOT / "tools/async_to_sync.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+in_words_of_threads = load_tool().in_words_of_threads
+
+
+def check(root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "tools/async_to_sync.py", "--check"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+class TestStaleTwins:
+    @pytest.fixture
+    def copy(self, tmp_path: Path) -> Path:
+        """A copy of all that the tool reads."""
+        for name in ("tools", "pyredisson/_api"):
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        # By these two ruff knows the line length, and which imports are the project's own.
+        for name in ("pyproject.toml", "pyredisson/__init__.py"):
+            shutil.copy(ROOT / name, tmp_path / name)
+        return tmp_path
+
+    def test_the_committed_files_are_not_stale(self, copy: Path) -> None:
+        for root in (ROOT, copy):
+            checked = check(root)
+            assert checked.returncode == 0, checked.stderr
+            assert checked.stderr == ""
+
+    @pytest.mark.parametrize("edited", [SOURCE, TWIN])
+    @pytest.mark.parametrize(
+        ("old", "new"), [("Acquires the lock; waits", "Acquires the lock and waits"), ("deadline)", "None)")]
+    )
+    def test_an_edited_line_is_found(self, copy: Path, edited: str, old: str, new: str) -> None:
+        path = copy / edited
+        text = path.read_text("utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new, 1), "utf-8")
+        checked = check(copy)
+        assert checked.returncode == 1
+        assert f"{TWIN} isn't what {SOURCE} makes it" in checked.stderr
+        assert checked.stderr.endswith("then run: python tools/async_to_sync.py\n")
+        assert len(checked.stderr.splitlines()) == 2
+
+    def test_missing_and_leftover_files_are_found(self, copy: Path) -> None:
+        (copy / TWIN).unlink()
+        (copy / "pyredisson/_api/sync/leftover.py").touch()
+        (copy / "pyredisson/_api/aio/blocks.py").unlink()
+        checked = check(copy)
+        assert checked.returncode == 1
+        assert f"{TWIN} is missing" in checked.stderr
+        assert "pyredisson/_api/sync/leftover.py has no source" in checked.stderr
+        assert "pyredisson/_api/aio/blocks.py is missing" in checked.stderr
+
+    def test_writing_makes_it_right(self, copy: Path) -> None:
+        (copy / TWIN).write_text("stale = True\n", "utf-8")
+        subprocess.run([sys.executable, "tools/async_to_sync.py"], cwd=copy, capture_output=True, check=True)
+        assert (copy / TWIN).read_text("utf-8") == (ROOT / TWIN).read_text("utf-8")
+
+
+RETURNED = {"Lost": "rlock", "Holding": "blocks", "Permit": "permit_expirable_semaphore"}
+"""Classes that users don't name, and their modules: methods return them."""
+PUBLIC = [*pyredisson.asyncio.__all__, *RETURNED]
+
+
+def both_sides(name: str) -> tuple[Any, Any]:
+    """What has that name for asyncio, and for threads."""
+    if name in RETURNED:
+        modules = (importlib.import_module(f"pyredisson._api.{side}.{RETURNED[name]}") for side in ("aio", "sync"))
+        aio, sync = (getattr(module, name) for module in modules)
+        return aio, sync
+    return getattr(pyredisson.asyncio, name), getattr(pyredisson, name)
+
+
+def with_members(name: str) -> Iterator[tuple[str, Any, Any]]:
+    """A class or a function of both sides, and the public members of the class."""
+    aio, sync = both_sides(name)
+    yield name, aio, sync
+    if isinstance(aio, type):
+        assert public_members(aio) == public_members(sync)
+        for member in public_members(aio):
+            yield member, inspect.getattr_static(aio, member), inspect.getattr_static(sync, member)
+
+
+def public_members(kind: type) -> list[str]:
+    return [name for name in dir(kind) if not name.startswith("_")]
+
+
+def documentation(thing: Any) -> str:
+    text = in_words_of_threads((inspect.getdoc(thing) or "") + "\n")
+    return " ".join(text.split())
+
+
+def test_both_sides_have_the_same_names() -> None:
+    for_threads = {
+        name
+        for name in pyredisson.__all__
+        if getattr(getattr(pyredisson, name), "__module__", "").startswith("pyredisson._api.sync.")
+    }
+    assert for_threads == set(pyredisson.asyncio.__all__)
+
+
+@pytest.mark.parametrize("public", PUBLIC)
+def test_both_sides_say_the_same(public: str) -> None:
+    for name, aio, sync in with_members(public):
+        of_aio, of_sync = documentation(aio), documentation(sync)
+        if name == "hold":
+            # Only asyncio can cancel the body of a block whose hold is lost.
+            of_aio, of_sync = (text.partition("When the hold is lost")[0] for text in (of_aio, of_sync))
+        assert of_aio, f"{name} isn't documented"
+        assert of_aio == of_sync, name
+
+
+@pytest.mark.parametrize("public", PUBLIC)
+def test_both_sides_take_and_return_the_same(public: str) -> None:
+    for name, aio, sync in with_members(public):
+        if isinstance(aio, property):
+            assert isinstance(sync, property), name
+            aio, sync = aio.fget, sync.fget
+        if not inspect.isfunction(aio):
+            continue
+        of_aio, of_sync = inspect.signature(aio), inspect.signature(sync)
+        parameters = dict(of_aio.parameters)
+        if name == "hold":
+            del parameters["cancel_on_lost"]
+        assert parameters == dict(of_sync.parameters), name
+        result = re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", of_aio.return_annotation)
+        assert result == of_sync.return_annotation, name
+
+
+@pytest.mark.parametrize("package", [pyredisson, pyredisson.asyncio])
+def test_the_reentrant_lock_has_two_names(package: ModuleType) -> None:
+    assert package.RLock is package.Lock
+    assert package.Lock.__name__ == "Lock"
+    assert {"Lock", "RLock"} <= set(package.__all__)
