@@ -1,4 +1,7 @@
-"""What can go wrong: every error names the object and the owner; Redis's own errors pass through untouched."""
+"""The errors that pyredisson raises. Their messages name the object and the owner.
+
+The errors of redis-py (`redis.exceptions`) pass through unchanged.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ class ConfigError(RedissonError, ValueError):
 
 
 class ClosedError(RedissonError, RuntimeError):
-    """The client was closed, before the call or while it waited."""
+    """The client was closed, before the call or while the call waited."""
 
 
-class _OfLock(RedissonError):
-    """An error that tells which lock it is about, and who holds that."""
+class _LockError(RedissonError):
+    """An error about one lock, with that lock's name, the calling owner and the holder."""
 
     name: str | None
-    """The lock's name, as it is on the server."""
+    """The lock's name on the server."""
     owner: str | None
-    """The caller, as the server knows it: `client:id`."""
+    """The calling owner's name on the server, `client:id`."""
     holder: Holder | None
-    """Who held the lock when the server was asked; None: nobody, or it was not asked, or didn't answer."""
+    """The holder when the server was asked. None: there was none, or the server wasn't asked or didn't reply."""
 
     def __init__(
         self, message: str = "", *, name: str | None = None, owner: str | None = None, holder: Holder | None = None
@@ -38,40 +41,43 @@ class _OfLock(RedissonError):
         self.holder = holder
 
 
-class LockNotHeldError(_OfLock, RuntimeError):
-    """Unlock by one who isn't the holder; the message says who is, or since when the hold is gone."""
+class LockNotHeldError(_LockError, RuntimeError):
+    """A release by an owner that has no hold. The message names the holder, or says since when the hold is gone."""
 
 
 class LockLostError(LockNotHeldError):
-    """The lock was held, and expired or was taken away before it was given back."""
+    """The owner had a hold, but its lease expired or the lock was removed before the release."""
 
 
 class LockAlreadyHeldError(RedissonError, RuntimeError):
-    """A non-reentrant lock was asked for again by its holder."""
+    """The holder of a non-reentrant lock tried to acquire it again."""
 
 
 class LockUpgradeError(RedissonError, RuntimeError):
-    """The write side was asked for by an owner who holds only the read side; waiting would never end."""
+    """An owner that holds only the read side tried to acquire the write side. Its wait would never end."""
 
 
-class LockTimeoutError(_OfLock, TimeoutError):
-    """`hold(wait_time=...)` didn't get the lock in time, and says who holds it; or `permit(...)` got no permit."""
+class LockTimeoutError(_LockError, TimeoutError):
+    """A block of `hold(wait_time=...)` didn't get the lock in time, or a block of `permit(wait_time=...)` no permit.
+
+    The message of the former names the holder.
+    """
 
 
 class PermitNotHeldError(RedissonError, ValueError):
-    """A permit id that is unknown or has expired."""
+    """A permit id that is unknown, or whose permit was released or has expired."""
 
 
 class NotSetError(RedissonError, RuntimeError):
-    """A semaphore or a latch of `must_exist=True` doesn't exist: nobody has set it, or it is gone."""
+    """A semaphore or a latch of `must_exist=True` doesn't exist: nobody has set it, or it was removed."""
 
 
 class StaleTokenError(RedissonError):
-    """A write with a fencing token older than one that the resource has seen; nothing was written."""
+    """A write with a fencing token smaller than one that the resource has seen. Nothing was written."""
 
 
 class NotReplicatedError(RedissonError):
-    """No replica confirmed the acquire in time; nothing is held."""
+    """No replica confirmed the acquire in time. Nothing is held. (Planned: nothing raises it yet.)"""
 
 
 __all__ = [
@@ -91,4 +97,4 @@ __all__ = [
 
 
 class UnsupportedServerError(ConfigError, RedisError):
-    """The server is too old, or not a single one; trying again doesn't help."""
+    """The server is too old, or is no single server. Trying again doesn't help."""

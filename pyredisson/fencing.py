@@ -1,6 +1,6 @@
-"""What the resource behind a fenced lock does: it takes no write with a token older than the newest it has seen.
+"""For the resource behind a fenced lock: it refuses a write whose token is smaller than the largest one it has seen.
 
-`write` is for a key on Redis, `claim` for a database with SQL. Whoever writes must go through them.
+`write` serves a key on Redis, `claim` a database with SQL. All programs that write to the resource must use them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Value = str | bytes | int | float
 
 REMEMBERED = 24 * 60 * 60
-"""Seconds for which a key's newest token is remembered after each write: no writer may be later than that."""
+"""Seconds for which a key's newest token is remembered after each write. A later writer isn't recognized as late."""
 
 _WRITE = script("fenced_write", flags=False).text
-# Compared as doubles by scripts.
-_MOST = 2**53 - 1
+# Scripts compare tokens as doubles, which are exact up to here.
+_MAX_TOKEN = 2**53 - 1
 
 
 @overload
@@ -33,13 +33,16 @@ def write(client: redis.Redis, token: int, command: str, key: Name, *args: Value
 @overload
 def write(client: redis.asyncio.Redis, token: int, command: str, key: Name, *args: Value) -> Awaitable[Any]: ...
 def write(client: Any, token: int, command: str, key: Name, *args: Value) -> Any:
-    """Runs `command key *args` unless a newer token has written that key; gives what the server replies.
+    """Runs `command key *args`, unless a larger token has written that key before. Returns the server's reply.
 
-    `client` is redis-py's (`redis.Redis`, `redis.asyncio.Redis`, then to be awaited, or their cluster kinds):
-    `write(client, lock.token, "SET", "report", text)`. Only the command's first key may be written.
+    For example: `write(client, lock.token, "SET", "report", text)`. `client` is one of redis-py: `redis.Redis`,
+    `redis.asyncio.Redis` (then the result must be awaited), or a cluster client. The command may write only its first
+    key.
 
-    The newest token stands in a key of its own, `pyredisson_fencing:{key}`, for `REMEMBERED` seconds after
-    each write. Raises `StaleTokenError`, and what Redis reports.
+    The newest token is stored in the key `pyredisson_fencing:{key}`, for `REMEMBERED` seconds after each write.
+
+    Raises `StaleTokenError` if a larger token was seen, `TypeError` or `ValueError` for a token that can't be one,
+    `TypeError` for a pipeline, and redis-py's errors.
     """
     _check(token)
     if hasattr(client, "command_stack"):
@@ -48,28 +51,28 @@ def write(client: Any, token: int, command: str, key: Name, *args: Value) -> Any
     reply = client.register_script(_WRITE)(
         keys=[name, prefixed(b"pyredisson_fencing", name)], args=[token, REMEMBERED * 1000, command, *args]
     )
-    return _awaited(reply, key, token) if isinstance(reply, Awaitable) else _told(reply, key, token)
+    return _awaited_result(reply, key, token) if isinstance(reply, Awaitable) else _result(reply, key, token)
 
 
-async def _awaited(reply: Awaitable[list[Any]], key: Name, token: int) -> Any:
-    return _told(await reply, key, token)
+async def _awaited_result(reply: Awaitable[list[Any]], key: Name, token: int) -> Any:
+    return _result(await reply, key, token)
 
 
-def _told(reply: list[Any], key: Name, token: int) -> Any:
-    done, what = reply
-    if not done:
-        raise _stale(key, token, int(what))
-    return what
+def _result(reply: list[Any], key: Name, token: int) -> Any:
+    written, result_or_newest = reply
+    if not written:
+        raise _stale(key, token, int(result_or_newest))
+    return result_or_newest
 
 
 class Connection(Protocol):
-    """A connection by Python's DB-API: sqlite3's, psycopg's."""
+    """A connection of Python's DB-API (PEP 249), as those of sqlite3 and psycopg."""
 
     def cursor(self) -> Any: ...
 
 
 def create_table(connection: Connection) -> None:
-    """Makes the table `pyredisson_fencing`, where it isn't there yet; the caller commits."""
+    """Makes the table `pyredisson_fencing` if it doesn't exist. The caller commits."""
     with closing(connection.cursor()) as cursor:
         cursor.execute(
             "CREATE TABLE IF NOT EXISTS pyredisson_fencing (resource TEXT PRIMARY KEY, token BIGINT NOT NULL)"
@@ -77,13 +80,14 @@ def create_table(connection: Connection) -> None:
 
 
 def claim(connection: Connection, resource: str, token: int) -> None:
-    """Notes `token` as the newest for `resource`, or refuses it; `resource` is any name that all writers use.
+    """Records `token` as the newest one of `resource`, or refuses it. `resource` is any name that all writers use.
 
-    To be called in the transaction that then writes, first: until it ends, the row in `pyredisson_fencing`
-    keeps other claims waiting, so a claim can't be overtaken before its write. For databases that know
-    `INSERT ... ON CONFLICT` (SQLite 3.24, PostgreSQL 9.5 and later).
+    Call it in the transaction that writes, before the write. Until the transaction ends, the row in
+    `pyredisson_fencing` makes other claims wait, so none can come between this claim and its write. The database must
+    support `INSERT ... ON CONFLICT` (SQLite 3.24, PostgreSQL 9.5, and later).
 
-    Raises `StaleTokenError`, after which the caller rolls back, and what the database reports.
+    Raises `StaleTokenError`, after which the caller rolls back; `TypeError` or `ValueError` for a token or a resource
+    that can't be one, `TypeError` for a connection of an unknown module; and the errors of the database.
     """
     _check(token)
     if not isinstance(resource, str):
@@ -105,7 +109,7 @@ def claim(connection: Connection, resource: str, token: int) -> None:
 def _check(token: int) -> None:
     if type(token) is not int:
         raise TypeError(f"token must be an int, not {type(token).__name__}")
-    if not 0 < token <= _MOST:
+    if not 0 < token <= _MAX_TOKEN:
         raise ValueError(f"token must be in 1 .. 2**53 - 1, not {token}")
 
 
@@ -117,7 +121,8 @@ _PLACEHOLDERS = {"qmark": ("?", "?"), "format": ("%s", "%s"), "pyformat": ("%s",
 
 
 def _placeholders(connection: Connection) -> tuple[str, str]:
-    # A module says how its statements are written; the connection's class may be one of the user's own.
+    # The module of the connection's class states the style of its placeholders. The class may be derived by the user,
+    # so the modules of its base classes count, too.
     for kind in type(connection).__mro__:
         style = getattr(sys.modules.get(kind.__module__.partition(".")[0]), "paramstyle", None)
         if style in _PLACEHOLDERS:

@@ -1,4 +1,4 @@
-"""Explicit owners: who holds a lock where that is neither the calling thread nor the calling task."""
+"""Explicit owners: owners of holds that are neither the calling thread nor the calling task."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import itertools
 from hashlib import blake2b
 
 FIRST_AUTOMATIC_ID = 2**32
-"""Ids of threads and tasks begin here; those below it are for the user to give."""
+"""The first id of a thread or task. Users may choose any id below it."""
 FIRST_EXPLICIT_ID = 2**48
-"""Ids of `new_owner()` begin here."""
+"""The first id of `new_owner()`."""
 FIRST_NAMED_ID = 2**62
-"""Ids of owners that are given as a `str` are from here to 2**63 - 1."""
+"""The first id of owners that are named by a `str`. The last one is 2**63 - 1."""
 
 _ids = itertools.count(FIRST_EXPLICIT_ID)
 
 
 class ExplicitOwner:
-    """An owner of locks that is no thread and no task; made by `new_owner()`. Two of them are never equal."""
+    """An owner of holds that is no thread and no task. `new_owner()` makes it. Two of them are never equal."""
 
     __slots__ = ("__weakref__", "_id")
 
@@ -25,7 +25,7 @@ class ExplicitOwner:
 
     @property
     def id(self) -> int:
-        """Its id, the second part of its name on the server; never given twice in a process."""
+        """The owner's id, the second part of its name on the server. A process uses no id twice."""
         return self._id
 
     def __repr__(self) -> str:
@@ -33,27 +33,30 @@ class ExplicitOwner:
 
 
 def new_owner() -> ExplicitOwner:
-    """A fresh owner, for `get_lock(name, owner=...)` and its kin.
+    """Makes a new owner, for `get_lock(name, owner=...)` and the other methods of a client that take `owner`.
 
-    For work that uses several threads or tasks, as a web request may: all of them enter and release its locks as
-    one owner, whichever runs the code. It may be used with several clients, in threads and in asyncio.
+    It serves work that runs in several threads or tasks, as a web request may: all of them acquire and release its
+    locks as the same owner. It may be used with several clients, for threads and for asyncio.
     """
     return ExplicitOwner()
 
 
 AnyOwner = ExplicitOwner | str | int
-"""What `owner=` takes."""
+"""The types of `owner=`."""
 
 
 def id_of_owner(owner: AnyOwner) -> int:
-    """The id of an owner that a user named. `TypeError`; `ValueError` for an empty `str` or a negative number."""
+    """The id of an owner that a user passed.
+
+    `TypeError` for another type; `ValueError` for an empty `str` or a negative number.
+    """
     if isinstance(owner, ExplicitOwner):
         return owner.id
     if isinstance(owner, str):
         if not owner:
             raise ValueError("an owner's name must not be empty")
-        # A function of the text alone, so nobody has to remember which id it was given; two texts with the same id are
-        # as likely as guessing 61 bits.
+        # The id is computed from the text, so no table of names is needed. That two texts get the same id is as
+        # unlikely as guessing 61 bits.
         digest = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return FIRST_NAMED_ID + (int.from_bytes(digest) >> 2 & (FIRST_NAMED_ID - 1))
     if type(owner) is not int:
