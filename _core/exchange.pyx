@@ -1,5 +1,5 @@
-# Round trips over a blocking socket, for which the interpreter's lock is given up only once, and how a socket is asked
-# whether the other side has closed it.
+# Round trips over a blocking socket, during which the GIL is released only once; and a check whether the server has
+# closed a socket.
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EPROTO, errno
@@ -26,7 +26,7 @@ cdef extern from * nogil:
         clock_gettime(clock, &now);
         return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
     }
-    static int hung_up(int descriptor)
+    static int is_disconnected(int descriptor)
     {
         struct pollfd one = {descriptor, POLLRDHUP, 0};
         return poll(&one, 1, 0) > 0;
@@ -35,92 +35,92 @@ cdef extern from * nogil:
     ssize_t send(int descriptor, const void *data, size_t size, int flags)
     ssize_t recv(int descriptor, void *data, size_t size, int flags)
     int64_t read_clock(int clock)
-    bint hung_up(int descriptor)
+    bint is_disconnected(int descriptor)
     int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE
     int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK
 
 cdef enum:
-    # A system call is spared by not asking a socket that was used less than these nanoseconds ago.
-    FRESH = 5_000_000
+    # A socket that was used less than these nanoseconds ago is not checked, which saves a system call.
+    RECENTLY_USED = 5_000_000
 
 
 class Unsent(Exception):
-    """The socket failed before all of a command was sent, so nobody executes it. Its argument is the OSError."""
+    """The socket failed before a command was sent completely, so no server executes it. Its argument is the OSError."""
 
 
-cdef class Idle:
-    """Knows when a socket was used, and whether the other side has closed it since."""
+cdef class IdleCheck:
+    """Finds out whether the server has closed a socket since it was last used."""
 
     cdef int descriptor
-    # By the coarse clock, which lags by a tick of the kernel and costs a fifth of the other.
-    cdef int64_t used
+    # By the coarse clock, which lags by at most one tick of the kernel, and costs a fifth of the precise one.
+    cdef int64_t last_used
 
     def __init__(self, int descriptor):
         self.descriptor = descriptor
-        self.used = read_clock(CLOCK_MONOTONIC_COARSE)
+        self.last_used = read_clock(CLOCK_MONOTONIC_COARSE)
 
     def closed(self):
-        """Whether the other side has closed it; False without looking if it was open less than 5 ms ago."""
+        """Whether the server has closed the socket; False without a system call if it was open less than 5 ms ago."""
         cdef int64_t now = read_clock(CLOCK_MONOTONIC_COARSE)
-        if now - self.used >= FRESH and hung_up(self.descriptor):
+        if now - self.last_used >= RECENTLY_USED and is_disconnected(self.descriptor):
             return True
-        self.used = now
+        self.last_used = now
         return False
 
-    def end(self):
-        """Nobody uses it any more: its number may soon be that of another one."""
+    def detach(self):
+        """Stops using the file descriptor, whose number may soon be that of another file."""
         self.descriptor = -1
 
 
 @cython.final
-cdef class Exchange(Idle):
+cdef class Exchange(IdleCheck):
     """Round trips over one blocking socket, whose kernel timeouts for sending and receiving are short.
 
-    After each of those, and after a signal, it looks for signals: one that came between sending and receiving has
-    interrupted neither. The clock is read only then. BlockingIOError: the time is over. Raises OSError, and whatever a
-    signal's handler raises; after both it is unknown how much was sent. `Unsent`: certainly not all.
+    After each of those timeouts, and after a signal, it runs the signals' handlers: a signal that came between sending
+    and receiving has interrupted neither. The clock is read only then. BlockingIOError: the time is over. OSError, and
+    any exception of a signal's handler: it is unknown how much was sent. `Unsent`: not all was sent.
     """
 
     cdef bytearray buffer
     cdef int64_t timeout
 
     def __init__(self, int descriptor, bytearray buffer not None, double timeout):
-        """`timeout` is that of `call`, in seconds."""
-        Idle.__init__(self, descriptor)
+        """`timeout` is the one of `call`, in seconds."""
+        IdleCheck.__init__(self, descriptor)
         self.buffer = buffer
         self.timeout = <int64_t> (timeout * 1e9)
 
     def call(self, bytes payload not None):
-        """Sends all of `payload`, one command, then receives what is there of the answer; how many bytes.
+        """Sends one command, and receives the part of the reply that comes first; returns how many bytes.
 
-        0: the other side has closed the connection after it was sent. `Unsent` also if it had closed it before, or
-        said something that nobody asked for; a socket used less than 5 ms ago isn't asked for that.
+        0: the server closed the connection after the command was sent. `Unsent` also if the server had closed it
+        before, or had sent data that belongs to no command; that is not checked within 5 ms of the last use.
         """
         cdef int64_t now = read_clock(CLOCK_MONOTONIC_COARSE)
-        cdef int64_t used = self.used
-        self.used = now
-        if now - used >= FRESH:
-            self.look()
+        cdef int64_t last_used = self.last_used
+        self.last_used = now
+        if now - last_used >= RECENTLY_USED:
+            self.check_open()
         return self.transfer(payload, True, now + self.timeout, True)
 
     def send(self, bytes payload not None, double seconds):
-        """Sends several commands in that time. `Unsent`: nothing of them was sent."""
+        """Sends several commands within that time. `Unsent`: nothing was sent."""
         cdef int64_t now = read_clock(CLOCK_MONOTONIC_COARSE)
-        self.used = now
+        self.last_used = now
         self.transfer(payload, False, now + <int64_t> (seconds * 1e9), False)
 
     def receive(self, double seconds):
-        """Receives what comes in that time, at least a byte; how many bytes. 0: the other side has closed it."""
+        """Receives at least one byte within that time; returns how many. 0: the server has closed the connection."""
         return self.transfer(None, True, read_clock(CLOCK_MONOTONIC_COARSE) + <int64_t> (seconds * 1e9), False)
 
-    cdef int look(self) except -1:
+    cdef int check_open(self) except -1:
         cdef char byte
-        cdef ssize_t there = recv(self.descriptor, &byte, 1, MSG_PEEK | MSG_DONTWAIT)
-        if there < 0:
+        cdef ssize_t size = recv(self.descriptor, &byte, 1, MSG_PEEK | MSG_DONTWAIT)
+        if size < 0:
             if errno != EAGAIN:
                 raise_unsent(errno)
-        elif there:
-            raise Unsent(OSError(EPROTO, "it has said something that nobody asked for"))
+        elif size:
+            raise Unsent(OSError(EPROTO, "it has sent data that belongs to no command"))
         else:
             raise_unsent(ECONNRESET)
         return 0
@@ -133,7 +133,7 @@ cdef class Exchange(Idle):
         cdef size_t room = PyByteArray_GET_SIZE(self.buffer)
         cdef int descriptor = self.descriptor
         cdef ssize_t done = 0
-        cdef int problem
+        cdef int code
         while True:
             with nogil:
                 while left:
@@ -146,22 +146,22 @@ cdef class Exchange(Idle):
                     done = recv(descriptor, into, room, 0)
             if done >= 0:
                 return done
-            # Python leaves it as it was when it takes its lock again.
-            problem = errno
-            if problem == EAGAIN or problem == EINTR:
+            # Acquiring the GIL again has not changed errno.
+            code = errno
+            if code == EAGAIN or code == EINTR:
                 PyErr_CheckSignals()
-                # Signals start the kernel's timeouts anew.
+                # After a signal the kernel's timeout starts from zero, so only the clock can tell.
                 if read_clock(CLOCK_MONOTONIC) < until:
                     continue
-                problem = EAGAIN
+                code = EAGAIN
             if left and (single or left == size):
-                raise_unsent(problem)
-            raise_error(problem)
+                raise_unsent(code)
+            raise_error(code)
 
 
-cdef int raise_error(int problem) except -1:
-    raise OSError(problem, strerror(problem).decode())
+cdef int raise_error(int code) except -1:
+    raise OSError(code, strerror(code).decode())
 
 
-cdef int raise_unsent(int problem) except -1:
-    raise Unsent(OSError(problem, strerror(problem).decode()))
+cdef int raise_unsent(int code) except -1:
+    raise Unsent(OSError(code, strerror(code).decode()))

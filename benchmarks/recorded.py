@@ -85,5 +85,5 @@ def _heard(runtime: Any, step: Callable[[], object]) -> tuple[list[list[bytes]],
     try:
         step()
     finally:
-        del runtime.send
+        runtime.send = send
     return sent, replies

@@ -202,41 +202,41 @@ class Run(Generic[_T]):
         """What the coroutine returns, or raises. RuntimeError if it suspends."""
 
 class Unsent(Exception):
-    """The socket failed before all of a command was sent, so nobody executes it. Its argument is the OSError."""
+    """The socket failed before a command was sent completely, so no server executes it. Its argument is the OSError."""
 
     args: tuple[OSError]
 
-class Idle:
-    """Knows when a socket was used, and whether the other side has closed it since."""
+class IdleCheck:
+    """Finds out whether the server has closed a socket since it was last used."""
 
     def __init__(self, descriptor: int) -> None: ...
     def closed(self) -> bool:
-        """Whether the other side has closed it; False without looking if it was open less than 5 ms ago."""
+        """Whether the server has closed the socket; False without a system call if it was open less than 5 ms ago."""
 
-    def end(self) -> None:
-        """Nobody uses it any more: its number may soon be that of another one."""
+    def detach(self) -> None:
+        """Stops using the file descriptor, whose number may soon be that of another file."""
 
 @final
-class Exchange(Idle):
+class Exchange(IdleCheck):
     """Round trips over one blocking socket, whose kernel timeouts for sending and receiving are short.
 
-    After each of those, and after a signal, it looks for signals: one that came between sending and receiving has
-    interrupted neither. The clock is read only then. BlockingIOError: the time is over. Raises OSError, and whatever a
-    signal's handler raises; after both it is unknown how much was sent. `Unsent`: certainly not all.
+    After each of those timeouts, and after a signal, it runs the signals' handlers: a signal that came between sending
+    and receiving has interrupted neither. The clock is read only then. BlockingIOError: the time is over. OSError, and
+    any exception of a signal's handler: it is unknown how much was sent. `Unsent`: not all was sent.
     """
 
     def __init__(self, descriptor: int, buffer: bytearray, timeout: float) -> None:
-        """`timeout` is that of `call`, in seconds."""
+        """`timeout` is the one of `call`, in seconds."""
 
     def call(self, payload: bytes) -> int:
-        """Sends all of `payload`, one command, then receives what is there of the answer; how many bytes.
+        """Sends one command, and receives the part of the reply that comes first; returns how many bytes.
 
-        0: the other side has closed the connection after it was sent. `Unsent` also if it had closed it before, or
-        said something that nobody asked for; a socket used less than 5 ms ago isn't asked for that.
+        0: the server closed the connection after the command was sent. `Unsent` also if the server had closed it
+        before, or had sent data that belongs to no command; that is not checked within 5 ms of the last use.
         """
 
     def send(self, payload: bytes, seconds: float) -> None:
-        """Sends several commands in that time. `Unsent`: nothing of them was sent."""
+        """Sends several commands within that time. `Unsent`: nothing was sent."""
 
     def receive(self, seconds: float) -> int:
-        """Receives what comes in that time, at least a byte; how many bytes. 0: the other side has closed it."""
+        """Receives at least one byte within that time; returns how many. 0: the server has closed the connection."""

@@ -1,1 +1,1 @@
-"""Connections, waiting and subscriptions: what the logic asks of `logic.ports`, for threads and for asyncio."""
+"""Connections, waiting and subscriptions: they implement `logic.ports` for threads and for asyncio."""

@@ -6,10 +6,11 @@ import threading
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread; what a signal's handler raises meanwhile is raised as it is.
+    """Starts a thread, so that an exception of a signal's handler is raised unchanged.
 
-    CPython waits for the start on a condition. Interrupted where the condition's lock is just taken back, it comes to
-    give back a lock that it doesn't have, and says that instead.
+    CPython waits on a condition until the thread runs. If a signal's handler raises while the condition acquires its
+    lock again, CPython then releases a lock that it doesn't hold, and raises "release unlocked lock" in place of the
+    handler's exception.
     """
     try:
         thread.start()

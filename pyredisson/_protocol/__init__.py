@@ -1,1 +1,1 @@
-"""What is said to a server and what its replies mean, without I/O."""
+"""The commands that are sent to a server, and the meaning of its replies and errors. No I/O."""

@@ -6,68 +6,69 @@ from time import monotonic
 
 from pyredisson._diagnostics import logger
 
-STALE = 60.0
-"""Seconds without a failed attempt after which the next failure begins another outage: the end of the former was seen
-by nobody, as nobody called."""
+FORGOTTEN_AFTER = 60.0
+"""Seconds without a failed attempt after which the next failure begins another outage. The end of the earlier outage
+was not observed, because no call was made."""
 
 
 class Outage:
-    """From the first failed attempt to the first that succeeds."""
+    """The time from the first failed attempt to the first one that succeeds."""
 
-    __slots__ = ("began", "seen", "unreachable")
+    __slots__ = ("began", "last_failure", "unreachable")
 
     def __init__(self, now: float, *, unreachable: bool) -> None:
         self.began = now
-        self.seen = now
-        """When an attempt failed last."""
+        self.last_failure = now
         self.unreachable = unreachable
-        """No connection can be made; else one can, but commands aren't served."""
+        """No connection can be made. Otherwise one can be made, but commands are not served."""
 
 
 class Availability:
-    """The one state that all connections of a client to a server share; any thread may report.
+    """The state of one server, shared by all connections of a client to it. Any thread may report.
 
-    A change is one operation on a dict, so it needs no lock, and of several reports at the same time one is logged.
+    Each change is a single operation on a dict. So no mutex is needed, and when several threads report the same
+    change at the same time, only one of them logs it.
     """
 
     __slots__ = ("_outage",)
 
     def __init__(self) -> None:
         self._outage: dict[str, Outage] = {}
+        """The present outage under the key "present", or nothing."""
 
     def on_unreachable(self, address: str, error: BaseException) -> None:
         """A connection could not be made."""
-        self._failed(address, error, unreachable=True)
+        self._on_failure(address, error, unreachable=True)
 
     def on_command_failed(self, address: str, error: BaseException) -> None:
-        """A command was not served, though there may be a connection."""
-        self._failed(address, error, unreachable=False)
+        """A command was not served, though a connection may exist."""
+        self._on_failure(address, error, unreachable=False)
 
     def on_connected(self, address: str) -> None:
-        """A connection was made. A server that refused commands before may still do so."""
+        """A connection was made. A server that failed to serve commands before may still fail to serve them."""
         outage = self._outage.get("present")
         if outage is not None and outage.unreachable:
-            self._over(address)
+            self._end_outage(address)
 
     def on_command_served(self, address: str) -> None:
         """A command was served after others had failed."""
-        self._over(address)
+        self._end_outage(address)
 
-    def _failed(self, address: str, error: BaseException, *, unreachable: bool) -> None:
+    def _on_failure(self, address: str, error: BaseException, *, unreachable: bool) -> None:
         now = monotonic()
         present = self._outage.get("present")
-        if present is not None and now - present.seen > STALE:
+        if present is not None and now - present.last_failure > FORGOTTEN_AFTER:
             self._outage.pop("present", None)
-        mine = Outage(now, unreachable=unreachable)
-        present = self._outage.setdefault("present", mine)
-        if present is mine:
+        new = Outage(now, unreachable=unreachable)
+        present = self._outage.setdefault("present", new)
+        if present is new:
             logger.warning("the server %s is not available: %s; calls try again within their limits", address, error)
             return
-        present.seen = now
+        present.last_failure = now
         present.unreachable = present.unreachable or unreachable
         logger.debug("the server %s is still not available: %s", address, error)
 
-    def _over(self, address: str) -> None:
+    def _end_outage(self, address: str) -> None:
         outage = self._outage.pop("present", None)
         if outage is not None:
             logger.warning("the server %s is available again after %.1f s", address, monotonic() - outage.began)

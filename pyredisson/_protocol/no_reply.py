@@ -1,4 +1,4 @@
-"""What a connection says of a command that got no reply."""
+"""The exception for a command that got no reply."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Reply = Any
 
 
 class NoReply(Exception):
-    """A command got no reply: the connection failed, or the reply didn't come in time.
+    """A command got no reply: the connection failed, or the reply didn't come before the timeout.
 
-    Only between the wire and `logic.calls`, which turns it into another try or into `error`.
+    Users never see it. The logic (`logic.retry`) sends the command again, or raises `error`.
     """
 
     def __init__(
@@ -23,16 +23,17 @@ class NoReply(Exception):
         super().__init__(error)
         self.error = error
         self.may_have_run = may_have_run
-        """Whether the server may have executed it, or may do so later."""
+        """Whether the server may have executed the command, or may still execute it."""
         self.stale = stale
-        """The server had closed the connection before: another connection may serve at once."""
+        """The server had closed the connection before the command was sent, so another connection may serve at
+        once."""
         self.server_id = server_id
-        """The identity of the server to which it was sent; None where it isn't known."""
+        """The identity of the server to which the command was sent. None: unknown."""
 
     def copy(self) -> NoReply:
-        """The same for another caller: each raises an `error` of its own."""
-        twin = NoReply(
+        """The same failure for another caller: each caller raises an `error` object of its own."""
+        other = NoReply(
             copy_error(self.error), may_have_run=self.may_have_run, stale=self.stale, server_id=self.server_id
         )
-        twin.__cause__ = self.__cause__
-        return twin
+        other.__cause__ = self.__cause__
+        return other

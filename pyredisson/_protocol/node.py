@@ -1,10 +1,11 @@
-"""What all connections to one server share: how to reach it, and which of its connections are suspect."""
+"""What all connections to one server share: its address, the timeouts, and the connections that are suspect."""
 
 from __future__ import annotations
 
+import builtins
 import copy
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._protocol.availability import Availability
 from pyredisson._protocol.handshake import ConnectionId, ServerInfo
@@ -12,66 +13,73 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import seconds
 
-MOST_SUSPECTS = 1000
+MAX_SUSPECTS = 1000
 
 
 class Node:
-    """One server, as a client's pools, subscriptions and watchdog see it."""
+    """One server, as the pools, subscriptions and the watchdog of one client see it."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.client_id = ""
-        """For messages: whose connections these are."""
+        """The id of the client that these connections belong to, for messages."""
         self.timeout = seconds(config.timeout, "timeout")
         self.connect_timeout = seconds(config.connect_timeout, "connect_timeout")
         self.ping_interval = seconds(config.ping_interval, "ping_interval")
         self.scripts = ScriptSet()
-        """As the server took them that answered last."""
+        """The scripts in the form that the server of the latest connection takes."""
         self.suspects: list[ConnectionId] = []
-        """Connections that were given up with a command in flight. Whoever connects next has the server
-        drop them before anything else is sent, so that no such command can run late."""
+        """Connections that were closed while a command had no reply, so the server may still execute that command.
+        The next handshake has the server drop them before any other command is sent."""
         self.availability = Availability()
-        """Whether it serves; copies share it."""
+        """Whether the server serves its clients. Copies of this node share it."""
 
     def with_timeout(self, seconds: float) -> Node:
-        """The same server, with the same suspects, for calls that have no more time than that."""
+        """The same server and the same suspects, with shorter timeouts."""
         other = copy.copy(self)
         other.timeout = min(self.timeout, seconds)
         other.connect_timeout = min(self.connect_timeout, seconds)
         return other
 
     def suspect(self, connection_id: ConnectionId | None) -> None:
-        """Names a connection that may still carry a command."""
+        """Records a connection over which the server may still get a command. None: its identity is unknown."""
         if connection_id is not None:
             self.suspects.append(connection_id)
-            del self.suspects[:-MOST_SUSPECTS]
+            del self.suspects[:-MAX_SUSPECTS]
+
+    def suspect_after(self, error: BaseException, connection_id: ConnectionId | None) -> None:
+        """As `suspect`, after a failure of that connection, unless nothing can deliver its commands any more."""
+        # When a unix socket is disconnected, the server itself has closed it. No network can still hold a command.
+        disconnected = isinstance(error, ConnectionError | builtins.ConnectionError)
+        if self.config.path is None or not disconnected:
+            self.suspect(connection_id)
 
     def on_unreachable(self, error: BaseException) -> None:
-        """A connection was not made, for whatever reason but an interrupt."""
+        """A connection could not be made. An interrupt is not the server's failure, and is not reported."""
         if isinstance(error, Exception):
             self.availability.on_unreachable(self.address, error)
 
     def on_command_failed(self, error: RedisError) -> None:
-        """A command was not served, and is tried again."""
+        """A command was not served, and is sent again."""
         self.availability.on_command_failed(self.address, error)
 
     def on_command_served(self) -> None:
         """A command was served after others had failed."""
         self.availability.on_command_served(self.address)
 
-    def on_connected(self, info: ServerInfo, cleared: list[ConnectionId]) -> None:
-        """A handshake succeeded, and the server has dropped the suspects named in it."""
+    def on_connected(self, info: ServerInfo, dropped: list[ConnectionId]) -> None:
+        """A handshake succeeded; the server has dropped the connections `dropped`, which are no longer suspect."""
         self.availability.on_connected(self.address)
-        if self.scripts.flags != info.flags:
-            self.scripts.use(flags=info.flags)
-        for connection_id in cleared:
+        if self.scripts.flags != info.script_flags:
+            self.scripts.use(flags=info.script_flags)
+        for connection_id in dropped:
             try:
                 self.suspects.remove(connection_id)
             except ValueError:
-                # Another connection, made at the same time, had it dropped too.
+                # Another handshake at the same time had the server drop it too.
                 continue
 
     @property
     def address(self) -> str:
-        """For messages."""
+        """The server's address, for messages."""
         return self.config.path or f"{self.config.host}:{self.config.port}"

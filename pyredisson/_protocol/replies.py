@@ -31,7 +31,7 @@ _BY_TEXT: dict[str, type[exceptions.RedisError]] = {
 def as_error(text: str) -> exceptions.RedisError:
     """The exception for an error reply, which is its message."""
     if text.startswith("ERR Error running script"):
-        # Servers before 7.0 wrap what a command in a script was refused with; READONLY must be known as such.
+        # Servers before 7.0 wrap the error of a command inside a script. READONLY must be recognized as such.
         text = text.partition(": -")[2] or text
     code = text.partition(" ")[0]
     kind = _BY_CODE.get(code) or _BY_TEXT.get(text) or exceptions.ResponseError
@@ -40,5 +40,4 @@ def as_error(text: str) -> exceptions.RedisError:
 
 def reader() -> Any:
     """A reply parser whose error replies are `RedisError` objects; `False` means "not complete yet"."""
-    # hiredis declares the callback's result as Exception.
     return hiredis.Reader(replyError=as_error, protocolError=exceptions.InvalidResponse)

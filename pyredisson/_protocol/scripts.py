@@ -1,4 +1,4 @@
-"""The scripts of `lua/`, each with its SHA1 and the constant part of the command that runs it."""
+"""The scripts of `lua/`: for each its SHA1 and the constant beginning of the command that runs it."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "semaphore_set": (2, 4),
     "semaphore_undo": (2, 2),
 }
-"""How many keys and how many arguments each script takes; None: that varies."""
+"""The number of keys and of arguments of each script. None: they vary from call to call."""
 
 
 class Script:
-    """One file of `lua/`, as one kind of server takes it.
+    """One file of `lua/`, in the form for one kind of server.
 
-    Servers from 7.0 on get the text with its `#!lua` line, whose flags let a release run when memory is
-    out and make a replica answer READONLY; older servers would not compile that line. A line
-    `-- include: name` stands for the text of `name.lua`, which several scripts share.
+    Servers from 7.0 on get the text with its `#!lua` line. Its flags let a release run when the server is out of
+    memory, and make a replica reply READONLY. Older servers would not compile that line. A line `-- include: name`
+    is replaced by the text of `name.lua`, which several scripts share.
     """
 
     __slots__ = ("name", "sha", "text")
@@ -72,7 +72,7 @@ class Script:
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
     def head(self, keys: int, args: int) -> bytes:
-        """Everything of the EVALSHA command that stands before its first key."""
+        """The part of the EVALSHA command before its first key."""
         return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%d\r\n" % (
             3 + keys + args,
             self.sha,
@@ -90,9 +90,9 @@ def _included(line: str) -> str:
 
 
 class ScriptSet:
-    """What the logic needs of every script, by name: its head or, where the number of keys varies, its digest.
+    """All scripts by name: the head of each or, where the number of keys varies, its SHA1.
 
-    One object for the life of a client; `use` sets it to the kind of server at hand.
+    A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to.
     """
 
     flags: bool
@@ -100,13 +100,13 @@ class ScriptSet:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> bytes:
-            """The script of that name."""
+            """The head or the SHA1 of the script of that name."""
 
     def __init__(self) -> None:
         self.use(flags=True)
 
     def use(self, *, flags: bool) -> None:
-        """From now on, scripts as servers take them that know flags, or don't."""
+        """Switches to scripts with the `#!lua` line, or without it."""
         self.flags = flags
         for name, shape in _SHAPES.items():
             script = _SCRIPTS[flags][name]
@@ -120,7 +120,7 @@ _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
 
 
 def as_eval(payload: bytes, *, flags: bool) -> bytes:
-    """The same call as an EVAL that carries the text: what a NOSCRIPT is answered with."""
+    """The same call as an EVAL with the script's text: it is sent after a NOSCRIPT reply."""
     count, found, rest = payload.partition(_EVALSHA)
     if not found:
         raise ValueError("not an EVALSHA command")
@@ -129,5 +129,5 @@ def as_eval(payload: bytes, *, flags: bool) -> bytes:
 
 
 def script(name: str, *, flags: bool) -> Script:
-    """One script, for tests and benchmarks."""
+    """One script, for callers that run it through another client."""
     return _SCRIPTS[flags][name]

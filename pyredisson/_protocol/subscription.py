@@ -1,4 +1,4 @@
-"""What is said and heard on a subscription connection; the same for both worlds."""
+"""The commands and replies of a subscription connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_PAUSE = 2.0
 
 
 class Channels(Protocol):
-    """Who is told what the server says of channels."""
+    """Receives the events of a subscription."""
 
     def deliver(self, name: bytes, payload: bytes) -> None:
         """A message was published."""
@@ -31,44 +31,44 @@ class Channels(Protocol):
 
 
 class Subscription:
-    """One connection's conversation: whatever is asked is answered in its order, by one reply each."""
+    """The commands in flight on one subscription connection: the server answers each by one reply, in their order."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
-        self._asked: deque[bytes | None] = deque()
-        """What has no reply yet: the channel of a SUBSCRIBE, None for any other command."""
+        self._in_flight: deque[bytes | None] = deque()
+        """The commands without a reply: the channel of a SUBSCRIBE, None for any other command."""
 
-    def ask(self, channels: Iterable[bytes]) -> bytes:
-        """The commands that subscribe, to be sent at once and in this order; one each, as one may be refused."""
+    def subscribe_commands(self, channels: Iterable[bytes]) -> bytes:
+        """The commands that subscribe, to be sent at once. One for each channel, as the server may refuse one."""
         commands = []
         for channel in channels:
-            self._asked.append(channel)
+            self._in_flight.append(channel)
             commands.append(command(b"SUBSCRIBE", channel))
         return b"".join(commands)
 
-    def drop(self, channels: Iterable[bytes]) -> bytes:
-        """The commands that unsubscribe, to be sent at once; one each, as each has a reply."""
+    def unsubscribe_commands(self, channels: Iterable[bytes]) -> bytes:
+        """The commands that unsubscribe, to be sent at once. One for each channel, as each has a reply of its own."""
         commands = []
         for channel in channels:
-            self._asked.append(None)
+            self._in_flight.append(None)
             commands.append(command(b"UNSUBSCRIBE", channel))
         return b"".join(commands)
 
-    def ping(self) -> bytes:
-        """The command that asks whether the connection lives, to be sent at once. An error is an answer, too."""
-        self._asked.append(None)
+    def ping_command(self) -> bytes:
+        """A PING, to be sent at once. Any reply to it, also an error, shows that the connection works."""
+        self._in_flight.append(None)
         return PING
 
-    def hear(self, reply: Reply) -> None:
-        """Passes on what the server said."""
+    def on_reply(self, reply: Reply) -> None:
+        """Handles a message or the reply to a command."""
         if isinstance(reply, list) and reply[0] == b"message":
             self._channels.deliver(reply[1], reply[2])
             return
-        if not self._asked:
+        if not self._in_flight:
             raise InvalidResponse(f"a reply that nobody asked for: {reply!r}")
-        channel = self._asked.popleft()
+        channel = self._in_flight.popleft()
         if channel is None:
-            # It keeps a channel that it may not leave: its messages are for nobody.
+            # The reply to an UNSUBSCRIBE or a PING. If the server refused to unsubscribe, its messages find no waiter.
             return
         if isinstance(reply, RedisError):
             self._channels.on_refused(channel, reply)
@@ -77,6 +77,6 @@ class Subscription:
 
 
 def pause(failures: int) -> float:
-    """Seconds to wait before the next connection, after so many failures in a row: doubling, half of it random."""
+    """Seconds to pause before the next connection, after so many failures in a row: it doubles, half of it random."""
     longest: float = min(FIRST_PAUSE * 2 ** min(failures, 10), LONGEST_PAUSE)
     return longest * (0.5 + random.random() / 2)

@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from pyredisson._core import Exchange, Idle, Unsent
+from pyredisson._core import Exchange, IdleCheck, Unsent
 
 IDLE = 0.02
 """Seconds after which a socket counts as idle, with the tick of the coarse clock."""
@@ -121,7 +121,7 @@ def test_a_socket_that_is_used_no_more(pair: tuple[socket.socket, socket.socket]
     """Its number may be that of another one by now."""
     ours, theirs = pair
     trips = Exchange(ours.fileno(), bytearray(16), 1)
-    trips.end()
+    trips.detach()
     with pytest.raises(Unsent):
         trips.call(b"x")
     theirs.setblocking(False)
@@ -243,7 +243,7 @@ def test_what_happened_while_it_was_idle(pair: tuple[socket.socket, socket.socke
 
 def test_a_socket_knows_when_the_other_side_has_closed_it(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    idle = Idle(ours.fileno())
+    idle = IdleCheck(ours.fileno())
     assert not idle.closed()
     time.sleep(IDLE)
     assert not idle.closed()

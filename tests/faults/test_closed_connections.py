@@ -165,8 +165,8 @@ async def test_several_idle_connections_cost_one_try(server: Server, admin: Redi
     """They are likely to have ended together."""
     with pyredisson.connect(server.url, retry_attempts=0) as client:
         lock = client.get_lock("a")
-        pool: Any = client._lifecycle.session.runtime
-        connections = [pool._another() for _ in range(3)]
+        pool: Any = client._runtime.pool
+        connections = [pool._connect_or_wait() for _ in range(3)]
         pool._idle.extend(connections)
         hang_up(admin)
         lock.lock()

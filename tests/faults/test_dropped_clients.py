@@ -103,8 +103,8 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
             held.set()
             release.wait(30)
 
-    pool, turns = client._runtime, client._lifecycle
-    mutexes = [channels.mutex, watchdog._starting, pool._making, turns._turn, turns._starting]
+    pool, turns = client._runtime.pool, client._lifecycle
+    mutexes = [channels.mutex, watchdog._starting, pool._mutex, turns._turn, turns._starting]
     holder = threading.Thread(target=hold, args=(mutexes,))
     holder.start()
     assert held.wait(5)

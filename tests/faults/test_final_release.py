@@ -120,7 +120,7 @@ def test_a_server_that_is_away_costs_about_a_second(own_server: Server, caplog: 
     for number in range(3):
         client.get_lock(f"held{number}").lock()
     threads = take_in_threads(client, 20)
-    eventually(lambda: len(client._runtime._all) > 5)
+    eventually(lambda: len(client._runtime.pool._all) > 5)
     own_server.pause()
     try:
         started = time.monotonic()

@@ -14,8 +14,8 @@ from redis import Redis
 
 import pyredisson
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callbacks import Callbacks
 from pyredisson.logic.channels import Channel, ChannelRegistry
@@ -273,17 +273,17 @@ def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Serv
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
             inside = block()
             next(inside)
-            client._runtime.clear()
+            client._runtime.pool.close_idle()
             return other.is_locked, inside.close
 
-        collect_at_each_line([Pool._another], story)
+        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], story)
         assert not admin.exists("a")
 
 
 def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server: Server, admin: Redis) -> None:
     """Then the frame that was interrupted gives way."""
     with pyredisson.connect(server.url, connection_pool_size=1, timeout=0.5, retry_attempts=0) as client:
-        pool = client._runtime
+        pool = client._runtime.pool
 
         def block() -> Generator[None, None, None]:
             with client.get_lock("a", owner=1):
@@ -292,10 +292,10 @@ def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
             inside = block()
             next(inside)
-            pool.clear()
+            pool.close_idle()
             return client.get_lock("b").is_locked, inside.close
 
-        collect_at_each_line([Pool._another], story)
+        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], story)
         assert len(pool._all) <= 1
         assert not admin.exists("a")
 
@@ -346,16 +346,16 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(serv
     with pyredisson.connect(server.url) as client:
 
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
-            connection = Connection(client._lifecycle.node)
+            connection = SubscriptionConnection(client._lifecycle.node)
             connection.open()
 
             def act() -> None:
                 connection.send(b"PING\r\n")
-                assert connection.take()
+                assert connection.receive()
                 while connection._outbox:
-                    connection.take()
+                    connection.receive()
                 connection.close()
 
             return act, lambda: connection.send(b"PING\r\n") if connection._socket else None
 
-        collect_at_each_line([Connection.send, Connection.take], story)
+        collect_at_each_line([SubscriptionConnection.send, SubscriptionConnection.receive], story)

@@ -31,7 +31,7 @@ async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(p
         free.is_locked()
         # The reply comes when the deadline is over, to whoever still has that connection.
         proxy.latency(0.5)
-        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._cut) as interrupt:
+        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._no_reply) as interrupt:
             taken.remain_time_to_live()
         assert interrupt.happened
         proxy.latency(0)

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError
 
 import pyredisson.asyncio
 from pyredisson import Config
-from pyredisson._backends.aio.connection import Pipeline, connect
+from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._core import command
 from pyredisson._protocol.no_reply import NoReply
@@ -95,14 +95,14 @@ def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, 
             each._transport.abort()
         for _ in range(turns):
             await asyncio.sleep(0)
-        if pipeline.usable:
+        if pipeline.state is OPEN:
             for future in [pipeline.submit(PING) for _ in range(3)]:
                 with pytest.raises(NoReply):
                     await future
         # Who listens doesn't look first.
         subscribed.write(PING)
         for each in (pipeline, subscribed):
-            await each.gone
+            await each.disconnected
             each.write(PING)
             each.close()
 
@@ -176,14 +176,14 @@ def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server)
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         pipeline = await connect(Node(Config.of(server.url)))
 
-        def hear(_: object) -> None:
+        def on_reply(_: object) -> None:
             raise ValueError("a fault in the listener")
 
         future = pipeline.submit(PING)
-        pipeline.hear = hear
+        pipeline.on_reply = on_reply
         with pytest.raises(NoReply, match="a fault in the listener"):
             await future
-        await pipeline.gone
+        await pipeline.disconnected
 
     run(story)
 

@@ -49,5 +49,5 @@ def test_a_connection_that_is_closed_while_it_is_shut(server: Server) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection._real, connection.looks = ours, 0
-        connection.shut()
+        connection.shut_down()
         assert theirs.recv(1) == b""

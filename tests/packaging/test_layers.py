@@ -71,6 +71,25 @@ def test_imports_go_down(path: Path) -> None:
             assert LAYER_OF[there] < LAYER_OF[here], message
 
 
+@pytest.mark.parametrize(("backend", "other"), [("threads", "aio"), ("aio", "threads")])
+def test_the_backends_do_not_import_each_other(backend: str, other: str) -> None:
+    """What both of them need is in `_backends` itself."""
+    for path in (PACKAGE / "_backends" / backend).glob("*.py"):
+        wrong = [name for name in imported(path) if name.startswith(f"pyredisson._backends.{other}")]
+        assert not wrong, f"{dotted(path)} imports {wrong}"
+
+
+def test_the_protocol_does_no_io() -> None:
+    for path in (PACKAGE / "_protocol").glob("*.py"):
+        modules = {
+            alias.name if isinstance(node, ast.Import) else node.module or ""
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+        assert not modules & {"socket", "select", "asyncio", "threading"}, f"{dotted(path)} imports {modules}"
+
+
 def test_no_modules_import_each_other() -> None:
     graph = {dotted(path): imported(path) - {dotted(path)} for path in MODULES}
     # Raises CycleError, which names the modules.

@@ -1,1 +1,1 @@
-"""The backend of asyncio."""
+"""The asyncio backend."""

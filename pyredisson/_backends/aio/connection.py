@@ -1,298 +1,291 @@
-"""The asyncio world's connections: one pipelined connection a node, whose commands of one tick leave in one write."""
+"""Pipelined connections: the commands of one iteration of the event loop are sent in one write."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from enum import Enum
 from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.threads.connection import credentials, reported
-from pyredisson._core import Idle
-from pyredisson._protocol.error_codes import NOT_MASTER
+from pyredisson._backends.credentials import credentials_async
+from pyredisson._backends.failures import closed_by_server, connect_failure
+from pyredisson._core import IdleCheck
+from pyredisson._protocol.error_codes import is_not_master
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.handshake import ConnectionId, Handshake
+from pyredisson._protocol.handshake import ConnectionId, Handshake, ServerInfo
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import reader
 
 BUFFER = 65536
-LOOKS_A_DEADLINE = 4
-"""How often the oldest open command is looked at in the time that a reply may take."""
+CHECKS_A_TIMEOUT = 4
+"""How often the oldest command is checked within the time that a reply may take."""
+
+
+class PipelineState(Enum):
+    """`NEW -> OPEN -> DRAINING -> CLOSED`; each state may be skipped."""
+
+    NEW = "not connected yet"
+    OPEN = "takes commands"
+    DRAINING = "takes no more commands; replies to those that were sent may still come"
+    CLOSED = "failed or closed; every command was answered"
+
+
+# A lookup in the class would cost more, and each command looks at the state.
+OPEN, DRAINING, CLOSED = PipelineState.OPEN, PipelineState.DRAINING, PipelineState.CLOSED
 
 
 class Pipeline(asyncio.BufferedProtocol):
-    """One connection. Replies come in the order of the commands; a failure ends all that are open."""
+    """One connection. Replies come in the order of the commands; a failure fails all commands without a reply."""
 
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.connection_id: ConnectionId | None = None
-        self.server_id: bytes | None = None
-        """The identity of the server's process; None where it isn't known."""
-        self.usable = True
-        """Whether new commands may go this way."""
-        self.hear: Callable[[Reply], None] | None = None
-        """Takes what comes, in place of the commands' futures: for subscriptions."""
-        self.lost = loop.create_future()
-        """Done when the connection has failed or was closed; its result is the error."""
-        self.gone = loop.create_future()
-        """Done when the event loop has closed the socket."""
         self.node = node
+        self.connection_id: ConnectionId | None = None
+        """How the server identifies this connection. None: unknown."""
+        self.server_id: bytes | None = None
+        """The identity of the server's process. None: unknown."""
+        self.state = PipelineState.NEW
+        self.on_reply: Callable[[Reply], None] | None = None
+        """Handles every reply, in place of the commands' futures. Used by the handshake and by subscriptions."""
+        self.failed: asyncio.Future[RedisError] = loop.create_future()
+        """Done when the connection has failed or was closed; its result is the error."""
+        self.disconnected: asyncio.Future[None] = loop.create_future()
+        """Done when the event loop has closed the socket."""
         self._transport: asyncio.Transport | None = None
-        self._socket = Idle(-1)
-        self._open: deque[asyncio.Future[Reply]] = deque()
+        self._idle_check = IdleCheck(-1)
+        self._replies: deque[asyncio.Future[Reply]] = deque()
+        """The futures of the commands without a reply, in their order; the last of them belong to `_unsent`."""
         self._unsent: list[bytes] = []
-        self._lone = True
+        """Commands that are sent at the end of this iteration of the event loop."""
+        self._send_at_once = True
+        """Whether commands come one by one, so that waiting for others would only delay them."""
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_at: asyncio.Future[Reply] | None = None
-        self._looks = 0
+        self._checked: asyncio.Future[Reply] | None = None
+        """The oldest command at the latest check of the timer."""
+        self._checks = 0
         self._create_future = loop.create_future
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         parser = reader()
         self._feed = parser.feed
-        self._gets = parser.gets
+        self._next_reply = parser.gets
+
+    @property
+    def connected(self) -> bool:
+        """Whether the event loop has handed over a connection, be it open or closed by now."""
+        return self._transport is not None
 
     @property
     def waiting(self) -> bool:
-        """Whether commands are on their way."""
-        return bool(self._open)
+        """Whether there are commands without a reply."""
+        return bool(self._replies)
 
     def submit(self, payload: bytes) -> asyncio.Future[Reply]:
-        """Sends a command with the others of this tick; at once if it seems to be the only one."""
+        """Sends a command, at once if commands come one by one, else with others of this loop iteration."""
         future: asyncio.Future[Reply] = self._create_future()
-        waiting = self._open
-        if not waiting and self._lone and not self._socket.closed():
-            waiting.append(future)
+        replies = self._replies
+        if not replies and self._send_at_once and not self._idle_check.closed():
+            replies.append(future)
             self._transport.write(payload)  # type: ignore[union-attr]
         else:
-            waiting.append(future)
+            replies.append(future)
             if not self._unsent:
                 self.loop.call_soon(self.flush)
             self._unsent.append(payload)
         if self._timer is None:
-            self._look()
+            self._check_timeout()
         return future
 
     def flush(self) -> None:
-        """Writes what has gathered."""
+        """Sends the commands that have gathered."""
         if self._unsent and self._transport is not None:
-            if not self.usable or self._socket.closed():
-                self._turn_back()
+            if self.state is not OPEN or self._idle_check.closed():
+                self._fail_unsent()
                 return
             payload = b"".join(self._unsent)
             self._unsent.clear()
             self._transport.write(payload)
 
-    def _turn_back(self) -> None:
-        """The server closed the connection while the loop was busy: what has gathered is not sent.
+    def _fail_unsent(self) -> None:
+        """The server closed the connection before these commands were sent.
 
-        The replies to what was sent before may still be there to be read, and the end after them.
+        The replies to earlier commands, and the end of the stream after them, may still be there to be read.
         """
-        self.usable = False
-        error = ConnectionError(f"{self.node.address} closed the connection")
+        self._leave(OPEN, DRAINING)
+        error = closed_by_server(self.node)
         for _ in self._unsent:
-            future = self._open.pop()
+            future = self._replies.pop()
             if not future.done():
                 future.set_exception(NoReply(copy_error(error), may_have_run=False, stale=True))
         self._unsent.clear()
-        if self._open:
+        if self._replies:
             self.node.suspect(self.connection_id)
 
     def write(self, payload: bytes) -> None:
-        """Sends without waiting for anything, for subscriptions; nothing once the connection has failed."""
-        # uvloop's transport raises where asyncio's drops the data.
-        if self._transport is not None and self.usable:
+        """Sends commands whose replies go to `on_reply`; does nothing when the connection isn't open."""
+        # uvloop's transport raises when it is closed, where asyncio's drops the data.
+        if self._transport is not None and self.state is OPEN:
             self._transport.write(payload)
 
     def close(self) -> None:
-        """Ends the connection; what is open fails, and is suspect, at once."""
+        """Closes the connection; commands without a reply fail at once, and may have run."""
         self._fail(ConnectionError(f"the connection to {self.node.address} was closed"))
 
-    @property
-    def made(self) -> bool:
-        """Whether the event loop has handed over a connection."""
-        return self._transport is not None
+    def _leave(self, old: PipelineState, new: PipelineState) -> None:
+        """Changes the state, if it is `old`."""
+        if self.state is old:
+            self.state = new
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No check of its class: uvloop's transports have the methods of asyncio.Transport without inheriting them.
         self._transport = cast(asyncio.Transport, transport)
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            self._socket = Idle(connection.fileno())
+            self._idle_check = IdleCheck(connection.fileno())
+        self._leave(PipelineState.NEW, OPEN)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view
 
     def buffer_updated(self, size: int) -> None:
         self._feed(self._buffer, 0, size)
-        gets, hear, answer = self._gets, self.hear, self._open.popleft
-        answered = 0
+        next_reply, on_reply, next_future = self._next_reply, self.on_reply, self._replies.popleft
+        count = 0
         try:
-            while (reply := gets()) is not False:
-                if hear is not None:
-                    hear(reply)
+            while (reply := next_reply()) is not False:
+                if on_reply is not None:
+                    on_reply(reply)
                     continue
-                future = answer()
-                answered += 1
+                future = next_future()
+                count += 1
                 try:
                     if isinstance(reply, RedisError):
-                        if str(reply).partition(" ")[0] in NOT_MASTER:
-                            self.usable = False
+                        if is_not_master(reply):
+                            self._leave(OPEN, DRAINING)
                         future.set_exception(reply)
                     else:
                         future.set_result(reply)
                 except asyncio.InvalidStateError:
-                    # Its caller was cancelled; the reply is nobody's.
+                    # The caller was cancelled.
                     continue
         except RedisError as error:
-            # Not Redis's protocol.
+            # The server doesn't speak Redis's protocol.
             self._fail(error)
             return
-        self._lone = answered <= 1
-        if not self.usable and not self._open and self._transport is not None:
+        self._send_at_once = count <= 1
+        if self.state is not OPEN and not self._replies and self._transport is not None:
             self._transport.close()
 
     def eof_received(self) -> None:
-        # The transport drops what is written from now on.
-        self.usable = False
+        # From now on the transport drops what is written.
+        self._leave(OPEN, DRAINING)
 
     def connection_lost(self, error: Exception | None) -> None:
-        what = f"{self.node.address} closed the connection" if error is None else str(error)
-        self._fail(ConnectionError(what))
-        if not self.gone.done():
-            self.gone.set_result(None)
+        self._fail(closed_by_server(self.node) if error is None else ConnectionError(str(error)))
+        if not self.disconnected.done():
+            self.disconnected.set_result(None)
 
     def _fail(self, error: RedisError) -> None:
-        self.usable = False
-        self._socket.end()
+        self.state = CLOSED
+        self._idle_check.detach()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._open and (self.node.config.path is None or not isinstance(error, ConnectionError)):
-            # Where the server itself has ended a unix socket, nothing could still deliver what was sent.
-            self.node.suspect(self.connection_id)
+        if self._replies:
+            self.node.suspect_after(error, self.connection_id)
         unsent = len(self._unsent)
         self._unsent.clear()
-        while self._open:
-            future = self._open.pop()
+        while self._replies:
+            future = self._replies.pop()
             if not future.done():
                 future.set_exception(NoReply(copy_error(error), may_have_run=unsent <= 0, server_id=self.server_id))
             unsent -= 1
-        if not self.lost.done():
-            self.lost.set_result(error)
+        if not self.failed.done():
+            self.failed.set_result(error)
         if self._transport is not None:
             self._transport.abort()
 
-    def _look(self) -> None:
-        """Fails the connection when its oldest command is the same as at every look of one deadline."""
-        if not self._open:
+    def _check_timeout(self) -> None:
+        """Fails the connection when the oldest command is still the same after the time that a reply may take."""
+        if not self._replies:
             self._timer = None
             return
-        oldest = self._open[0]
-        if oldest is not self._looked_at:
-            self._looked_at = oldest
-            self._looks = 0
-        self._looks += 1
-        if self._looks > LOOKS_A_DEADLINE:
+        oldest = self._replies[0]
+        if oldest is not self._checked:
+            self._checked = oldest
+            self._checks = 0
+        self._checks += 1
+        if self._checks > CHECKS_A_TIMEOUT:
             self._fail(TimeoutError(f"timeout waiting for {self.node.address}"))
             return
-        self._timer = self.loop.call_later(self.node.timeout / LOOKS_A_DEADLINE, self._look)
-
-
-def call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
-    """Has it called by that event loop, unless that is closed; from any thread."""
-    if not loop.is_closed():
-        # It may be closed by its own thread meanwhile.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(work)
-
-
-def ended(
-    loop: asyncio.AbstractEventLoop, end: Callable[[], object], done: asyncio.Future[Any]
-) -> list[asyncio.Future[Any]]:
-    """Calls `end` in `loop`, unless that is closed. Gives what to wait for, if it is the running loop."""
-    if loop.is_closed():
-        return []
-    if loop is not asyncio.get_running_loop():
-        loop.call_soon_threadsafe(end)
-        return []
-    end()
-    return [done]
+        self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self._check_timeout)
 
 
 async def connect(node: Node) -> Pipeline:
-    """A new connection after its handshake. Raises `NoReply` or what the server objects to."""
-    config = node.config
-    loop = asyncio.get_running_loop()
+    """A new connection after its handshake, in which the server drops the node's suspects.
+
+    Raises `NoReply` where another try may succeed, otherwise the error reply or the TLS error.
+    """
     suspects = list(node.suspects)
-    pipeline = Pipeline(node, loop)
+    pipeline = Pipeline(node, asyncio.get_running_loop())
     try:
         async with asyncio.timeout(node.connect_timeout):
-            handshake = Handshake(config, await _credentials(node), suspects)
-            if config.path is not None:
-                transport, _ = await loop.create_unix_connection(lambda: pipeline, config.path)
-            else:
-                transport, _ = await loop.create_connection(
-                    lambda: pipeline,
-                    config.host,
-                    config.port,
-                    ssl=config.ssl_context,
-                    server_hostname=(config.server_hostname or config.host) if config.ssl_context else None,
-                )
-                if config.socket_keepalive:
-                    connection = transport.get_extra_info("socket")
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if not pipeline.made:
-                # Else nothing would be sent, and the error that the event loop has only logged would become a timeout.
-                transport.abort()
-                raise ConnectionError(f"the event loop made a connection to {node.address} without handing it over")
+            handshake = Handshake(node.config, await credentials_async(node.config), suspects)
+            await _open_transport(pipeline)
             async with asyncio.timeout(node.timeout):
-                replies = await _exchange(pipeline, handshake)
-            info = handshake.read(replies)
+                info = await _shake_hands(pipeline, handshake)
     except BaseException as error:
         pipeline.close()
-        node.on_unreachable(error.error if isinstance(error, NoReply) else error)
-        if isinstance(error, ssl.SSLCertVerificationError):
-            raise reported(error, node, "connecting to") from error
-        # Nothing of the caller's was sent yet, so any trouble with the line is worth another try.
-        if isinstance(error, NoReply):
-            raise NoReply(error.error, may_have_run=False) from error
-        if isinstance(error, OSError):
-            raise NoReply(reported(error, node, "connecting to"), may_have_run=False) from error
-        if type(error) is ConnectionError:
-            raise NoReply(error, may_have_run=False) from error
-        raise
+        failure = connect_failure(error, node)
+        if failure is error:
+            raise
+        raise failure from error
     pipeline.connection_id, pipeline.server_id = info.connection_id, info.server_id
     node.on_connected(info, suspects)
     return pipeline
 
 
-async def _exchange(pipeline: Pipeline, handshake: Handshake) -> list[Any]:
-    replies: asyncio.Future[list[Any]] = pipeline.loop.create_future()
-    heard: list[Any] = []
+async def _open_transport(pipeline: Pipeline) -> None:
+    node, loop = pipeline.node, pipeline.loop
+    config = node.config
+    if config.path is not None:
+        transport, _ = await loop.create_unix_connection(lambda: pipeline, config.path)
+    else:
+        transport, _ = await loop.create_connection(
+            lambda: pipeline,
+            config.host,
+            config.port,
+            ssl=config.ssl_context,
+            server_hostname=(config.server_hostname or config.host) if config.ssl_context else None,
+        )
+        if config.socket_keepalive:
+            connection = transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if not pipeline.connected:
+        # `connection_made` has raised, which the event loop only logs. Nothing could be sent over this transport, so
+        # without this check the caller would get a timeout instead of an error.
+        transport.abort()
+        raise ConnectionError(f"the event loop made a connection to {node.address} without handing it over")
 
-    def hear(reply: Reply) -> None:
-        heard.append(reply)
-        if len(heard) == len(handshake) and not replies.done():
-            replies.set_result(heard)
 
-    pipeline.hear = hear
+async def _shake_hands(pipeline: Pipeline, handshake: Handshake) -> ServerInfo:
+    replies: list[Any] = []
+    complete: asyncio.Future[Any] = pipeline.loop.create_future()
+
+    def on_reply(reply: Reply) -> None:
+        replies.append(reply)
+        if len(replies) == len(handshake) and not complete.done():
+            complete.set_result(None)
+
+    pipeline.on_reply = on_reply
     pipeline.write(handshake.payload)
-    await asyncio.wait([replies, pipeline.lost], return_when=asyncio.FIRST_COMPLETED)
-    pipeline.hear = None
-    if not heard:
-        raise ConnectionError(f"{pipeline.lost.result()}")
-    return heard
-
-
-async def _credentials(node: Node) -> Sequence[str]:
-    provider = node.config.credential_provider
-    if provider is not None:
-        return [str(part) for part in await provider.get_credentials_async()]
-    return credentials(node)
+    await asyncio.wait([complete, pipeline.failed], return_when=asyncio.FIRST_COMPLETED)
+    pipeline.on_reply = None
+    if not replies:
+        raise ConnectionError(f"{pipeline.failed.result()}")
+    return handshake.read(replies)

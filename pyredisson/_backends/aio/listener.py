@@ -1,4 +1,4 @@
-"""The subscription connection of the asyncio world: one task that keeps it alive."""
+"""The subscription of the asyncio backend: one task that keeps a connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from redis.exceptions import ConnectionError
 
-from pyredisson._backends.aio.connection import Pipeline, call_in, connect, ended
+from pyredisson._backends.aio.connection import Pipeline, connect
+from pyredisson._backends.aio.loops import call_in, end_in
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.no_reply import Reply
@@ -18,7 +19,7 @@ from pyredisson.logic.channels import LINGER, ChannelRegistry
 
 
 class AioListener:
-    """Keeps a connection subscribed to what the registry's waiters wait for, for as long as the client lives."""
+    """Keeps a connection subscribed to the channels of the registry, for as long as the client lives."""
 
     def __init__(self, node: Node, channels: ChannelRegistry) -> None:
         self._node = node
@@ -26,23 +27,44 @@ class AioListener:
         self._pipeline: Pipeline | None = None
         self._subscription = Subscription(channels)
         self._loop: asyncio.AbstractEventLoop | None = None
-        """In which the task runs, or is about to."""
+        """The loop in which the task runs, or will start."""
         self._starting: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
-        """With the registry's lock held."""
+        """With the registry's mutex held. Starts the task if it doesn't run, also for no channels."""
         loop = asyncio.get_running_loop()
-        if not self._stopped and not self._listens(loop):
+        if not self._stopped and not self._runs_in(loop):
             self._pipeline = None
             self._loop = loop
-            # Not here: with an eager task factory the task would run at once, and ask for the lock that is held.
+            # Not created here: with an eager task factory the task would run at once, and would need the mutex that
+            # this caller holds.
             self._starting = loop.call_soon(self._start, loop)
         if self._pipeline is not None:
-            self._pipeline.write(self._subscription.ask(channels))
+            self._pipeline.write(self._subscription.subscribe_commands(channels))
 
-    def _listens(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def unsubscribe(self, channels: Iterable[bytes]) -> None:
+        """With the registry's mutex held."""
+        if self._pipeline is not None:
+            self._pipeline.write(self._subscription.unsubscribe_commands(channels))
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends the task. Returns a future that is done when it has ended."""
+        self._stopped = True
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
+        task, self._task = self._task, None
+        return [] if task is None else end_in(task.get_loop(), task.cancel, task)
+
+    def drop(self) -> None:
+        """Has the task's event loop end it. It can be called on any thread, acquires no mutex, doesn't wait."""
+        if self._loop is not None and not self._stopped:
+            self._stopped = True
+            call_in(self._loop, self.stop)
+
+    def _runs_in(self, loop: asyncio.AbstractEventLoop) -> bool:
         if self._loop is not loop:
             return False
         return self._starting is not None or (self._task is not None and not self._task.done())
@@ -51,72 +73,43 @@ class AioListener:
         self._starting = None
         self._task = loop.create_task(self._run(), name="pyredisson-listener")
 
-    def unsubscribe(self, channels: Iterable[bytes]) -> None:
-        """With the registry's lock held."""
-        if self._pipeline is not None:
-            self._pipeline.write(self._subscription.drop(channels))
-
-    def drop(self) -> None:
-        """Has the task ended by its own event loop; on any thread, with no lock and no wait."""
-        if self._loop is not None and not self._stopped:
-            self._stopped = True
-            call_in(self._loop, self.stop)
-
-    def stop(self) -> list[asyncio.Future[Any]]:
-        """Ends the task. Gives what is done when it has ended."""
-        self._stopped = True
-        starting, self._starting = self._starting, None
-        if starting is not None:
-            starting.cancel()
-        task, self._task = self._task, None
-        return [] if task is None else ended(task.get_loop(), task.cancel, task)
-
     async def _run(self) -> None:
         failures = 0
         with self._channels.mutex:
-            # What was heard in another loop is heard no more.
+            # A subscription of an earlier event loop gets no more messages.
             self._channels.on_disconnected()
         while True:
             try:
                 pipeline = await connect(self._node)
                 failures = 0
-                await self._listen(pipeline)
+                await self._serve(pipeline)
             except Exception as error:  # noqa: BLE001
-                # Whatever it was (a credential provider may raise anything): somebody waits to be woken.
+                # Any exception, as a credential provider may raise anything: waiters rely on this task.
                 failures += 1
-                # Not a warning: of a server that is away the node tells, once.
+                # Not a warning: the node warns once of a server that is away.
                 logger.debug("subscription lost, it is made anew: %s", error)
             await asyncio.sleep(pause(failures))
 
-    async def _listen(self, pipeline: Pipeline) -> None:
-        node, channels = self._node, self._channels
+    async def _serve(self, pipeline: Pipeline) -> None:
+        """Passes on messages until the connection fails."""
+        channels = self._channels
         subscription = Subscription(channels)
+        received = AioWakeup()
 
-        heard = AioWakeup()
+        def on_reply(reply: Reply) -> None:
+            received.set()
+            subscription.on_reply(reply)
 
-        def hear(reply: Reply) -> None:
-            heard.set()
-            subscription.hear(reply)
-
-        pipeline.hear = hear
+        pipeline.on_reply = on_reply
         try:
             with channels.mutex:
                 self._pipeline = pipeline
                 self._subscription = subscription
-                pipeline.write(subscription.ask(channels.names()))
-            while True:
-                heard.clear()
-                await asyncio.wait([pipeline.lost], timeout=node.ping_interval or LINGER)
-                if pipeline.lost.done():
-                    raise pipeline.lost.result()
-                channels.sweep()
-                if not heard.is_set() and node.ping_interval:
-                    pipeline.write(subscription.ping())
-                    if not await heard.wait(node.timeout):
-                        raise ConnectionError(f"{node.address} doesn't answer a PING")
+                pipeline.write(subscription.subscribe_commands(channels.names()))
+            await self._watch(pipeline, subscription, received)
         except GeneratorExit:
-            # The garbage collector's, at any moment and on any thread: the loop was closed and forgotten, and whoever
-            # listens now has nothing to do with it.
+            # The garbage collector closes this coroutine, at any moment and on any thread. Its loop was closed and
+            # forgotten, and a listener of another loop may use this object by now.
             raise
         except BaseException:
             with channels.mutex:
@@ -125,3 +118,17 @@ class AioListener:
                     channels.on_disconnected()
             pipeline.close()
             raise
+
+    async def _watch(self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup) -> None:
+        """Raises the error by which the connection fails. Sends a PING after a long silence."""
+        node = self._node
+        while True:
+            received.clear()
+            await asyncio.wait([pipeline.failed], timeout=node.ping_interval or LINGER)
+            if pipeline.failed.done():
+                raise pipeline.failed.result()
+            self._channels.sweep()
+            if not received.is_set() and node.ping_interval:
+                pipeline.write(subscription.ping_command())
+                if not await received.wait(node.timeout):
+                    raise ConnectionError(f"{node.address} doesn't answer a PING")

@@ -1,47 +1,49 @@
-"""The asyncio world: the logic's coroutines are awaited on the event loop."""
+"""The runtime of the asyncio backend: the logic's coroutines are awaited on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError
 
-from pyredisson._backends.aio.connection import Pipeline
+from pyredisson._backends.aio.connection import OPEN, Pipeline
 from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._backends.aio.wakeup import AioWakeup
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.logic.ports import Wakeup
 
 
-class AioRuntime:
+class AioRuntime(BackendRuntime):
     """A `Runtime` over one pipelined connection."""
 
-    clock = staticmethod(clock)
     blocking = False
 
-    def __init__(self, node: Node, repair: Callable[[bytes], None]) -> None:
-        self.scripts = node.scripts
-        self.on_command_failed, self.on_command_served = node.on_command_failed, node.on_command_served
-        self._asleep: dict[AioWakeup, None] = {}
-        self._closed = False
-        self._line = PipelineHolder(node)
-        self._repair = repair
-        self._beside: set[asyncio.Task[None]] = set()
+    def __init__(self, node: Node, post_elsewhere: Callable[[bytes], None]) -> None:
+        super().__init__(node)
+        self._holder = PipelineHolder(node)
+        self._post_elsewhere = post_elsewhere
+        """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection exists that is not closed."""
+        pipeline = self._holder.pipeline
+        return pipeline is not None and pipeline.state is OPEN and not pipeline.loop.is_closed()
 
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
-        # `new_connection` needs nothing here: a pipeline that was cut, or met a server that isn't the master, is not
-        # used again, and the next one has the server drop it first.
-        pipeline = self._line.pipeline
-        if pipeline is None or not pipeline.usable or pipeline.loop is not asyncio.get_running_loop():
-            return self._send_anew(payload)
+        # `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
+        # isn't used again, and the handshake of the next one has the server drop it.
+        pipeline = self._holder.pipeline
+        if pipeline is None or pipeline.state is not OPEN or pipeline.loop is not asyncio.get_running_loop():
+            return self._connect_and_send(payload)
         return pipeline.submit(payload)
 
-    async def _send_anew(self, payload: bytes) -> Reply:
+    async def _connect_and_send(self, payload: bytes) -> Reply:
         pipeline = await self._connected()
         return await pipeline.submit(payload)
 
@@ -58,72 +60,52 @@ class AioRuntime:
         return replies
 
     async def _connected(self) -> Pipeline:
-        pipeline = await self._line.connected()
-        if not pipeline.usable:
-            # Lost again while this task waited for its turn.
+        pipeline = await self._holder.connected()
+        if pipeline.state is not OPEN:
+            # The connection failed after it was made, and before this task ran again.
             raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
         return pipeline
 
     def post(self, payload: bytes) -> None:
-        # On the same connection it runs after what was sent before, even if this loop stops right now.
-        pipeline = self._line.pipeline
-        if pipeline is None or not pipeline.usable or pipeline.loop.is_closed():
+        # Over the same connection: there it runs after the commands that were sent before, even if this loop stops now.
+        pipeline = self._holder.pipeline
+        if pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed():
             if pipeline is not None and pipeline.waiting:
-                # What is still on its way there must not run after this.
+                # A command that is still in flight there must not run after this one.
                 pipeline.node.suspect(pipeline.connection_id)
-            self._repair(payload)
+            self._post_elsewhere(payload)
             return
 
-        def ended(future: asyncio.Future[Reply]) -> None:
+        def on_done(future: asyncio.Future[Reply]) -> None:
             if future.cancelled() or isinstance(future.exception(), (NoReply, RedisError)):
-                self._repair(payload)
+                self._post_elsewhere(payload)
 
-        pipeline.submit(payload).add_done_callback(ended)
+        pipeline.submit(payload).add_done_callback(on_done)
         pipeline.flush()
-
-    async def wait(self, signal: Wakeup, seconds: float) -> None:
-        assert isinstance(signal, AioWakeup)
-        await signal.wait(seconds)
-
-    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = asyncio.get_running_loop().create_task(operation())
-        # The loop itself would let the garbage collector have it.
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
-
-    async def sleep(self, seconds: float) -> None:
-        alarm = AioWakeup()
-        try:
-            self._asleep[alarm] = None
-            if not self._closed:
-                await alarm.wait(seconds)
-        finally:
-            self._asleep.pop(alarm, None)
 
     def wakeup(self) -> AioWakeup:
         return AioWakeup()
 
-    def jitter(self) -> float:
-        return random.random()
+    async def wait(self, wakeup: Wakeup, seconds: float) -> None:
+        assert isinstance(wakeup, AioWakeup)
+        await wakeup.wait(seconds)
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection that is not closed."""
-        pipeline = self._line.pipeline
-        return pipeline is not None and pipeline.usable and not pipeline.loop.is_closed()
-
-    def drop(self) -> None:
-        """Has the connection closed by its own event loop; on any thread, with no lock and no wait."""
-        self._closed = True
-        self._line.drop()
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(operation())
+        # The event loop refers to a task only weakly, so the garbage collector could end it.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> list[asyncio.Future[Any]]:
-        """Ends the connection and all pauses. Gives what is done when the connection is gone."""
-        self._closed = True
-        for alarm in list(self._asleep):
-            alarm.set()
-        return self._line.stop()
+        """Ends the connection and all pauses. Returns futures that are done when the connection has ended."""
+        self._end_pauses()
+        return self._holder.stop()
 
     async def close(self) -> None:
         if ending := self.stop():
             await asyncio.wait(ending)
+
+    def drop(self) -> None:
+        """Has the connection's event loop close it. It can be called on any thread, acquires no mutex, doesn't wait."""
+        self._closed = True
+        self._holder.drop()

@@ -1,16 +1,16 @@
-"""How one task tells another to look again."""
+"""How one task wakes another."""
 
 from __future__ import annotations
 
 import asyncio
 from time import monotonic
 
-SHORTEST_REST = 0.001
-"""Seconds for which a timer that ended early is set again at least."""
+SHORTEST_TIMER = 0.001
+"""Seconds, at least, of the next timer after one that ended too early."""
 
 
 class AioWakeup:
-    """A flag that one task waits for; set on the loop's thread only."""
+    """A flag that one task waits for. It is set on the event loop's thread only."""
 
     __slots__ = ("_future", "_set")
 
@@ -31,28 +31,29 @@ class AioWakeup:
         return self._set
 
     async def wait(self, seconds: float | None) -> bool:
-        """Until it is set, or the time is over. It stays set."""
+        """Waits until the wakeup is set, or the time is over; returns whether it is set. It stays set."""
         if seconds is None:
             await self._wait(None)
             return self._set
         end = monotonic() + seconds
-        left = seconds
+        remaining = seconds
         while not self._set:
-            await self._wait(left)
-            left = end - monotonic()
-            if left <= 0:
+            await self._wait(remaining)
+            remaining = end - monotonic()
+            if remaining <= 0:
                 break
-            # uvloop rounds to milliseconds: its timer may end half of one early, when it is too soon to look again.
-            left = max(left, SHORTEST_REST)
+            # uvloop rounds to milliseconds, so its timer may end half a millisecond early. A waiter that looked again
+            # then would find nothing changed.
+            remaining = max(remaining, SHORTEST_TIMER)
         return self._set
 
     async def _wait(self, seconds: float | None) -> None:
-        """Once, for a timer that may end early."""
+        """Waits once, with a timer that may end early."""
         if self._set:
             return
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, _let_go, future)
+        timer = None if seconds is None else loop.call_later(seconds, _end_wait, future)
         try:
             await future
         finally:
@@ -61,6 +62,6 @@ class AioWakeup:
                 timer.cancel()
 
 
-def _let_go(future: asyncio.Future[None]) -> None:
+def _end_wait(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,1 +1,1 @@
-"""The backend of threads: its coroutines block and never suspend."""
+"""The threads backend. Its coroutines block their thread and never suspend."""

@@ -17,35 +17,35 @@ ON_AN_EVENT_LOOP = (
 
 
 class _Local(threading.local):
-    """Per thread: the owner that it is."""
+    """The owner of each thread."""
 
     owner: Owner | None = None
-    life: _Life | None = None
+    end_notice: _EndNotice | None = None
 
 
-class _Life:
-    """Ends with the thread, like all that is local to it."""
+class _EndNotice:
+    """Marks an owner as ended when its thread ends: Python then destroys what is local to the thread."""
 
-    __slots__ = ("_overlap",)
+    __slots__ = ("_calls",)
 
     def __init__(self, owner: Owner) -> None:
-        self._overlap = owner.calls
+        self._calls = owner.calls
 
     def __del__(self) -> None:
-        self._overlap.ended = True
+        self._calls.ended = True
 
 
 class Callers:
-    """Which owner the calling thread is; an owner's id is never given twice, unlike a thread's."""
+    """Assigns an owner to each calling thread. An owner's id is never used twice, unlike that of a thread."""
 
     local: _Local
     on_event_loop = False
-    """Whether the user was warned of a client for threads on the thread of an event loop."""
+    """Whether the user was warned that a client for threads is used on the thread of an event loop."""
     left_elsewhere = False
-    """Whether the user was warned of a block that another thread left than the one that entered it."""
+    """Whether the user was warned of a `with` block that one thread entered and another one left."""
 
     def begin(self, session: Session) -> None:
-        """Nobody is an owner yet."""
+        """Starts without any owner: for a new client, and after a fork."""
         self._session = session
         self.local = _Local()
 
@@ -56,12 +56,12 @@ class Callers:
         return self.local.owner or self._adopt()
 
     def warn_of_loop(self) -> None:
-        """On a thread whose event loop is running; once."""
+        """Warns once of a call on a thread whose event loop is running."""
         if not self.on_event_loop:
             self.on_event_loop = True
             warn_user(ON_AN_EVENT_LOOP)
 
     def _adopt(self) -> Owner:
         owner = self.local.owner = self._session.new_owner()
-        self.local.life = _Life(owner)
+        self.local.end_notice = _EndNotice(owner)
         return owner

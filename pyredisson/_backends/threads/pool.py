@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import TimeoutError
 
-from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.connection import IDLE, Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
@@ -18,10 +18,10 @@ from pyredisson.errors import ClosedError
 
 
 class Pool:
-    """The connections of one client to one node; a thread has one for the time of a call.
+    """The connections of one client to one node; each call uses one of them alone.
 
-    A signal may strike between any two lines here, so nothing is counted that an interrupt could leave
-    wrong: a connection counts for as long as it exists.
+    An interrupt may strike between any two lines, so there is no counter that it could leave wrong: the number of
+    connections is the number of objects that exist.
     """
 
     def __init__(self, node: Node, size: int) -> None:
@@ -29,129 +29,129 @@ class Pool:
         self._size = size
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
-        # Re-entrant: a garbage collection may end a `with` block of the same thread in here, which sends its release.
-        self._making = threading.RLock()
+        # Re-entrant: while it is held, the garbage collector may end a `with` block on the same thread, and that block
+        # sends its release.
+        self._mutex = threading.RLock()
         self._waiting: deque[ThreadWakeup] = deque()
-        self._attention = False
-        """Whether more than going back to the others may be due when a connection returns."""
+        """Calls that wait for a connection, because the pool is full."""
+        self._check_returns = False
+        """Whether `_on_return` has work to do when a connection is returned: a call waits, or the pool is closed."""
         self._closed = False
 
     async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
-        """One command over an idle connection, or a new one. Blocks, and never suspends.
+        """Sends one command over an idle connection, or a new one. Blocks, and never suspends.
 
-        With `new_connection` over a new one: where one failed the idle ones are likely to, and are closed.
+        With `new_connection`, over a new one. The idle ones are closed, as they are likely to fail as well.
         """
         try:
-            connection = self._one(new_connection=True) if new_connection else self._idle.pop()
+            connection = self._take(new_connection=True) if new_connection else self._idle.pop()
         except IndexError:
-            connection = self._another()
+            connection = self._connect_or_wait()
         try:
             return connection.call(payload)
-        except NoReply as cut:
-            if new_connection or not cut.stale:
+        except NoReply as failure:
+            if new_connection or not failure.stale:
                 raise
         finally:
-            if connection.closed:
-                self._end(connection)
-            else:
+            # As `_return`. It isn't called: a call of a function would cost every command of this hot path.
+            if connection.state is IDLE:
                 self._idle.append(connection)
-            if self._attention:
-                self._returned()
-        # The server has closed it while it lay idle.
+            else:
+                self._discard(connection)
+            if self._check_returns:
+                self._on_return()
         return await self.send(payload, new_connection=True)
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        """As `send`, with the identity of the server that answered."""
-        connection = self._one(new_connection=new_connection)
+        """As `send`; also returns the identity of the server that replied."""
+        connection = self._take(new_connection=new_connection)
         try:
             return connection.call(payload), connection.server_id
-        except NoReply as cut:
-            if new_connection or not cut.stale:
+        except NoReply as failure:
+            if new_connection or not failure.stale:
                 raise
         finally:
-            self._back(connection)
+            self._return(connection)
         return await self.send_identified(payload, new_connection=True)
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        """Several commands in one write; error replies stand in the list."""
-        connection = self._one(new_connection=new_connection)
+        """Sends several commands in one write; error replies are in the list."""
+        connection = self._take(new_connection=new_connection)
         try:
             return connection.call_all(payloads)
-        except NoReply as cut:
-            if new_connection or not cut.stale:
+        except NoReply as failure:
+            if new_connection or not failure.stale:
                 raise
         finally:
-            self._back(connection)
+            self._return(connection)
         return await self.send_all(payloads, new_connection=True)
 
-    def clear(self) -> None:
-        """Closes what is idle."""
+    def close_idle(self) -> None:
+        """Closes the connections that no call uses."""
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 return
-            self._end(connection)
+            self._discard(connection)
 
     @property
-    def in_use(self) -> int:
-        """How many calls have a connection, or wait for one."""
+    def connected(self) -> bool:
+        """Whether a connection exists that is not closed."""
+        return bool(self._all)
+
+    @property
+    def calls_in_flight(self) -> int:
+        """The number of calls that use a connection, or wait for one."""
         return max(0, len(self._all) - len(self._idle)) + len(self._waiting)
 
     def abort_calls(self) -> None:
-        """Ends calls that still wait for a reply: each finds its connection closed."""
+        """Ends the calls that wait for a reply: each finds its connection closed."""
         while True:
             try:
                 connections = list(self._all)
             except RuntimeError:
-                # A call ended in another thread, and its connection went out of the set.
+                # A call on another thread ended meanwhile, and its connection left the set.
                 continue
             for connection in connections:
-                connection.shut()
+                connection.shut_down()
             return
 
-    async def close(self) -> None:
-        """Closes every connection, those in use when they come back."""
-        self._closed = self._attention = True
-        self.clear()
-        for signal in list(self._waiting):
-            signal.set()
+    def close(self) -> None:
+        """Closes every connection; a connection in use is closed when it is returned."""
+        self._closed = self._check_returns = True
+        self.close_idle()
+        for wakeup in list(self._waiting):
+            wakeup.set()
 
-    def _one(self, *, new_connection: bool) -> Connection:
+    def _take(self, *, new_connection: bool) -> Connection:
         if new_connection:
-            self.clear()
-            return self._another(new_connection=True)
+            self.close_idle()
+            return self._connect_or_wait(new_connection=True)
         try:
             return self._idle.pop()
         except IndexError:
-            return self._another()
+            return self._connect_or_wait()
 
-    def _back(self, connection: Connection) -> None:
-        if connection.closed:
-            self._end(connection)
-        else:
+    def _return(self, connection: Connection) -> None:
+        if connection.state is IDLE:
             self._idle.append(connection)
-        if self._attention:
-            self._returned()
+        else:
+            self._discard(connection)
+        if self._check_returns:
+            self._on_return()
 
-    def _end(self, connection: Connection) -> None:
+    def _discard(self, connection: Connection) -> None:
         self._all.discard(connection)
         connection.close()
 
-    def _another(self, *, new_connection: bool = False) -> Connection:
+    def _connect_or_wait(self, *, new_connection: bool = False) -> Connection:
+        """Makes a connection. If the pool is full, waits until there is room for one, or for an idle connection."""
         deadline = time.monotonic() + self.node.timeout
         while True:
             if self._closed:
                 raise ClosedError(f"client {self.node.client_id} is closed")
-            with self._making:
-                connection = None
-                if len(self._all) < self._size:
-                    connection = Connection(self.node)
-                    self._all.add(connection)
-                    if len(self._all) > self._size:
-                        # Such a release took the last place.
-                        self._all.discard(connection)
-                        connection = None
+            connection = self._reserve()
             if connection is not None:
                 try:
                     connection.open()
@@ -159,32 +159,46 @@ class Pool:
                     self._all.discard(connection)
                     raise
                 return connection
-            self._wait(deadline)
+            self._wait_for_return(deadline)
             if new_connection:
-                self.clear()
+                self.close_idle()
                 continue
             try:
                 return self._idle.pop()
             except IndexError:
                 continue
 
-    def _wait(self, deadline: float) -> None:
-        signal = ThreadWakeup()
-        self._attention = True
-        self._waiting.append(signal)
+    def _reserve(self) -> Connection | None:
+        """A connection that isn't open yet; None if the pool is full."""
+        with self._mutex:
+            if len(self._all) >= self._size:
+                return None
+            connection = Connection(self.node)
+            self._all.add(connection)
+            if len(self._all) > self._size:
+                # The garbage collector ran here and ended a `with` block, whose release took the last place.
+                self._all.discard(connection)
+                return None
+            return connection
+
+    def _wait_for_return(self, deadline: float) -> None:
+        wakeup = ThreadWakeup()
+        self._check_returns = True
+        self._waiting.append(wakeup)
         try:
-            if not self._idle and not signal.wait(max(0.0, deadline - time.monotonic())):
+            if not self._idle and not wakeup.wait(max(0.0, deadline - time.monotonic())):
                 raise NoReply(TimeoutError("no connection became free in time"), may_have_run=False)
         finally:
             try:
-                self._waiting.remove(signal)
+                self._waiting.remove(wakeup)
             except ValueError:
-                # It was this one's turn; whether it still needs it or not, another look does no harm.
-                self._returned()
+                # `_on_return` has woken this call. It may not need the connection any more (it timed out, or was
+                # interrupted), so the next one is woken too; a needless wakeup does no harm.
+                self._on_return()
 
-    def _returned(self) -> None:
+    def _on_return(self) -> None:
         if self._closed:
-            self.clear()
+            self.close_idle()
         try:
             self._waiting.popleft().set()
         except IndexError:

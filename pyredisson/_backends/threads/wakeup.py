@@ -1,4 +1,4 @@
-"""How one thread tells another to look again."""
+"""How one thread wakes another."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import threading
 
 
 class ThreadWakeup:
-    """A lock that is free while the signal is set: waiting for it costs no polling, setting it is one call."""
+    """A lock that is unlocked while the wakeup is set: waiting needs no polling, and setting is a single call."""
 
-    __slots__ = ("_lock", "ring")
+    __slots__ = ("_lock", "self_pipe")
 
     def __init__(self) -> None:
-        self.ring: socket.socket | None = None
-        """Where to send a byte when it is set: for one who waits in a poll instead."""
+        self.self_pipe: socket.socket | None = None
+        """Where to send a byte when the wakeup is set, while its waiter polls a socket instead of waiting here."""
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
@@ -24,12 +24,12 @@ class ThreadWakeup:
         except RuntimeError:
             # It was set already.
             return
-        ring = self.ring
-        if ring is not None:
+        self_pipe = self.self_pipe
+        if self_pipe is not None:
             try:
-                ring.send(b"\0")
+                self_pipe.send(b"\0")
             except OSError:
-                # Too many bells are ringing for one more to make a difference, or the one who reads has ended.
+                # The pipe is full, so the poll ends anyway; or the listener has ended, and with it the poll.
                 return
 
     def clear(self) -> None:
@@ -39,7 +39,7 @@ class ThreadWakeup:
         return not self._lock.locked()
 
     def wait(self, seconds: float) -> bool:
-        """Until it is set, or the time is over. It stays set."""
+        """Waits until the wakeup is set, or the time is over; returns which. It stays set."""
         if self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             self._lock.release()
             return True

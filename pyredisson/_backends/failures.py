@@ -1,0 +1,43 @@
+"""What a failed connection means for its callers, the same in both backends."""
+
+from __future__ import annotations
+
+import builtins
+import ssl
+
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from pyredisson._core import Unsent
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.node import Node
+
+
+def as_redis_error(error: OSError, node: Node, action: str) -> RedisError:
+    """The exception that users of redis-py expect for `error`, with the action that failed and the address."""
+    if isinstance(error, (BlockingIOError, builtins.TimeoutError)):
+        return TimeoutError(f"timeout {action} {node.address}")
+    return ConnectionError(f"error {action} {node.address}: {error}")
+
+
+def closed_by_server(node: Node) -> ConnectionError:
+    """The error for a connection that the server has closed."""
+    return ConnectionError(f"{node.address} closed the connection")
+
+
+def connect_failure(error: BaseException, node: Node) -> BaseException:
+    """Reports a connection that could not be made to the node, and returns the exception to raise.
+
+    That is `NoReply` where another try may succeed: no command of the caller was sent yet. It is `error` itself where
+    another try is pointless (a wrong password, for example), and for an interrupt.
+    """
+    node.on_unreachable(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return as_redis_error(error, node, "connecting to")
+    if isinstance(error, Unsent):
+        (error,) = error.args
+    if isinstance(error, OSError):
+        return NoReply(as_redis_error(error, node, "connecting to"), may_have_run=False)
+    # Not its subclasses: a wrong password is a ConnectionError to redis-py.
+    if type(error) is ConnectionError:
+        return NoReply(error, may_have_run=False)
+    return error

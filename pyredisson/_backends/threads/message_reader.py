@@ -1,0 +1,104 @@
+"""Reading one subscription connection: messages are passed on, and after a silence the server gets a PING."""
+
+from __future__ import annotations
+
+import select
+import socket
+from time import monotonic
+
+from redis.exceptions import ConnectionError
+
+from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.subscription import Subscription
+from pyredisson.logic.channels import ChannelRegistry
+
+PIPE_BYTES = 4096
+"""How many wakeups' bytes are read from the self-pipe at a time."""
+
+
+class SelfPipe:
+    """A pair of sockets: a byte that is sent to `writer` ends a poll that waits for `reader`."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self.writer.setblocking(False)
+
+    def __enter__(self) -> SelfPipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.close()
+        self.writer.close()
+
+
+class MessageReader:
+    """Reads one subscription connection; one thread at a time."""
+
+    def __init__(
+        self, node: Node, connection: SubscriptionConnection, channels: ChannelRegistry, self_pipe: SelfPipe
+    ) -> None:
+        self.connection = connection
+        self.subscription = Subscription(channels)
+        self._node = node
+        self._channels = channels
+        self._self_pipe = self_pipe
+        self._poll = select.poll()
+        self._poll.register(connection.fileno(), select.POLLIN)
+        self._poll.register(self_pipe.reader, select.POLLIN)
+        self._silent_since = monotonic()
+        self._ping_sent_at = 0.0
+        """When a PING was sent that has no reply yet; 0: none."""
+
+    def read(self, wakeup: ThreadWakeup, deadline: float, *, for_others: bool = False) -> None:
+        """Passes on messages until the wakeup is set or the deadline has passed.
+
+        With `for_others`, it also ends when a message may have woken the only waiter: that waiter reads next.
+        """
+        connection, self_pipe = self.connection, self._self_pipe
+        while True:
+            # Set only while this thread polls: a wakeup that its own reading sets needs no byte in the pipe.
+            wakeup.self_pipe = self_pipe.writer
+            if wakeup.is_set():
+                return
+            ready = self._poll.poll(0 if connection.has_decrypted_data() else self._poll_milliseconds(deadline))
+            wakeup.self_pipe = None
+            if connection.has_decrypted_data() or any(number != self_pipe.reader.fileno() for number, _ in ready):
+                for reply in connection.receive():
+                    self.subscription.on_reply(reply)
+                if wakeup.is_set():
+                    # Without any delay: a message has woken this very thread.
+                    return
+                self._silent_since = now = monotonic()
+                self._ping_sent_at = 0.0
+                if for_others and len(self._channels.waiting) <= 1:
+                    deadline = min(deadline, now)
+            elif ready:
+                self_pipe.reader.recv(PIPE_BYTES)
+            elif (now := monotonic()) >= deadline:
+                return
+            else:
+                self._ping_after_silence(now)
+
+    def _poll_milliseconds(self, deadline: float) -> float:
+        """Until the deadline, or until a PING or its reply is due."""
+        node = self._node
+        if self._ping_sent_at:
+            deadline = min(deadline, self._ping_sent_at + node.timeout)
+        elif node.ping_interval:
+            deadline = min(deadline, self._silent_since + node.ping_interval)
+        return max(0.0, deadline - monotonic()) * 1000
+
+    def _ping_after_silence(self, now: float) -> None:
+        """Sends a PING after a long silence. ConnectionError: a PING got no reply in time."""
+        node = self._node
+        if self._ping_sent_at:
+            if now >= self._ping_sent_at + node.timeout:
+                raise ConnectionError(f"{node.address} doesn't answer a PING")
+        elif node.ping_interval and now >= self._silent_since + node.ping_interval:
+            # The mutex keeps the order of the commands sent the same as that in `subscription`.
+            with self._channels.mutex:
+                self.connection.send(self.subscription.ping_command())
+            self._ping_sent_at = now
