@@ -1,16 +1,17 @@
-# The fields of a hold: one is made for every acquire, so making it and reading it has to be cheap.
+# The fields of a hold and of the calls that change it. Each acquire makes one of each, so they have to be cheap.
+# The methods here are single steps: neither a signal handler nor another thread runs in the middle of one.
 
 cdef class OwnerCall:
-    """What takes its turn among the calls of one owner."""
+    """A call of one owner, which takes its turn among the owner's calls; see `CallQueues`."""
 
     cdef unsigned long thread
 
 
 cdef class HoldFields(Timer):
-    """What `pyredisson.logic.holds.Hold` is made of; what the fields mean is said there."""
+    """The fields of `pyredisson.logic.holds.Hold`, where their meaning is documented."""
 
     cdef public tuple key
-    cdef public object lock
+    cdef public object commands
     cdef public bytes owner
     cdef public Py_ssize_t count
     cdef public object leases
@@ -22,9 +23,9 @@ cdef class HoldFields(Timer):
     cdef public object lost_below
     cdef public object taken_by
 
-    def __cinit__(self, tuple key, lock, bytes owner, lease, double valid_until, lost_below, state):
+    def __cinit__(self, tuple key, commands, bytes owner, lease, double valid_until, state):
         self.key = key
-        self.lock = lock
+        self.commands = commands
         self.owner = owner
         self.count = 1
         self.leases = lease
@@ -32,19 +33,19 @@ cdef class HoldFields(Timer):
         self.state = state
         self.reason = ""
         self.token = 0
-        self.lost_below = lost_below
+        self.lost_below = None
         self.taken_by = None
 
-    def change(self, old, new):
+    def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
         if self.state is not old:
             return False
         self.state = new
         return True
 
-    def nest(self, AcquireCall call not None, double valid_until, held):
-        """Counts one more level, which is what `call` acquired; False: the hold isn't in the state `held` any more."""
-        # Made first: the garbage collector may run other code while it makes a list.
+    def add_level(self, AcquireCall call not None, double valid_until, held):
+        """Counts one more level, acquired by `call`. False: the hold isn't in the state `held` any more."""
+        # The list is made before the check of the state: the garbage collector may run other code while it is made.
         leases = self.leases if isinstance(self.leases, list) else [self.leases]
         if self.state is not held:
             return False
@@ -58,45 +59,50 @@ cdef class HoldFields(Timer):
         call.hold = self
         return True
 
-    def drop(self, HoldLevel level not None, held, given_back):
-        """Gives back one level, once; returns how many are left.
+    def drop_level(self, HoldLevel level not None, held, releasing):
+        """Takes one level off, once; returns how many remain.
 
-        -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
-        becomes `given_back`.
+        -1: that `level` was dropped before, or no level was left. With the last level a hold in the state `held`
+        goes to `releasing`.
         """
-        if level.done:
+        if level.dropped:
             return -1
-        level.done = True
+        level.dropped = True
         if not self.count:
-            level.told = True
+            level.reported = True
             return -1
         self.count -= 1
         if isinstance(self.leases, list):
             del (<list> self.leases)[self.count:]
         if not self.count and self.state is held:
-            self.state = given_back
+            self.state = releasing
         return self.count
 
 
 @cython.final
 cdef class HoldLevel(OwnerCall):
-    """One level of a hold that is to be given back once, by whoever comes first.
+    """The release of one level of a hold. It happens once, whichever of several calls comes first.
 
-    `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
+    `dropped`: the hold doesn't count the level any more. `reported`: the server knows that, or a command that
+    reports it is on its way.
     """
 
-    cdef public bint done
-    cdef public bint told
+    cdef public bint dropped
+    cdef public bint reported
 
     def __cinit__(self):
-        self.done = False
-        self.told = False
+        self.dropped = False
+        self.reported = False
 
 
 cdef class AcquireCall(OwnerCall):
-    """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
+    """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
-    `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
+    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got.
+
+    The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
+    `name`: the owner's name in the command. `lease_ms`: the lease in it. `in_doubt`: the command may have run, or may
+    run late. `overtaken`: a release by this owner was handed to the background, and may run after the command.
     """
 
     cdef public object owner
@@ -104,6 +110,11 @@ cdef class AcquireCall(OwnerCall):
     cdef public object deadline
     cdef public object hold
     cdef public long long token
+    cdef public object target
+    cdef public bytes name
+    cdef public long long lease_ms
+    cdef public bint in_doubt
+    cdef public bint overtaken
 
     def __cinit__(self, owner, lease, deadline):
         self.owner = owner
@@ -111,16 +122,21 @@ cdef class AcquireCall(OwnerCall):
         self.deadline = deadline
         self.hold = None
         self.token = 0
+        self.target = None
+        self.name = b""
+        self.lease_ms = 0
+        self.in_doubt = False
+        self.overtaken = False
 
 
-def enter(dict table not None, HoldFields hold not None, AcquireCall call not None):
-    """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
+def insert_hold(dict table not None, HoldFields hold not None, AcquireCall call not None):
+    """Puts into the table of holds what `call` acquired."""
     table[hold.key] = hold
     call.hold = hold
 
 
-def replace(dict table not None, HoldFields hold not None):
-    """Takes a hold out of the table, where a lost one below it stays; False: it isn't there."""
+def remove_hold(dict table not None, HoldFields hold not None):
+    """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""
     cdef HoldFields lost_below = hold.lost_below
     if table.get(hold.key) is not hold:
         return False

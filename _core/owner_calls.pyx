@@ -1,60 +1,66 @@
-# Whose command of one owner is on its way to a lock, and which call is next: calls act for one owner one by one.
+# The calls of one owner take turns: each states how many levels the owner holds, so each must know what the one
+# before it did.
 
 @cython.final
 cdef class CallQueues:
-    """First come, first served, for each lock. A call waits in it with a signal, which is set when its turn comes.
+    """A first-in, first-out queue of calls for each lock. The call at its head has the turn.
 
-    Each method is done before Python looks for a signal or switches threads: no interrupt strikes halfway.
+    A call waits with a wakeup, which is set when its turn comes. Each method is a single step: neither a signal
+    handler nor another thread runs in the middle of it.
     """
 
-    cdef dict present
+    cdef dict current
     cdef dict waiting
 
     def __cinit__(self):
-        self.present = {}
+        self.current = {}
         self.waiting = {}
 
     def enter(self, key, OwnerCall call not None):
-        """Whether it is this call's turn; it is at once when no other call has it."""
-        if self.present.setdefault(key, call) is not call:
+        """Whether this call has the turn; it gets the turn at once if no other call has it."""
+        if self.current.setdefault(key, call) is not call:
             return False
         call.thread = PyThread_get_thread_ident()
         return True
 
     def is_on_this_thread(self, key):
-        """Whether the call whose turn it is was last seen on the calling thread."""
-        cdef OwnerCall call = self.present.get(key)
+        """Whether the call that has the turn was last seen on the calling thread."""
+        cdef OwnerCall call = self.current.get(key)
         return call is not None and call.thread == PyThread_get_thread_ident()
 
-    def wait(self, key, OwnerCall call not None, signal):
-        """Has the signal set when it is this call's turn. True: it is already."""
+    def current_call(self, key):
+        """The call that has the turn."""
+        return self.current.get(key)
+
+    def wait(self, key, OwnerCall call not None, wakeup):
+        """Has the wakeup set when this call gets the turn. True: it has the turn already."""
         queue = self.waiting.get(key)
         if queue is None:
             queue = self.waiting.setdefault(key, {})
         if self.enter(key, call):
             return True
-        (<dict> queue)[call] = signal
+        (<dict> queue)[call] = wakeup
         return False
 
     def leave(self, key, call):
-        """The call is over, or given up, whether it had its turn or not: the next one has it. Idempotent."""
+        """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
         cdef dict queue = self.waiting.get(key)
-        signal = None
-        if self.present.get(key) is call:
+        wakeup = None
+        if self.current.get(key) is call:
             while queue:
                 following = next(iter(queue))
-                signal = queue.pop(following, None)
-                if signal is not None:
+                wakeup = queue.pop(following, None)
+                if wakeup is not None:
                     break
-            if signal is None:
-                del self.present[key]
+            if wakeup is None:
+                del self.current[key]
             else:
                 # Its thread is known when it enters.
                 (<OwnerCall> following).thread = 0
-                self.present[key] = following
+                self.current[key] = following
         elif queue:
             queue.pop(call, None)
         if queue is not None and not queue and self.waiting.get(key) is queue:
             del self.waiting[key]
-        if signal is not None:
-            signal.set()
+        if wakeup is not None:
+            wakeup.set()

@@ -50,8 +50,8 @@ class FairCommands:
             lock.lock()
             lock.unlock()
             logic = lock._logic
-            self.acquire = parsed(logic.acquire_command(owner, 1, int(LEASE), waits=True))
-            self.release = parsed(logic.release_command(owner, 0))
+            self.acquire = parsed(logic.commands.acquire(owner, 1, int(LEASE), waits=True))
+            self.release = parsed(logic.commands.release(owner, 0))
         self.channel = b"redisson_lock__channel:{%s}:%s" % (name.encode(), owner)
 
 

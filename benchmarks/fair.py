@@ -74,7 +74,7 @@ class _Queue:
         self._logic = logic
         self._flags = client._session.runtime.scripts.flags
         waiters = str(uuid.uuid4()).encode()
-        self._alive = logic.heartbeat_command(waiters, ())
+        self._alive = logic.commands.heartbeat(waiters, ())
         self._owners = [b"%b:%d" % (waiters, number) for number in range(length + 1)]
         self._holder = 0
         for owner in self._owners:
@@ -88,7 +88,7 @@ class _Queue:
         for _ in range(CYCLES):
             holder = self._owners[self._holder]
             self._holder = (self._holder + 1) % len(self._owners)
-            self._call(self._logic.release_command(holder, 0))
+            self._call(self._logic.commands.release(holder, 0))
             if self._call(self._acquire(self._owners[self._holder])) is not None:
                 raise AssertionError("the head of the queue didn't get the lock")
             # Not as EVALSHA, which is what is counted.
@@ -99,7 +99,7 @@ class _Queue:
         return float(calls["usec"]) / CYCLES
 
     def _acquire(self, owner: bytes) -> bytes:
-        return self._logic.acquire_command(owner, 1, LEASE, waits=True)
+        return self._logic.commands.acquire(owner, 1, LEASE, waits=True)
 
     def _call(self, payload: bytes) -> Any:
         self._line.socket.sendall(payload)

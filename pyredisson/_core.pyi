@@ -94,10 +94,10 @@ class Wheel:
         """A tick until which nothing will be due, never later than the earliest; None when empty."""
 
 class HoldFields(Timer):
-    """What `pyredisson.logic.holds.Hold` is made of; what the fields mean is said there."""
+    """The fields of `pyredisson.logic.holds.Hold`, where their meaning is documented."""
 
     key: tuple[Hashable, int]
-    lock: Any
+    commands: Any
     owner: bytes
     count: int
     leases: int | list[int | None] | None
@@ -112,45 +112,49 @@ class HoldFields(Timer):
     def __init__(
         self,
         key: tuple[Hashable, int],
-        lock: object,
+        commands: object,
         owner: bytes,
         lease: int | None,
         valid_until: float,
-        lost_below: object,
         state: object,
     ) -> None: ...
-    def change(self, old: object, new: object) -> bool:
+    def change_state(self, old: object, new: object) -> bool:
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
 
-    def nest(self, call: AcquireCall, valid_until: float, held: object) -> bool:
-        """Counts one more level, which is what `call` acquired; False: the hold isn't in the state `held` any more."""
+    def add_level(self, call: AcquireCall, valid_until: float, held: object) -> bool:
+        """Counts one more level, acquired by `call`. False: the hold isn't in the state `held` any more."""
 
-    def drop(self, level: HoldLevel, held: object, given_back: object) -> int:
-        """Gives back one level, once; returns how many are left.
+    def drop_level(self, level: HoldLevel, held: object, releasing: object) -> int:
+        """Takes one level off, once; returns how many remain.
 
-        -1: that `level` was given back before, or there is none left. With the last one, a hold that is `held`
-        becomes `given_back`.
+        -1: that `level` was dropped before, or no level was left. With the last level a hold in the state `held`
+        goes to `releasing`.
         """
 
 class OwnerCall:
-    """What takes its turn among the calls of one owner."""
+    """A call of one owner, which takes its turn among the owner's calls; see `CallQueues`."""
 
 @final
 class HoldLevel(OwnerCall):
-    """One level of a hold that is to be given back once, by whoever comes first.
+    """The release of one level of a hold. It happens once, whichever of several calls comes first.
 
-    `done`: it is no part of the hold any more; `told`: the server knows that, or is being told.
+    `dropped`: the hold doesn't count the level any more. `reported`: the server knows that, or a command that
+    reports it is on its way.
     """
 
-    done: bool
-    told: bool
+    dropped: bool
+    reported: bool
 
     def __init__(self) -> None: ...
 
 class AcquireCall(OwnerCall):
-    """One acquire: for whom, for how long, until when, and what came of it. Others may act for the same owner.
+    """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
-    `hold`: what this call acquired, or one more level of; `token`: the fencing token that it got.
+    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got.
+
+    The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
+    `name`: the owner's name in the command. `lease_ms`: the lease in it. `in_doubt`: the command may have run, or may
+    run late. `overtaken`: a release by this owner was handed to the background, and may run after the command.
     """
 
     owner: Any
@@ -158,34 +162,43 @@ class AcquireCall(OwnerCall):
     deadline: float | None
     hold: Any
     token: int
+    target: Any
+    name: bytes
+    lease_ms: int
+    in_doubt: bool
+    overtaken: bool
 
     def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
 
-def enter(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
-    """Puts into the table of holds what `call` acquired; no signal can strike halfway."""
+def insert_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
+    """Puts into the table of holds what `call` acquired."""
 
-def replace(table: dict[Any, Any], hold: HoldFields) -> bool:
-    """Takes a hold out of the table, where a lost one below it stays; False: it isn't there."""
+def remove_hold(table: dict[Any, Any], hold: HoldFields) -> bool:
+    """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""
 
 @final
 class CallQueues:
-    """First come, first served, for each lock. A call waits in it with a signal, which is set when its turn comes.
+    """A first-in, first-out queue of calls for each lock. The call at its head has the turn.
 
-    Each method is done before Python looks for a signal or switches threads: no interrupt strikes halfway.
+    A call waits with a wakeup, which is set when its turn comes. Each method is a single step: neither a signal
+    handler nor another thread runs in the middle of it.
     """
 
     def __init__(self) -> None: ...
     def enter(self, key: Hashable, call: OwnerCall) -> bool:
-        """Whether it is this call's turn; it is at once when no other call has it."""
+        """Whether this call has the turn; it gets the turn at once if no other call has it."""
 
     def is_on_this_thread(self, key: Hashable) -> bool:
-        """Whether the call whose turn it is was last seen on the calling thread."""
+        """Whether the call that has the turn was last seen on the calling thread."""
 
-    def wait(self, key: Hashable, call: OwnerCall, signal: Any) -> bool:
-        """Has the signal set when it is this call's turn. True: it is already."""
+    def current_call(self, key: Hashable) -> OwnerCall | None:
+        """The call that has the turn."""
+
+    def wait(self, key: Hashable, call: OwnerCall, wakeup: Any) -> bool:
+        """Has the wakeup set when this call gets the turn. True: it has the turn already."""
 
     def leave(self, key: Hashable, call: OwnerCall) -> None:
-        """The call is over, or given up, whether it had its turn or not: the next one has it. Idempotent."""
+        """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
 
 class Run(Generic[_T]):
     """One call of a coroutine function; reading `result` makes the call and runs the coroutine to its end.

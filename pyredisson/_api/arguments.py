@@ -9,7 +9,7 @@ from typing import Any
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.expirable_acquire import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.retry import NO_WAIT
 from pyredisson.logic.session import Session

@@ -7,8 +7,8 @@ from typing import NoReturn, Protocol, TypeVar
 
 from pyredisson._api.arguments import package_of
 from pyredisson.logic.groups.group import GroupOwner
-from pyredisson.logic.holds import Owner
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner
 
 
@@ -85,4 +85,4 @@ def members_of(locks: Sequence[AnyMember], kind: type[AnyMember]) -> list[AnyMem
             raise TypeError(f"a member must be a lock of {package_of(kind)}, not {lock!r}")
     if len({(lock._logic.session.server, lock._logic.identity) for lock in locks}) < len(locks):
         raise ValueError("the same lock stands twice in a group: it would wait for itself")
-    return sorted(locks, key=lambda lock: (lock._logic.session.server, lock._logic.key, lock._logic.rank))
+    return sorted(locks, key=lambda lock: (lock._logic.session.server, lock._logic.key, lock._logic.order_in_group))

@@ -24,6 +24,7 @@ class Logic(Protocol):
 
 
 class HoldChecker(Protocol):
-    """What decides by the clock whether a hold is still valid."""
+    """What decides by the clock whether a hold is lost."""
 
-    def proven(self, hold: Any) -> bool: ...
+    def expire_if_due(self, hold: Any) -> bool:
+        """Declares the hold lost if its lease has ended. True: it is not held any more."""

@@ -150,7 +150,7 @@ class ClientLifecycle:
                 self._collecting = True
                 # Before they wake: then none of them has to say it for itself.
                 self._left.update((payload, None) for payload in session.local_queues.leave_commands())
-                self._left.update((hold.lock.abandon_command(hold), None) for hold in session.close())
+                self._left.update((hold.commands.abandon(hold), None) for hold in session.close())
         finally:
             run(self._watchdog_runtime.close)
 

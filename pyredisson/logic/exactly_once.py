@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import command, prefixed
 from pyredisson._diagnostics import debug
 from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic import retry
 from pyredisson.logic.ports import Runtime
@@ -98,19 +98,15 @@ class SessionSlots:
         forgotten_at = sent_at + REMEMBERED
         bounded = undo is not None and deadline != NO_WAIT and (deadline is None or deadline > forgotten_at)
         try:
-            try:
-                reply = await runtime.send(payload)
-            except (NoReply, RedisError) as problem:
-                reply, _ = await retry.repeat(
-                    runtime,
-                    payload,
-                    problem,
-                    attempts=self._attempts,
-                    deadline=forgotten_at if bounded else deadline,
-                    # After a long pause the server may have forgotten that it ran.
-                    idempotent=runtime.clock() - sent_at < REMEMBERED,
-                    on_doubt=slot.doubt,
-                )
+            reply, _ = await retry.send(
+                runtime,
+                payload,
+                attempts=self._attempts,
+                deadline=forgotten_at if bounded else deadline,
+                # After a long pause the server may have forgotten that it ran.
+                idempotent_until=forgotten_at,
+                on_doubt=slot.doubt,
+            )
             if slot.doubted and undo is not None and reply <= 0:
                 # Nothing was had, and a late copy must not have it.
                 runtime.post(undo(slot))
@@ -119,7 +115,7 @@ class SessionSlots:
             # A lane about which something is posted is not used again: a later number would hide the doubtful one.
             if complete:
                 runtime.post(payload)
-            elif undo is not None and (slot.doubted or not isinstance(error, RedisError)):
+            elif undo is not None and (retry.may_have_run(error, slot.doubted)):
                 runtime.post(undo(slot))
             else:
                 self._free[slot] = None

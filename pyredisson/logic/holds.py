@@ -1,190 +1,118 @@
-"""Who holds what in this client: owners, their holds, and until when each hold may be believed."""
+"""The holds of one client, their states, and until when each may be relied on.
+
+A hold goes through the states of `HoldState`. Each transition is a method of `HoldTable`; nothing else changes a state.
+"""
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from copy import copy
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from pyredisson._core import CallQueues, HoldFields
+from pyredisson._core import AcquireCall, HoldFields, HoldLevel, insert_hold, remove_hold
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.scripts import ScriptSet
-
-MOST_LOST = 10_000
-"""Lost holds that nobody gave back are remembered up to this number, for the error that `unlock` raises."""
-
+from pyredisson.logic.losses import UnreleasedLosses
+from pyredisson.logic.owners import Owner
 
 GONE = "its key expired or was taken away on the server"
-"""Why a hold is lost that the server doesn't know any more."""
-ENDED = "its lease ended without a proven renewal"
-"""Why a hold is lost by the local clock."""
+LEASE_ENDED = "its lease ended without a proven renewal"
 
 
-class State(Enum):
-    """What has become of a hold."""
+class HoldState(Enum):
+    """The state of a hold. `docs/architecture.md` has the drawing."""
 
     HELD = "held"
-    GIVEN_BACK = "given back"
+    """Acquired, and not known to be lost. After `valid_until` the hold must not be relied on any more."""
+    RELEASING = "releasing"
+    """The release of the last level is about to be sent, or was sent: a renewal that doesn't find the hold on the
+    server must not report a loss."""
+    RELEASED = "released"
     LOST = "lost"
 
 
-HELD, GIVEN_BACK, LOST = State.HELD, State.GIVEN_BACK, State.LOST
+HELD, RELEASING, RELEASED, LOST = HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED, HoldState.LOST
+
+HoldKey = tuple[Hashable, int]
+"""The identity of the lock (its key; for a side of a read-write lock, also the side) and the id of the owner."""
+
+Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
+"""Makes the command that extends the leases of many holds, in ms. Its reply has a 1 for each that is held."""
 
 
-class OwnerCalls:
-    """What calls of one owner that are under way at the same time must know of each other."""
+class HoldCommands(Protocol):
+    """What a hold needs of the commands of its lock."""
 
-    __slots__ = ("background_releases", "ended", "in_flight", "queued_names")
+    key: bytes
+    """The name of the lock on the server."""
 
-    def __init__(self) -> None:
-        self.in_flight = CallQueues()
-        """Which call's command is on its way, for each lock, and which call is next."""
-        self.queued_names: set[bytes] = set()
-        """The names under which it stands in line for fair locks."""
-        self.background_releases = 0
-        """How often what the owner had, or may have got, was given back in the background."""
-        self.ended = False
-        """Whether the thread or task that is the owner has ended."""
+    renew: Renewal
+    """Holds whose commands share this function are renewed in the same calls."""
 
+    renews_fixed_leases: bool
+    """Whether the watchdog visits holds with a fixed lease too, because they keep something up on the server."""
 
-class Renames:
-    """Numbers the new names of all explicit owners of a client, so that none is used twice."""
+    def abandon(self, hold: Hold) -> bytes:
+        """The idempotent command that releases the lock of that hold when the client is closed."""
 
-    __slots__ = ("_numbers", "begun")
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self.begun = False
-        """Whether any of them was renamed."""
-
-    def next(self, prefix: str) -> bytes:
-        """A name that no owner had before."""
-        self.begun = True
-        return f"{prefix}:{next(self._numbers)}".encode()
-
-
-class Owner:
-    """A thread, a task or an explicit id, and the name under which the server knows it.
-
-    The id is for life. The name changes as soon as some command of this owner may run late: a copy that
-    arrives after everything is settled names an owner that exists no more, and can't touch a later hold.
-    """
-
-    __slots__ = ("__weakref__", "_prefix", "_renames", "calls", "epoch", "id", "name")
-
-    def __init__(self, client_id: str, owner_id: int, renames: Renames | None = None) -> None:
-        """`renames` is for explicit owners, which are forgotten and made again."""
-        self.id = owner_id
-        self._renames = renames
-        self.begin(client_id)
-
-    def begin(self, client_id: str) -> None:
-        """As an owner of that client that has done nothing yet; also after `fork`, where the client is a new one."""
-        self._prefix = f"{client_id}:{self.id}"
-        self.epoch = 0
-        """How often it was renamed."""
-        self.name = self._prefix.encode()
-        if self._renames is not None and self._renames.begun:
-            # An owner of the same id may have been renamed, and forgotten: its names must not be used again.
-            self.name = self._renames.next(self._prefix)
-        self.calls = OwnerCalls()
-
-    def new_epoch(self) -> None:
-        """From now on this owner takes locks under a new name; holds that it has keep theirs."""
-        self.epoch += 1
-        if self._renames is not None:
-            self.name = self._renames.next(self._prefix)
-        else:
-            self.name = f"{self._prefix}:{self.epoch}".encode()
-
-    def follow(self) -> None:
-        """Has this call go on under the owner's present name."""
-
-    @property
-    def stem(self) -> bytes:
-        """What the names of all its holds begin with that have a suffix."""
-        return f"{self._prefix}:".encode()
-
-    def apart(self) -> Owner:
-        """The same owner under names that no other call has, so that the server tells this call from others."""
-        other = copy(self)
-        other.epoch = 0
-        other._renames = None
-        other._prefix = f"{self._prefix}.{next(_calls)}"
-        other.name = other._prefix.encode()
-        return other
-
-
-_calls = itertools.count(1)
-
-
-def owner_id(name: bytes) -> int:
-    """The id of the owner that has, or once had, this name."""
-    return int(name.split(b":", 2)[1].partition(b".")[0])
+    def wake_waiters(self) -> bytes | None:
+        """The idempotent command that wakes waiters if the lock is free; None: the waiters look often enough."""
 
 
 class Hold(HoldFields):
     """One owner's hold of one lock, from the first acquire to the last release.
 
-    As a timer it stands in the watchdog's wheel: for its renewal, or for the end of its lease.
+    A hold is also a timer of the watchdog's wheel: it is due for its renewal, or at the end of its lease.
     """
 
     __slots__ = ()
 
-    lock: Held
+    commands: HoldCommands
     owner: bytes
-    """The owner's name on the server, as it was when the lock was taken."""
+    """The name of the owner on the server when the lock was acquired."""
     leases: int | list[int | None] | None
-    """The lease of each nested hold in ms, innermost last (None: renewed); bare while there is one."""
+    """The lease of each level in ms, the innermost last; None: renewed by the watchdog. A bare value while there is
+    only one level."""
     valid_until: float
-    """The clock's reading from which on this hold can't be proven any more; once lost, since when."""
-    state: State
+    """The reading of the clock after which the hold can't be relied on; for a lost hold, when it was lost."""
+    state: HoldState
     listeners: list[Listener] | None
-    """Called when the hold is lost or given back."""
+    """Functions to call when the hold is lost or released."""
     token: int
-    """The fencing token of the latest acquire; 0 for a lock that has none."""
+    """The fencing token of the latest acquire; 0 for a lock without tokens."""
     lost_below: Hold | None
-    """A lost hold of the same owner that has not been given back yet."""
+    """A lost hold of the same owner and lock that has not been released yet."""
     taken_by: Owner | None
-    """Who took it, where the watchdog is to tell of an owner that has ended."""
 
     @property
     def renewed(self) -> bool:
-        """Whether any of the nested holds asked for the watchdog."""
+        """Whether the watchdog extends the lease of any level."""
         return None in self.leases if isinstance(self.leases, list) else self.leases is None
 
     @property
     def needs_renewal(self) -> bool:
-        """Whether the watchdog goes to the server for it before its lease ends."""
-        return self.lock.renew_fixed_leases or self.renewed
-
-    def end(self, state: State) -> None:
-        """Becomes given back or lost, and tells those who listen."""
-        self.state = state
-        if self.listeners is not None:
-            with _listening:
-                listeners, self.listeners = self.listeners, None
-            for listener in listeners or ():
-                _guarded(listener, self)
+        """Whether the watchdog sends a command for this hold before its lease ends."""
+        return self.commands.renews_fixed_leases or self.renewed
 
     def listen(self, listener: Listener) -> None:
-        """Has `listener` called when the hold ends; at once, and perhaps once more, if it has ended."""
+        """Has `listener` called when the hold is lost or released.
+
+        A hold that is not held calls it at once, and perhaps once more.
+        """
         with _listening:
             while True:
                 before = self.listeners
                 after = [*(before or ()), listener]
+                # A finalizer that ran in here may have changed the list: then the change is made again.
                 if self.listeners is before:
-                    # Else a finalizer that ran in here has changed them meanwhile.
                     self.listeners = after
                     break
         if self.state is not HELD:
             listener(self)
 
     def unlisten(self, listener: Listener) -> None:
-        """Takes a listener back."""
+        """Undoes `listen`."""
         with _listening:
             while True:
                 before = self.listeners
@@ -193,9 +121,14 @@ class Hold(HoldFields):
                     self.listeners = after
                     return
 
+    def _notify_listeners(self) -> None:
+        if self.listeners is None:
+            return
+        with _listening:
+            listeners, self.listeners = self.listeners, None
+        for listener in listeners or ():
+            _call_guarded(listener, self)
 
-HoldKey = tuple[Hashable, int]
-"""The lock (its name; for a side of a read-write lock, also which one) and the owner's id."""
 
 Listener = Callable[[Hold], None]
 
@@ -204,79 +137,162 @@ _listening = threading.RLock()
 
 
 def after_fork() -> None:
-    """In the child, where another thread of the parent may have held the lock."""
+    """Renews the mutex in the child: another thread of the parent may have had it."""
     global _listening
     _listening = threading.RLock()
 
 
-Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
-"""Makes the command that extends the leases of many holds by so many ms; its reply has 1 for each that is held."""
+class HoldTable:
+    """The holds of one client, and the only place where the state of a hold changes.
 
-
-class Held(Protocol):
-    """What a hold needs to know of its lock."""
-
-    key: bytes
-    """The lock's name on the server."""
-
-    renewal: Renewal
-    """Holds of locks with the same one are renewed in the same calls."""
-
-    renew_fixed_leases: bool
-    """Whether also a fixed lease has something on the server that must be kept up."""
-
-    def abandon_command(self, hold: Hold) -> bytes:
-        """The idempotent command that frees the lock of that hold, when the client is closed."""
-
-    def lost_command(self) -> bytes | None:
-        """The idempotent command that wakes waiters, if nobody holds the lock; None: this kind needs none."""
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class Holds:
-    """The table of a client's holds; every change is one dict operation, so threads need no lock for it."""
+    Every change of the table is one dict operation, so threads need no mutex for it.
+    """
 
     def __init__(self, clock: Callable[[], float], on_lost: Listener) -> None:
         """`on_lost` is called once for each hold that is lost."""
         self._clock = clock
         self._on_lost = on_lost
         self.table: dict[HoldKey, Hold] = {}
-        self._remembered = Remembered(self._is_remembered, self._forget)
+        """The latest hold of each owner and lock."""
+        self.stop_watching: Callable[[Hold], object] = _no_watchdog
+        """Takes a hold out of the watchdog's wheel."""
+        self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
 
-    def live(self, key: HoldKey) -> Hold | None:
-        """The hold if it can still be proven."""
+    # Queries
+
+    def is_valid(self, hold: Hold) -> bool:
+        """Whether the hold can be relied on now. Asks the clock, not the server, and changes nothing."""
+        return hold.state is HELD and self._clock() < hold.valid_until
+
+    def valid(self, key: HoldKey) -> Hold | None:
+        """The hold of this lock and owner that can be relied on now; None: there is none."""
         hold = self.table.get(key)
-        return hold if hold is not None and self.proven(hold) else None
+        return hold if hold is not None and not self.expire_if_due(hold) else None
 
-    def proven(self, hold: Hold) -> bool:
-        """Whether the hold is still ours; it is lost here and now if its lease has ended."""
-        if hold.state is HELD and hold.valid_until <= self._clock():
-            self.declare_lost(hold, ENDED)
-        return hold.state is HELD
+    def of_lock(self, identity: Hashable) -> list[Hold]:
+        """The holds of all owners of that lock."""
+        return [hold for hold in list(self.table.values()) if hold.key[0] == identity]
 
-    def declare_lost(self, hold: Hold, reason: str, *, given_back: bool = False) -> None:
-        """Marks a hold as lost, once; it stays in the table until its owner gives it back.
+    # Nothing -> HELD
 
-        `given_back` by its owner, who learns only from the reply that there was nothing left to give back.
+    def add(self, hold: Hold, call: AcquireCall) -> None:
+        """Records what `call` acquired, above a lost hold that has not been released yet.
+
+        One step of the core: no interrupt strikes between the entry in the table and the note on the call, by which
+        an interrupted acquire is released.
         """
-        if not hold.change(GIVEN_BACK if given_back else HELD, LOST):
+        below = self.table.get(hold.key)
+        if below is not None:
+            hold.lost_below = merge_lost(below)
+        insert_hold(self.table, hold, call)
+
+    def add_level(self, hold: Hold, call: AcquireCall, valid_until: float) -> bool:
+        """Counts one more level of a held hold; False: it is in another state by now."""
+        return hold.add_level(call, valid_until, HELD)
+
+    def extend(self, hold: Hold, valid_until: float) -> None:
+        """The server has confirmed the hold until then, at least."""
+        hold.valid_until = max(hold.valid_until, valid_until)
+
+    def add_permit(self, hold: Hold) -> None:
+        """Records a permit that the watchdog renews. No other hold has its key."""
+        self.table[hold.key] = hold
+
+    # HELD -> RELEASING
+
+    def begin_release(self, hold: Hold) -> bool:
+        """The release of the last level is about to be sent. False: the hold is not held any more."""
+        return hold.change_state(HELD, RELEASING)
+
+    def drop_level(self, hold: Hold, level: HoldLevel) -> int:
+        """Takes one level off the hold, once; returns how many remain. -1: it was dropped before.
+
+        With the last level a held hold becomes `RELEASING`: its release follows in the background.
+        """
+        return hold.drop_level(level, HELD, RELEASING)
+
+    # RELEASING -> HELD
+
+    def cancel_release(self, hold: Hold) -> bool:
+        """The release did not happen: the server has refused it. False: the hold is in another state."""
+        return hold.change_state(RELEASING, HELD)
+
+    # RELEASING -> RELEASED
+
+    def finish_release(self, hold: Hold) -> None:
+        """Removes a hold without levels from the table; it is released, unless it was lost. Idempotent."""
+        if hold.count:
             return
+        if not remove_hold(self.table, hold):
+            above = self.table.get(hold.key)
+            if above is not None and above.lost_below is hold:
+                above.lost_below = hold.lost_below
+        self.stop_watching(hold)
+        if hold.change_state(RELEASING, RELEASED):
+            hold._notify_listeners()
+
+    def discard(self, hold: Hold) -> None:
+        """The hold is released with all its levels, also from `HELD`. Idempotent."""
+        if self.table.get(hold.key) is hold:
+            del self.table[hold.key]
+        self.stop_watching(hold)
+        hold.change_state(HELD, RELEASING)
+        if hold.change_state(RELEASING, RELEASED):
+            hold._notify_listeners()
+
+    def release_all(self) -> list[Hold]:
+        """Empties the table when the client is closed; returns the holds that are to be released on the server."""
+        holds = list(self.table.values())
+        held = [hold for hold in holds if not self.expire_if_due(hold)]
+        for hold in holds:
+            # The garbage collector doesn't look into the wheel: a hold in there would keep this client's memory.
+            self.stop_watching(hold)
+        self.table.clear()
+        for hold in held:
+            self.discard(hold)
+        return held
+
+    # HELD -> LOST
+
+    def expire_if_due(self, hold: Hold, margin: float = 0.0) -> bool:
+        """Declares the hold lost if its lease has ended, or ends within `margin` seconds. True: it is not held."""
+        if hold.state is HELD and hold.valid_until - margin <= self._clock():
+            self.declare_lost(hold, LEASE_ENDED)
+        return hold.state is not HELD
+
+    def declare_lost(self, hold: Hold, reason: str = GONE) -> None:
+        """A held hold is lost. It stays in the table until its owner releases it. Once; else nothing happens."""
+        if hold.change_state(HELD, LOST):
+            self._report_loss(hold, reason)
+
+    def take_away(self, holds: Iterable[Hold], reason: str) -> None:
+        """These holds are lost, because the server has removed their lock by force."""
+        for hold in holds:
+            self.declare_lost(hold, reason)
+
+    # HELD or RELEASING -> LOST
+
+    def declare_lost_on_release(self, hold: Hold, reason: str = GONE) -> None:
+        """The release found out that the hold was lost before: the server didn't know it, or its lease has ended."""
+        if hold.change_state(HELD, LOST) or hold.change_state(RELEASING, LOST):
+            self._report_loss(hold, reason)
+
+    def _report_loss(self, hold: Hold, reason: str) -> None:
         hold.reason = reason
         hold.valid_until = min(hold.valid_until, self._clock())
+        self.stop_watching(hold)
         # Before anyone is woken who might end the program: the callbacks are on their way.
-        _guarded(self._on_lost, hold)
-        hold.end(LOST)
-        self._remembered.add(hold.key)
-        # Last: a user's logging filter may raise.
-        logger.warning("lock %r was lost by owner %s: %s", readable(hold.lock.key), readable(hold.owner), reason)
+        _call_guarded(self._on_lost, hold)
+        hold._notify_listeners()
+        self._losses.add(hold.key)
+        # Last: a logging filter of the user may raise.
+        logger.warning("lock %r was lost by owner %s: %s", readable(hold.commands.key), readable(hold.owner), reason)
 
-    def _is_remembered(self, key: HoldKey) -> bool:
+    def _has_loss(self, key: HoldKey) -> bool:
         hold = self.table.get(key)
         return hold is not None and (hold.state is LOST or hold.lost_below is not None)
 
-    def _forget(self, key: HoldKey) -> None:
+    def _forget_losses(self, key: HoldKey) -> None:
         hold = self.table.get(key)
         if hold is not None:
             hold.lost_below = None
@@ -284,51 +300,25 @@ class Holds:
                 self.table.pop(key, None)
 
 
-class Remembered(Generic[Key]):
-    """The keys of what was lost and not released yet, the latest last: at most `MOST_LOST`.
-
-    Entries of what was released since go first. A tenth of them goes at once, so that the search for such entries
-    costs little for each loss.
-    """
-
-    def __init__(self, is_lost: Callable[[Key], bool], forget: Callable[[Key], object]) -> None:
-        """`forget` is called for each of the oldest, where there are too many that are still lost."""
-        self._is_lost = is_lost
-        self._forget = forget
-        self._keys: dict[Key, None] = {}
-
-    def add(self, key: Key) -> None:
-        """Remembers the loss."""
-        self._keys.pop(key, None)
-        self._keys[key] = None
-        if len(self._keys) > MOST_LOST:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        keys = list(self._keys)
-        lost = [key for key in keys if self._is_lost(key)]
-        spare = MOST_LOST - MOST_LOST // 10
-        for key in set(keys).difference(lost):
-            self._keys.pop(key, None)
-        for key in lost[: max(0, len(lost) - spare)]:
-            self._keys.pop(key, None)
-            self._forget(key)
+def merge_lost(hold: Hold) -> Hold | None:
+    """What to keep below a new hold in the place of `hold`: the lost holds of the same owner, counted as one."""
+    below: Hold | None = hold.lost_below
+    if hold.state is not LOST or not hold.count:
+        return below
+    if below is not None:
+        hold.count += below.count
+        hold.lost_below = None
+    return hold
 
 
-def _guarded(listener: Listener, hold: Hold) -> None:
+def _call_guarded(listener: Listener, hold: Hold) -> None:
     try:
         listener(hold)
     except Exception:  # noqa: BLE001
-        # An event loop that was just closed, a thread that can't start: the next listener must be told all the same.
-        logger.exception("telling of the end of a hold failed")
+        # For example an event loop that was just closed, or a thread that can't start. The next listener must be
+        # called all the same.
+        logger.exception("a listener failed at the end of a hold")
 
 
-def merge_lost(hold: Hold) -> Hold | None:
-    """What to keep below a fresh hold, of what is in its place: the lost ones of the same owner, as one."""
-    lost_below: Hold | None = hold.lost_below
-    if hold.state is not LOST or not hold.count:
-        return lost_below
-    if lost_below is not None:
-        hold.count += lost_below.count
-        hold.lost_below = None
-    return hold
+def _no_watchdog(_: Hold) -> None:
+    """Before there is a watchdog, no hold is watched."""

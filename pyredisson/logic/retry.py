@@ -1,11 +1,12 @@
-"""When a command is sent again: the one retry policy, for every script and both worlds."""
+"""How a command is sent, and when it is sent again: the one retry policy, for every script and both backends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
 from pyredisson._protocol.error_codes import NOT_MASTER, code_of, is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
@@ -22,90 +23,161 @@ GROWTH = 4.0
 is back at once is found at once, and four more tries, the usual number, bridge 2.6 to 5.2 s, so a restart."""
 
 
-async def call(
+async def send(
     runtime: Runtime,
     payload: bytes,
-    *,
-    attempts: int,
-    deadline: float | None = NO_WAIT,
-    idempotent: bool = True,
-) -> Reply:
-    """Sends a command by the policy of `repeat`."""
-    try:
-        # A connection that was closed while it lay idle would cost a command that can't be repeated.
-        return await runtime.send(payload, new_connection=not idempotent)
-    except (NoReply, RedisError) as problem:
-        reply, _ = await repeat(runtime, payload, problem, attempts=attempts, deadline=deadline, idempotent=idempotent)
-        return reply
-
-
-async def repeat(
-    runtime: Runtime,
-    payload: bytes,
-    problem: NoReply | RedisError,
     *,
     attempts: int,
     deadline: float | None = NO_WAIT,
     expires: float = math.inf,
     idempotent: bool = True,
+    idempotent_until: float = math.inf,
     if_done: Callable[[Reply], Reply] | None = None,
     on_doubt: Callable[[], None] | None = None,
 ) -> tuple[Reply, float]:
-    """Sends a command again whose first try failed with `problem`; raises what Redis reported when it gives up.
+    """Sends a command, and sends it again where that can help. Every script of the library goes this way.
 
-    Gives the reply, and when the copy was sent that it answers: a lease counts from there.
+    Returns the reply, and when the copy was sent that the reply answers: a lease counts from that moment. Raises what
+    Redis reported when it gives up.
 
-    The caller's limits: with `deadline` None it is tried until the server serves it; with one (on the runtime's
-    clock), until then; with `NO_WAIT` at most `attempts` more times, and no more once the clock has reached `expires`:
-    nothing is to be won by then. One look at the
-    outcome of a command that may have run is always taken, even when the caller's time is over: to say
-    "not taken" of a lock that was taken would be a lie. A command that isn't `idempotent` is never sent
-    again once it may have run. `on_doubt` is called as soon as an earlier copy may have run; `if_done` tells what a
-    reply means then, if that copy went to the server that replies: another server knows nothing of it.
+    The limits of the caller: with `deadline` None the command is sent until the server serves it; with a deadline (on
+    the clock of the runtime), until then; with `NO_WAIT` at most `attempts` more times, and not after `expires`, when
+    the result would be of no use any more.
+
+    A command is in doubt as soon as a copy of it may have run without a reply. Then `on_doubt` is called, and the
+    command is sent once more even after the deadline: it would be wrong to report a lock as not acquired that was
+    acquired. A command that isn't `idempotent`, or is so only until a moment that has passed, is not sent again once it
+    is in doubt. `if_done` corrects the reply of a copy in case an earlier copy has run on the same server.
     """
-    in_doubt = False
-    servers: set[bytes | None] = set()
-    tries = 0
-    idle = False
-    while True:
-        pause: float | None = None
-        new_connection = False
+    sent_at = runtime.clock()
+    try:
+        # A connection that was closed while it was idle would cost a command that can't be repeated.
+        return await runtime.send(payload, new_connection=not idempotent), sent_at
+    except (NoReply, RedisError) as problem:
+        failure = problem
+    limits = _Limits(attempts, deadline, expires, idempotent_until if idempotent else -math.inf)
+    return await _Retry(runtime, payload, limits, if_done, on_doubt).run(failure)
+
+
+async def send_once(runtime: Runtime, payload: bytes) -> Reply:
+    """Sends a command; again only if the server doesn't know its script."""
+    try:
+        return await runtime.send(payload)
+    except NoScriptError:
+        return await runtime.send(as_eval(payload, flags=runtime.scripts.flags))
+
+
+def may_have_run(error: BaseException, in_doubt: bool) -> bool:
+    """Whether a command that ended with this error may have run, or may run late. What Redis refuses has not run."""
+    return in_doubt or isinstance(error, InvalidResponse) or not isinstance(error, RedisError)
+
+
+class _Limits(NamedTuple):
+    """Until when a command is sent again, see `send`."""
+
+    attempts: int
+    deadline: float | None
+    expires: float
+    idempotent_until: float
+
+    def pause(self, runtime: Runtime, tries: int) -> float | None:
+        """How many seconds to wait before the next try, after so many; None: the limits allow none."""
+        seconds = delay(tries, runtime.jitter())
+        if self.deadline is None:
+            return seconds
+        if self.deadline == NO_WAIT:
+            remaining = self.expires - runtime.clock()
+            return min(seconds, remaining) if tries < self.attempts and remaining > 0 else None
+        remaining = self.deadline - runtime.clock()
+        # The last try is made at the deadline itself.
+        return min(seconds, remaining) if remaining > 0 else None
+
+
+class _Retry:
+    """The further tries of one command whose first try has failed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        payload: bytes,
+        limits: _Limits,
+        if_done: Callable[[Reply], Reply] | None,
+        on_doubt: Callable[[], None] | None,
+    ) -> None:
+        self._runtime = runtime
+        self._payload = payload
+        self._limits = limits
+        self._if_done = if_done
+        self._on_doubt = on_doubt
+        self._tries = 0
+        self._in_doubt = False
+        self._met_stale_connection = False
+        self._servers: set[bytes | None] = set()
+        """The identities of the servers to which copies in doubt went; None: it isn't known which server."""
+
+    async def run(self, problem: NoReply | RedisError) -> tuple[Reply, float]:
+        """Sends the command until there is a reply, see `send`."""
+        runtime = self._runtime
+        while True:
+            new_connection = await self._before_next_try(problem)
+            sent_at = runtime.clock()
+            try:
+                reply, server = await runtime.send_identified(self._payload, new_connection=new_connection)
+            except (NoReply, RedisError) as error:
+                problem = error
+                continue
+            if self._tries:
+                runtime.on_command_served()
+            return self._corrected(reply, server), sent_at
+
+    async def _before_next_try(self, problem: NoReply | RedisError) -> bool:
+        """Pauses as long as `problem` asks for; raises if there must be no other try.
+
+        Returns whether the next try needs a new connection.
+        """
         if isinstance(problem, NoScriptError):
-            payload = as_eval(payload, flags=runtime.scripts.flags)
-        else:
-            first_doubt = isinstance(problem, NoReply) and problem.may_have_run and not in_doubt
-            if isinstance(problem, NoReply) and problem.may_have_run:
-                servers.add(problem.server_id)
-            if first_doubt:
-                in_doubt = True
-                if on_doubt is not None:
-                    on_doubt()
-                if not idempotent:
-                    raise _reported(problem)
-            elif not isinstance(problem, NoReply) and not is_transient_reply(problem):
-                raise problem
-            new_connection = isinstance(problem, NoReply) or code_of(problem) in NOT_MASTER
-            if isinstance(problem, NoReply) and problem.stale and not idle:
-                idle = True
-            elif not first_doubt:
-                pause = _pause(runtime, tries, attempts, deadline, expires)
-                if pause is None:
-                    raise _reported(problem)
-                tries += 1
-                runtime.on_command_failed(_reported(problem))
-        if pause is not None:
-            await runtime.sleep(pause)
-        sent_at = runtime.clock()
-        try:
-            reply, server = await runtime.send_identified(payload, new_connection=new_connection)
-        except (NoReply, RedisError) as again:
-            problem = again
-            continue
-        if tries:
-            runtime.on_command_served()
-        if if_done is not None and servers and (server is None or not servers.isdisjoint((server, None))):
-            reply = if_done(reply)
-        return reply, sent_at
+            self._payload = as_eval(self._payload, flags=self._runtime.scripts.flags)
+            return False
+        at_once = False
+        if isinstance(problem, NoReply):
+            at_once = self._note_no_reply(problem)
+        elif not is_transient_reply(problem):
+            raise problem
+        if not at_once:
+            await self._pause(problem.error if isinstance(problem, NoReply) else problem)
+        return isinstance(problem, NoReply) or code_of(problem) in NOT_MASTER
+
+    def _note_no_reply(self, problem: NoReply) -> bool:
+        """Notes what may have become of the command; whether to send it again at once."""
+        if problem.may_have_run:
+            self._servers.add(problem.server_id)
+            if not self._in_doubt:
+                self._in_doubt = True
+                if self._on_doubt is not None:
+                    self._on_doubt()
+                if self._runtime.clock() >= self._limits.idempotent_until:
+                    raise problem.error
+                return True
+        if problem.stale and not self._met_stale_connection:
+            self._met_stale_connection = True
+            return True
+        return False
+
+    async def _pause(self, error: RedisError) -> None:
+        seconds = self._limits.pause(self._runtime, self._tries)
+        if seconds is None:
+            raise error
+        self._tries += 1
+        self._runtime.on_command_failed(error)
+        await self._runtime.sleep(seconds)
+
+    def _corrected(self, reply: Reply, server: bytes | None) -> Reply:
+        """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
+        if self._if_done is None or not self._servers:
+            return reply
+        if server is None or not self._servers.isdisjoint((server, None)):
+            return self._if_done(reply)
+        return reply
 
 
 def delay(tries: int, jitter: float) -> float:
@@ -113,20 +185,3 @@ def delay(tries: int, jitter: float) -> float:
     # Of calls that try without end the power would be too large.
     half: float = min(FIRST_DELAY * GROWTH ** min(tries, 10), LONGEST_DELAY) / 2
     return half + half * jitter
-
-
-def _pause(runtime: Runtime, tries: int, attempts: int, deadline: float | None, expires: float) -> float | None:
-    """How long to pause before the next try; None: the caller's limits allow none."""
-    seconds = delay(tries, runtime.jitter())
-    if deadline is None:
-        return seconds
-    if deadline == NO_WAIT:
-        left = expires - runtime.clock()
-        return min(seconds, left) if tries < attempts and left > 0 else None
-    left = deadline - runtime.clock()
-    # The last one at the very end.
-    return min(seconds, left) if left > 0 else None
-
-
-def _reported(problem: NoReply | RedisError) -> RedisError:
-    return problem.error if isinstance(problem, NoReply) else problem

@@ -13,9 +13,10 @@ from pyredisson.errors import ClosedError
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.groups.registry import GroupRegistry
-from pyredisson.logic.holds import ENDED, GIVEN_BACK, GONE, Hold, Holds, Owner, Renames
+from pyredisson.logic.holds import GONE, LEASE_ENDED, Hold, HoldTable
 from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
+from pyredisson.logic.owners import EpochNumbers, Owner
 from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.watchdog import Loop, Watchdog
@@ -66,7 +67,7 @@ class Session:
         self._release_when_owner_ends = config.release_when_owner_ends
         self._host = host
         self.lost_callbacks = LostCallbacks(host.run_callback)
-        self._renames = Renames()
+        self._epoch_numbers = EpochNumbers()
         self._explicit: dict[int, KeyedRef[int, Owner]] = {}
         """Explicit owners that a handle, or a call in flight, refers to."""
         self._open()
@@ -86,7 +87,7 @@ class Session:
         self.id, self.runtime, watchdog_runtime, self.channels = self._host.open(self.repair)
         self.clock = self.runtime.clock
         self._ids = itertools.count(FIRST_AUTOMATIC_ID)
-        self.holds = Holds(self.clock, self._on_hold_lost)
+        self.holds = HoldTable(self.clock, self._on_hold_lost)
         self.watchdog = Watchdog(
             self.holds,
             watchdog_runtime,
@@ -107,7 +108,7 @@ class Session:
         """The owner with an id that the user chose. It exists for as long as something refers to it."""
         known = self._explicit
         while True:
-            new = Owner(self.id, owner_id, self._renames)
+            new = Owner(self.id, owner_id, self._epoch_numbers)
             reference = known.setdefault(owner_id, KeyedRef(new, self._forget, owner_id))
             owner = reference()
             if owner is not None:
@@ -142,22 +143,15 @@ class Session:
         self.closed = True
         self.channels.wake_all()
         self.watchdog.close()
-        held = [hold for hold in list(self.holds.table.values()) if self.holds.proven(hold)]
-        for hold in list(self.holds.table.values()):
-            # The garbage collector doesn't look into the wheel: a hold that stays there would keep this client alive.
-            self.watchdog.forget(hold)
-        self.holds.table.clear()
         self.groups.holds.clear()
-        for hold in held:
-            hold.end(GIVEN_BACK)
-        return held
+        return self.holds.release_all()
 
     def _on_hold_lost(self, hold: Hold) -> None:
         self.lost_callbacks.run(hold.key[0])
         # Waiters of other clients sleep until the end of the lease that they have read, and a key that disappears
         # publishes nothing. No notice is needed after a fixed lease, which ends when they look anyway, and after a
         # forced release, which publishes.
-        if hold.reason is GONE or (hold.reason is ENDED and hold.renewed):
-            notice = hold.lock.lost_command()
+        if hold.reason is GONE or (hold.reason is LEASE_ENDED and hold.renewed):
+            notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
                 self.watchdog.repairs.notify(notice)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Timer, Wheel
 from pyredisson._diagnostics import debug, logger, readable
@@ -20,7 +20,7 @@ from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import ClosedError
 from pyredisson.logic import retry
-from pyredisson.logic.holds import GONE, HELD, Hold, Holds, Renewal
+from pyredisson.logic.holds import HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.ports import Runtime, Wakeup
 from pyredisson.logic.repairs import Repairs
 
@@ -56,7 +56,7 @@ class Watchdog:
 
     def __init__(
         self,
-        holds: Holds,
+        holds: HoldTable,
         runtime: Runtime,
         lease_ms: int,
         start: Callable[[Loop], None],
@@ -75,8 +75,9 @@ class Watchdog:
         self._grid_step = max(1, self._round // GRID_STEPS_PER_ROUND)
         self._enter_grid_step(runtime.clock())
         self._wheel = Wheel(self._now_ms())
-        self.forget = self._wheel.discard
-        """Removes a hold that was released, or an alarm."""
+        holds.stop_watching = self._wheel.discard
+        self.cancel = self._wheel.discard
+        """Undoes `set_alarm`."""
         self._next_look = math.inf
         """The time in ms at which `keep_time` looks at the wheel next."""
         self._time_wakeup = runtime.wakeup()
@@ -190,7 +191,7 @@ class Watchdog:
         return max(0.0, next_look / 1000 - self._runtime.clock())
 
     def _on_due(self, hold: Hold) -> None:
-        if hold.state is not HELD or not self._holds.proven(hold):
+        if self._holds.expire_if_due(hold):
             return
         # If the renewal fails, it is due again at the end of the lease, when it is declared lost.
         self._wheel.add(hold, int(hold.valid_until * 1000) + 1)
@@ -266,7 +267,7 @@ class Watchdog:
         while self._due:
             hold = self._due.popleft()
             if hold.state is HELD and hold.needs_renewal and not self._release_if_abandoned(hold):
-                due.setdefault(hold.lock.renewal, []).append(hold)
+                due.setdefault(hold.commands.renew, []).append(hold)
         return [holds[i : i + BATCH] for holds in due.values() for i in range(0, len(holds), BATCH)]
 
     def _release_if_abandoned(self, hold: Hold) -> bool:
@@ -277,16 +278,15 @@ class Watchdog:
         if self._release_when_owner_ends:
             # A later hold must have another name on the server: the repair may run after its acquire.
             owner.new_epoch()
-            self._wheel.discard(hold)
             self._holds.declare_lost(hold, "the thread or task that took it has ended")
-            self.repairs.repair(hold.lock.abandon_command(hold))
+            self.repairs.repair(hold.commands.abandon(hold))
             return True
         self._reported = {other: None for other in self._reported if other.state is HELD}
         self._reported[hold] = None
         logger.warning(
             "lock %r is renewed although the thread or task that took it, owner %s, has ended: until another thread"
             " leaves its block, it is removed by force, or its client is closed (release_when_owner_ends releases it)",
-            readable(hold.lock.key),
+            readable(hold.commands.key),
             readable(hold.owner),
         )
         return False
@@ -303,7 +303,9 @@ class Watchdog:
 
     async def _apply_renewal(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):
-            reply, _ = await retry.repeat(self._runtime, self._command(batch), reply, attempts=0)
+            if not isinstance(reply, NoScriptError):
+                raise reply
+            reply = await retry.send_once(self._runtime, self._command(batch))
         ends = sent_at + self._lease
         due = int(sent_at * 1000) // self._grid_step * self._grid_step + self._round
         for hold, renewed in zip(batch, reply, strict=True):
@@ -311,17 +313,16 @@ class Watchdog:
                 # Released or lost meanwhile: that was decided without this reply.
                 continue
             if renewed != 1:
-                self._wheel.discard(hold)
-                self._holds.declare_lost(hold, GONE)
+                self._holds.declare_lost(hold)
             else:
                 if hold.renewed:
-                    hold.valid_until = max(hold.valid_until, ends)
+                    self._holds.extend(hold, ends)
                 self._wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
         if due < self._next_look:
             self._start_or_wake()
 
     def _command(self, batch: Sequence[Hold]) -> bytes:
-        return batch[0].lock.renewal(self._runtime.scripts, batch, self._lease_ms)
+        return batch[0].commands.renew(self._runtime.scripts, batch, self._lease_ms)
 
     # --- Starting
 

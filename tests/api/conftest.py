@@ -9,7 +9,7 @@ import pytest_asyncio
 from redis import Redis
 
 from pyredisson.logic.groups import multi_lock
-from pyredisson.logic.locks import fair_lock
+from pyredisson.logic.locks import fair_queue
 from pyredisson.testing import Server
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.server_state import ServerState
@@ -50,7 +50,7 @@ def server_state(admin: Redis) -> ServerState:
 @pytest.fixture
 def frequent_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients send the heartbeat of their waiters so often that a test need not wait for it."""
-    monkeypatch.setattr(fair_lock, "TICK", 0.05)
+    monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", 0.05)
 
 
 @pytest.fixture

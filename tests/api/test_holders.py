@@ -142,7 +142,7 @@ async def test_what_is_shown_names_the_lock(backend: Backend, kind: str) -> None
         lost = lock.lost
         assert "'orders'" in repr(lost)
         assert repr(lost).endswith(": held>")
-    assert repr(lost).endswith(": given back>")
+    assert repr(lost).endswith(": released>")
     readable = repr(lock.hold(wait_time=1.5, lease_time=10))
     assert "'orders'" in readable
     assert readable.endswith(": waits 1.5 s, lease 10 s>")

@@ -259,7 +259,7 @@ class TestManyLosses:
     async def test_a_loss_after_many_that_were_given_back(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
         client = backend.connect()
         lock = client.get_lock("orders")
         fresh = client.get_lock("stock")
@@ -280,7 +280,7 @@ class TestManyLosses:
     async def test_a_loss_of_a_lock_that_was_lost_before(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
         client = backend.connect()
         lock = client.get_lock("orders")
         for number in range(25):
@@ -299,7 +299,7 @@ class TestManyLosses:
     async def test_those_that_nobody_gives_back_are_bounded(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
         client = backend.connect()
         locks = [client.get_lock(f"orders:{number}") for number in range(50)]
         for lock in locks:
@@ -311,7 +311,7 @@ class TestManyLosses:
                 await lock.unlock()
 
     async def test_of_groups(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pyredisson.logic.holds.MOST_LOST", 20)
+        monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
         client = backend.connect()
         member = client.get_lock("orders")
         group = client.get_multi_lock(member, client.get_lock("stock"))

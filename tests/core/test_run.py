@@ -90,8 +90,9 @@ def test_nothing_is_kept() -> None:
 
 def test_the_fields_of_a_hold() -> None:
     under = Thing()
-    hold = HoldFields((b"a", 1), "lock", b"me:1", None, 2.5, under, "held")
-    assert (hold.key, hold.lock, hold.owner, hold.count, hold.leases) == ((b"a", 1), "lock", b"me:1", 1, None)
+    hold = HoldFields((b"a", 1), "lock", b"me:1", None, 2.5, "held")
+    hold.lost_below = under
+    assert (hold.key, hold.commands, hold.owner, hold.count, hold.leases) == ((b"a", 1), "lock", b"me:1", 1, None)
     assert (hold.valid_until, hold.lost_below, hold.state, hold.reason, hold.listeners) == (
         2.5,
         under,
@@ -106,7 +107,7 @@ def test_the_fields_of_a_hold() -> None:
 
 def test_a_hold_in_a_ring_is_collected() -> None:
     thing = Thing()
-    hold = HoldFields((b"a", 1), thing, b"me:1", None, 2.5, None, "held")
+    hold = HoldFields((b"a", 1), thing, b"me:1", None, 2.5, "held")
     thing.hold = hold  # type: ignore[attr-defined]
     gone = weakref.ref(thing)
     del hold, thing

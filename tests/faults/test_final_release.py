@@ -138,7 +138,7 @@ def test_a_server_that_is_away_costs_about_a_second(own_server: Server, caplog: 
 
 def test_what_comes_after_the_farewell_starts_one_more(proxy: Proxy, admin: Redis, farewells: list[str]) -> None:
     client = pyredisson.connect(proxy.url)
-    payloads = [client.get_lock(f"a{number}")._logic.undo_command(b"me:1") for number in range(200)]
+    payloads = [client.get_lock(f"a{number}")._logic.commands.undo_acquire(b"me:1") for number in range(200)]
     for number in range(200):
         admin.hset(f"a{number}", "me:1", 1)
     client.close()

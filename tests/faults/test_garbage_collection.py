@@ -19,7 +19,7 @@ from pyredisson._backends.threads.subscription_connection import SubscriptionCon
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callbacks import Callbacks
 from pyredisson.logic.channels import Channel, ChannelRegistry
-from pyredisson.logic.holds import HELD, Hold, Holds
+from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.read_write_lock import READER, WRITER
 from pyredisson.logic.locks.read_write_lock import ReadWriteChannel as ReadWriteChannel
 from pyredisson.logic.permits.count_down_latch import LatchChannel
@@ -236,7 +236,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> 
 
             return act, finalize
 
-        assert collect_at_each_line([Hold.listen, Hold.unlisten, Hold.end], story) > 10
+        assert collect_at_each_line([Hold.listen, Hold.unlisten, Hold._notify_listeners], story) > 10
 
 
 def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
@@ -259,7 +259,7 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
 
             return act, lambda: hold.unlisten(ignore)
 
-        collect_at_each_line([Holds.declare_lost, Hold.end], story)
+        collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss, Hold._notify_listeners], story)
 
 
 def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Server, admin: Redis) -> None:
@@ -303,7 +303,7 @@ def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server
 def test_a_repair_is_left_by_a_collection_while_the_watchdog_is_started(server: Server) -> None:
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
         client = pyredisson.connect(server.url)
-        payload = client.get_lock("b")._logic.undo_command(b"nobody")
+        payload = client.get_lock("b")._logic.commands.undo_acquire(b"nobody")
 
         def act() -> None:
             client.get_lock("a").lock()

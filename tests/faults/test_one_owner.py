@@ -17,7 +17,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.threads.runtime import ThreadRuntime
-from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE
 from tests.support.waiting import TIME_LIMIT, eventually
@@ -214,7 +214,7 @@ async def test_a_release_that_is_interrupted_after_its_turn_came_gives_back_its_
         deliver.start()
         with (
             pytest.raises(KeyboardInterrupt),
-            AtSteps((ThreadRuntime.wait, waits.set), (LockLogic.release_command, ctrl_c)),
+            AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c)),
         ):
             lock.unlock()
         deliver.join(TIME_LIMIT)
@@ -324,7 +324,7 @@ async def test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock(
 
         open_block = block()
         next(open_block)
-        with AtSteps((type(lock._logic).acquire_command, open_block.close)):
+        with AtSteps((type(lock._logic.commands).acquire, open_block.close)):
             lock.lock()
         await nobody_else_gets_it(server, kind)
         assert lock.get_hold_count() == 1
@@ -336,7 +336,7 @@ async def test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it(server: S
     with pyredisson.connect(server.url) as client:
         lock = client.get_lock("a")
         middle = pytest.raises(RuntimeError, match="'a' was asked for in the middle of a call")
-        with middle, AtSteps((LockLogic.acquire_command, lock.lock)):
+        with middle, AtSteps((LockCommands.acquire, lock.lock)):
             lock.lock()
         await asyncio.to_thread(eventually, lambda: not admin.exists("a"), 5)
         lock.lock()

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson.logic.holds import Holds
+from pyredisson.logic.holds import HoldTable
 from pyredisson.testing import Server
 from tests.support.faults import Credentials
 from tests.support.raw_backends import RawBackend
@@ -184,7 +184,7 @@ def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server, step: 
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal steps
-            if frame.f_code is not Holds.declare_lost.__code__:
+            if frame.f_code is not HoldTable.declare_lost.__code__:
                 return None
             if event == "line":
                 steps += 1

@@ -14,11 +14,13 @@ from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
-from pyredisson.logic.holds import HELD, Hold, Owner
+from pyredisson.logic.holds import HELD, Hold
+from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fair_queue import QueueTicket
-from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
-from pyredisson.logic.locks.rlock import LockLogic, renew
+from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic, WriteLogic
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
@@ -68,8 +70,8 @@ class BeliefFromTheReply(LockLogic):
 
     __slots__ = ()
 
-    async def _try(self, call: AcquireCall) -> float | None:
-        busy = await super()._try(call)
+    async def _attempt(self, call: AcquireCall) -> float | None:
+        busy = await super()._attempt(call)
         hold = self.hold_of(call.owner.id)
         if busy is None and hold is not None and hold.state is HELD:
             hold.valid_until = self.session.clock() + (self.session.lease if call.lease is None else call.lease) / 1000
@@ -126,12 +128,18 @@ class NoSemaphoreUndo(SemaphoreLogic):
         shared.runtime.post = _ignore  # type: ignore[method-assign]
 
 
+class NoReadRenewalCommands(ReadCommands):
+    __slots__ = ()
+
+    renew = staticmethod(renew_holds)
+
+
 class NoReadRenewal(ReadLogic):
     """Only the lock is renewed, and not the reader's own lease in it."""
 
     __slots__ = ()
 
-    renewal = staticmethod(renew)
+    commands_type = NoReadRenewalCommands
 
 
 class NoGiveUp(FairLockLogic):
@@ -139,8 +147,8 @@ class NoGiveUp(FairLockLogic):
 
     __slots__ = ()
 
-    def _give_up(self, turn: QueueTicket) -> None:
-        turn.owner.new_epoch()
+    def _withdraw(self, ticket: QueueTicket) -> None:
+        ticket.owner.new_epoch()
 
 
 class NothingBack(MultiLockLogic):

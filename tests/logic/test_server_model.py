@@ -15,7 +15,7 @@ from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.scripts import ScriptSet, as_eval, script
 from pyredisson._settings.config import Config
-from pyredisson.logic.locks.rlock import CHANNEL
+from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.testing import Server as RealServer
 
 from .simulator.server import Server
@@ -56,7 +56,7 @@ class Both:
         self._now = 1000.0
         self._heard: list[tuple[bytes, bytes]] = []
         self._model = Server(lambda: self._now, self._publish)
-        self._channels = [prefixed(CHANNEL, key) for key in KEYS]
+        self._channels = [prefixed(LockCommands.channel_prefix, key) for key in KEYS]
         self._ear = admin.pubsub()  # type: ignore[no-untyped-call]
         self._ear.subscribe(*self._channels)
         for _ in self._channels:
@@ -86,14 +86,14 @@ class Both:
         self._send(pack(self._scripts.lock_acquire, key, owner, count, lease))
 
     def _release(self, key: bytes, owner: bytes, count: int) -> None:
-        self._send(pack(self._scripts.lock_release, key, prefixed(CHANNEL, key), owner, count))
+        self._send(pack(self._scripts.lock_release, key, prefixed(LockCommands.channel_prefix, key), owner, count))
 
     def _renew(self, pairs: list[tuple[bytes, bytes]], lease: int) -> None:
         locks, names = [key for key, _ in pairs], [name for _, name in pairs]
         self._send(command(b"EVALSHA", self._scripts.lock_renew, len(pairs), *locks, lease, *names))
 
     def _force(self, key: bytes) -> None:
-        self._send(pack(self._scripts.lock_force_release, key, prefixed(CHANNEL, key)))
+        self._send(pack(self._scripts.lock_force_release, key, prefixed(LockCommands.channel_prefix, key)))
 
     def _expire(self, key: bytes) -> None:
         """On the real server it is deleted: what a script sees is the same."""

@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 import pyredisson
 from pyredisson._protocol.scripts import NAMES, script
-from pyredisson.logic.permits.permit_expirable_semaphore import ENDLESS, renew
+from pyredisson.logic.permits.permit_expirable_semaphore import ENDLESS, renew_permits
 from pyredisson.testing import Server
 
 FREE, USED, CHANNEL = "p", "{p}:timeout", "redisson_sc:{p}"
@@ -120,7 +120,7 @@ class Permits(RuleBasedStateMachine):
     def acquire(self, number: int, permits: int, lease: int, doubted: bool, copies: int) -> Call:
         logic = self.semaphores[number]._logic
         ids = [urandom(16) for _ in range(permits)]
-        call = Call(ids, self.sent(logic.acquire_command(ids, lease)), doubted or copies != 1)
+        call = Call(ids, self.sent(logic.commands.acquire(ids, lease)), doubted or copies != 1)
         if call.doubted:
             for semaphore in self.semaphores:
                 semaphore._logic.session.permits.in_doubt.add(ids[0])
@@ -139,7 +139,7 @@ class Permits(RuleBasedStateMachine):
         if call.doubted:
             there = self.used().keys() & set(call.ids)
             free = int(self.redis.get(FREE) or 0)
-            command = self.sent(self.semaphores[0]._logic.release_command(call.ids, all_or_none=False))
+            command = self.sent(self.semaphores[0]._logic.commands.release(call.ids, all_or_none=False))
             for _ in range(copies):
                 assert self.run_command(command) == []
                 assert not self.used().keys() & set(call.ids)
@@ -151,7 +151,7 @@ class Permits(RuleBasedStateMachine):
     def release(self, number: int, chosen: list[Call], copies: int) -> None:
         ids = [permit for call in chosen for permit in call.ids]
         before, live = self.state(), self.live()
-        command = self.sent(self.semaphores[number]._logic.release_command(ids, all_or_none=True))
+        command = self.sent(self.semaphores[number]._logic.commands.release(ids, all_or_none=True))
         reply = self.run_command(command)
         if live >= set(ids):
             assert reply == []
@@ -188,7 +188,7 @@ class Permits(RuleBasedStateMachine):
         if ids:
             before, live = self.used(), self.live()
             holds: Any = [Hold(permit, logic) for permit in ids]
-            command = self.sent(renew(logic.session.runtime.scripts, holds, 25_000))
+            command = self.sent(renew_permits(logic.session.runtime.scripts, holds, 25_000))
             for _ in range(copies):
                 assert self.run_command(command) == [int(permit in live) for permit in ids]
             after = self.used()

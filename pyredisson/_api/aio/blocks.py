@@ -18,8 +18,9 @@ from pyredisson._diagnostics import logger
 from pyredisson._settings.durations import Duration
 from pyredisson.errors import RedissonError
 from pyredisson.logic.groups.group import GroupLogic
-from pyredisson.logic.holds import LOST, Hold, Owner
+from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
 

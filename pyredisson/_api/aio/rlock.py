@@ -15,8 +15,9 @@ from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.logic.groups.group import GroupHold
-from pyredisson.logic.holds import LOST, Hold, Owner
+from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
 
 LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
@@ -174,7 +175,7 @@ class Lost:
 
         Sends nothing to the server. False if there was no hold.
         """
-        return self._hold is not None and not self._holds.proven(self._hold) and self._hold.state is LOST
+        return self._hold is not None and self._holds.expire_if_due(self._hold) and self._hold.state is LOST
 
     def __repr__(self) -> str:
         return repr_of_lost(self)

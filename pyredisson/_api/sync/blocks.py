@@ -12,7 +12,7 @@ from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
 from pyredisson._diagnostics import warn_user
 from pyredisson._settings.durations import Duration
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.owners import Owner
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
 

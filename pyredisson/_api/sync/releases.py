@@ -18,8 +18,9 @@ from pyredisson._api.sync.blocks import Enterable
 from pyredisson._core import HoldLevel, Run
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
-from pyredisson.logic.holds import Hold, Owner
+from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 

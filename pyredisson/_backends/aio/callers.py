@@ -7,7 +7,7 @@ import weakref
 from asyncio import current_task
 from typing import Any
 
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
 

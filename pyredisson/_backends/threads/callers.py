@@ -6,7 +6,7 @@ import threading
 from asyncio import _get_running_loop
 
 from pyredisson._diagnostics import warn_user
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
 ON_AN_EVENT_LOOP = (

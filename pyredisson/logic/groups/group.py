@@ -11,8 +11,9 @@ from pyredisson._core import HoldLevel
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson.errors import LockLostError, LockTimeoutError
-from pyredisson.logic.holds import ENDED, GIVEN_BACK, HELD, LOST, Hold, Owner, State
+from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.watchdog import Alarm
 
 
@@ -87,10 +88,10 @@ class GroupLogic:
         """The party gives it back. Idempotent."""
         self.session.groups.remove(hold.key, hold)
 
-    def proven(self, hold: GroupHold) -> bool:
-        """Whether enough members are still held; what has ended of them is lost here and now."""
-        hold.check()
-        return hold.state is HELD
+    def expire_if_due(self, hold: GroupHold) -> bool:
+        """Declares members lost whose leases have ended. True: too few members are held for the group."""
+        hold.expire_members()
+        return hold.state is not HELD
 
     def release_in_background(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
         """Gives back what a release that was interrupted has not begun with."""
@@ -181,20 +182,19 @@ class GroupHold:
         """Of each member, which counts this one; None: that member was not had."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> HoldState:
         """Held, given back or lost."""
         states = [LOST if hold is None else hold.state for hold in self.holds]
         quorum = self._group.quorum
         if len(states) - states.count(LOST) < quorum:
             return LOST
-        return HELD if states.count(HELD) >= quorum else GIVEN_BACK
+        return HELD if states.count(HELD) >= quorum else RELEASED
 
-    def check(self) -> None:
-        """Declares lost what has come to its end."""
-        now = self._group.session.clock()
+    def expire_members(self) -> None:
+        """Declares members lost whose leases have ended."""
         for member, hold in zip(self._group.members, self.holds, strict=True):
-            if hold is not None and hold.state is HELD and hold.valid_until - self._group.drift(hold) <= now:
-                member.session.holds.declare_lost(hold, ENDED)
+            if hold is not None:
+                member.session.holds.expire_if_due(hold, self._group.drift(hold))
 
     def looks(self) -> float:
         """When the next of its members ends, as far as is known now."""
@@ -235,10 +235,10 @@ class _Watch(Alarm):
         for hold in self._hold.holds:
             if hold is not None:
                 hold.unlisten(self)
-        self._group.session.watchdog.forget(self)
+        self._group.session.watchdog.cancel(self)
 
     def ring(self) -> None:
-        if self._group.proven(self._hold):
+        if not self._group.expire_if_due(self._hold):
             self._group.session.watchdog.set_alarm(self, self._hold.looks())
         else:
             self(None)

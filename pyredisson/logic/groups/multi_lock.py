@@ -8,11 +8,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson.errors import LockLostError, RedissonError
-from pyredisson.logic import retry
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease
-from pyredisson.logic.holds import GONE, HELD, Hold, Owner
 from pyredisson.logic.locks.rlock import LockLogic
 
 PATIENCE = 1.5
@@ -64,7 +61,7 @@ class MultiLockLogic(GroupLogic):
         try:
             if await self._collect(owner_of_group, lease, deadline, taken):
                 hold = GroupHold(self, owner_of_group, taken)
-                if self.proven(hold):
+                if not self.expire_if_due(hold):
                     self.keep(hold)
                     self.watch(hold)
                     return True
@@ -101,7 +98,7 @@ class MultiLockLogic(GroupLogic):
             for member, owner in zip(self.members, owner_of_group.owners, strict=True):
                 hold = member.hold_of(owner.id)
                 if hold is not None and hold.valid_until - clock() < (1 - SHORT) * lease / 1000:
-                    await _extend(member, owner, hold, lease)
+                    await member.extend(owner, hold, lease)
         return True
 
     async def release(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
@@ -121,7 +118,7 @@ class MultiLockLogic(GroupLogic):
         try:
             if hold is not None:
                 self.drop(hold)
-                if not self.proven(hold):
+                if self.expire_if_due(hold):
                     for taken in member_releases.values():
                         taken.release_in_background()
                     raise self.loss_of(owner_of_group, hold)
@@ -147,31 +144,6 @@ class MultiLockLogic(GroupLogic):
             if not await member.hold_count(owner.id):
                 return False
         return True
-
-
-async def _extend(member: LockLogic, owner: Owner, hold: Hold, lease: int) -> None:
-    """Has a hold last for so many ms from now at least; it is lost if the server doesn't know it any more.
-
-    By the command that took it, which states the same holds again and never shortens a lease: each kind of
-    lock keeps its leases in its own way. Whoever is interrupted, or gets an error, must give the hold back.
-    """
-    session = member.session
-    payload = member.acquire_command(hold.owner, hold.count, lease, waits=False)
-    sent_at = session.clock()
-    try:
-        reply = await session.runtime.send(payload)
-    except (NoReply, RedisError) as problem:
-        reply, sent_at = await retry.repeat(
-            session.runtime, payload, problem, attempts=session.attempts, on_doubt=owner.new_epoch
-        )
-    if reply is None or reply.__class__ is list:
-        if reply is not None:
-            (hold.token,) = reply
-        if hold.state is HELD:
-            hold.valid_until = max(hold.valid_until, sent_at + lease / 1000)
-            session.watchdog.watch_nested(hold, sent_at)
-    else:
-        session.holds.declare_lost(hold, GONE)
 
 
 async def _put_back(member_release: MemberRelease) -> None:

@@ -12,8 +12,9 @@ from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.race import Late, Operation, Race
-from pyredisson.logic.holds import LOST, Hold, Owner
+from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 
 DRIFT = 0.01
 LEAST_DRIFT = 0.002
@@ -125,7 +126,7 @@ class RedLockLogic(GroupLogic):
             if race.had() >= self.quorum:
                 hold = GroupHold(self, owner_of_group, self._answers(race))
                 # What is left of each lease, drift taken off, decides.
-                if self.proven(hold):
+                if not self.expire_if_due(hold):
                     self.keep(hold)
                     self.watch(hold)
                     return None
@@ -188,13 +189,13 @@ class RedLockLogic(GroupLogic):
         member_releases = self.member_releases(owner_of_group, hold)
         try:
             self.drop(hold)
-            proven = self.proven(hold)
+            lost = self.expire_if_due(hold)
             race = await self._release(member_releases, self._patience(None))
         except BaseException:
             for member_release in member_releases:
                 member_release.release_in_background()
             raise
-        if not proven or hold.state is LOST:
+        if lost or hold.state is LOST:
             raise self.loss_of(owner_of_group, hold)
         if race.had() < self.quorum:
             raise race.errors()[0]
@@ -202,7 +203,7 @@ class RedLockLogic(GroupLogic):
     async def is_held(self, owner_of_group: GroupOwner) -> bool:
         """Whether a majority is held, as the servers and the local clock say; raises if too many don't answer."""
         hold = self.hold_of(owner_of_group.id)
-        if hold is None or not self.proven(hold):
+        if hold is None or self.expire_if_due(hold):
             return False
         race = Race(self.session.runtime)
         for number, (member, owner) in enumerate(zip(self.members, owner_of_group.owners, strict=True)):
@@ -212,7 +213,7 @@ class RedLockLogic(GroupLogic):
         errors = race.errors()
         if race.had() < self.quorum <= race.had() + len(errors):
             raise errors[0]
-        return race.had() >= self.quorum and self.proven(hold)
+        return race.had() >= self.quorum and not self.expire_if_due(hold)
 
     async def _release(self, member_releases: list[MemberRelease], patience: float) -> Race:
         race = Race(self.session.runtime)

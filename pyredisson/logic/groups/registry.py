@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from pyredisson.logic.holds import LOST, HoldKey, Remembered
+from pyredisson.logic.holds import LOST, HoldKey
+from pyredisson.logic.losses import UnreleasedLosses
 
 
 class GroupRegistry:
@@ -16,7 +17,7 @@ class GroupRegistry:
         """By `GroupHold.key`, which names the group and its owner: the `GroupHold`s, the innermost last."""
         self.unanswered: dict[HoldKey, float] = {}
         """Members to which an acquire was sent that has no reply yet, with the time of the sending."""
-        self._lost = Remembered(self._is_lost, self._forget_lost)
+        self._lost = UnreleasedLosses(self._is_lost, self._forget_lost)
 
     def add(self, key: Hashable, hold: object) -> None:
         """Adds a level, the innermost one from now on, to a group's holds."""

@@ -1,41 +1,41 @@
-"""The fair lock: who asks first has it first, in one queue with the waiters of Java Redisson."""
+"""The fair lock: owners acquire it in the order of their arrival, in one queue with the waiters of Java Redisson."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Coroutine, Iterable
+from enum import Enum, auto
+from typing import Any
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from pyredisson._core import AcquireCall, command, pack, prefixed
-from pyredisson._diagnostics import debug, logger
+from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson.errors import ClosedError
 from pyredisson.logic import retry
-from pyredisson.logic.locks.fair_queue import LocalQueue, OwnChannel, QueueTicket
+from pyredisson.logic.locks.commands import LockCommands
+from pyredisson.logic.locks.fair_queue import (
+    HEARTBEAT_INTERVAL,
+    FairAcquireCall,
+    LocalQueue,
+    QueueTicket,
+    TicketChannel,
+)
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
-TICK = 0.4
-"""Seconds between two signs of life of a client; its waiters lose their places after 1.5 s without one."""
-NAMED = 16
-"""How many waiters of a client a tick asks after: an eviction strikes those who came first."""
-TOLD = 100
-"""How many waiters are told at once that the queue was deleted."""
-LOOK = 60.0
-"""Seconds, about, after which a waiter to whom nothing happened looks again: its score must not grow old."""
+MOST_NOTIFIED = 100
+"""So many waiters are notified at once that the queue was deleted."""
+RETRY_INTERVAL = 60.0
+"""Seconds, about, after which a waiter makes an attempt even if nothing happened: its score must not grow old."""
 
 
-class FairLockLogic(LockLogic):
-    """A lock with a queue on the server. A release tells the next in line, by a channel of its own, and nobody else.
-
-    One waiter of a client, the last to come, ticks for all of them: it tells the server that they are alive,
-    and has it look whether the head of the queue is, and knows that it is its turn.
-    """
+class FairLockCommands(LockCommands):
+    """The commands of the fair lock: a list and a sorted set in Redisson's format, and two keys of this library."""
 
     __slots__ = ("_keys",)
 
@@ -49,292 +49,292 @@ class FairLockLogic(LockLogic):
             prefixed(b"pyredisson_fair_clients", key),
         )
 
-    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         session = self.session
-        head = session.runtime.scripts.fair_acquire
-        return pack(head, *self._keys, self._channel, owner, count, lease, session.fair_wait, int(waits))
+        script = session.runtime.scripts.fair_acquire
+        return pack(script, *self._keys, self.channel, owner, count, lease, session.fair_wait, int(waits))
 
-    def release_command(self, owner: bytes, count: int) -> bytes:
+    def release(self, owner: bytes, count: int) -> bytes:
         session = self.session
-        return pack(session.runtime.scripts.fair_release, *self._keys, self._channel, owner, count, session.fair_wait)
+        script = session.runtime.scripts.fair_release
+        return pack(script, *self._keys, self.channel, owner, count, session.fair_wait)
 
-    def undo_command(self, owner: bytes) -> bytes:
-        return self.leave_command((owner,), doubt=True)
+    def undo_acquire(self, owner: bytes) -> bytes:
+        return self.leave((owner,), in_doubt=True)
 
-    def force_command(self) -> bytes:
+    def force_release(self) -> bytes:
         session = self.session
-        return pack(session.runtime.scripts.fair_force_release, *self._keys, self._channel, session.fair_wait)
+        return pack(session.runtime.scripts.fair_force_release, *self._keys, self.channel, session.fair_wait)
 
-    def delete_command(self) -> bytes:
-        """Removes the lock and its queue. Its reply is 1 if it was held."""
-        return pack(self.session.runtime.scripts.fair_delete, *self._keys, self._channel, TOLD)
+    def delete(self) -> bytes:
+        """Removes the lock and its queue. The reply is 1 if the lock was held."""
+        return pack(self.session.runtime.scripts.fair_delete, *self._keys, self.channel, MOST_NOTIFIED)
 
-    def heartbeat_command(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
-        """A sign of life of a client, which asks after some of its waiters; b"": of nobody."""
+    def wake_waiters(self) -> bytes:
         session = self.session
-        settings = (self._channel, client, session.fair_wait)
-        return command(
-            b"EVALSHA", session.runtime.scripts.fair_heartbeat, len(self._keys), *self._keys, *settings, *waiters
-        )
+        return pack(session.runtime.scripts.fair_lost, *self._keys, self.channel, session.fair_wait)
 
-    def lost_command(self) -> bytes:
+    def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
+        """A client is alive, and so are its waiters; it asks whether these have their places. b"": no client."""
         session = self.session
-        return pack(session.runtime.scripts.fair_lost, *self._keys, self._channel, session.fair_wait)
+        script = session.runtime.scripts.fair_heartbeat
+        settings = (self.channel, client, session.fair_wait)
+        return command(b"EVALSHA", script, len(self._keys), *self._keys, *settings, *waiters)
 
-    def leave_command(self, owners: Iterable[bytes], *, doubt: bool) -> bytes:
-        """Takes owners out of the queue, for good; idempotent. `doubt`: an acquire of theirs is undone, or may come."""
+    def leave(self, owners: Iterable[bytes], *, in_doubt: bool) -> bytes:
+        """Takes owners out of the queue for good. `in_doubt`: an acquire of theirs is undone, or may run late."""
         session = self.session
-        scripts = session.runtime.scripts
-        settings = (self._channel, session.fair_wait, int(doubt))
-        return command(b"EVALSHA", scripts.fair_leave, len(self._keys), *self._keys, *settings, *owners)
+        script = session.runtime.scripts.fair_leave
+        settings = (self.channel, session.fair_wait, int(in_doubt))
+        return command(b"EVALSHA", script, len(self._keys), *self._keys, *settings, *owners)
+
+    def channel_of(self, ticket: QueueTicket) -> bytes:
+        """The channel on which the waiter with that ticket is notified, and no other waiter."""
+        return b"%b:%b" % (self.channel, ticket.name)
+
+
+class FairLockLogic(LockLogic):
+    """A lock with a queue on the server. A release notifies the head of the queue, on a channel of its own."""
+
+    __slots__ = ()
+
+    commands_type = FairLockCommands
+    commands: FairLockCommands
+
+    def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> Coroutine[Any, Any, bool]:
+        return self._acquire(FairAcquireCall(owner, lease, deadline))
 
     async def _acquire(self, call: AcquireCall) -> bool:
-        session = self.session
-        owner = call.owner
-        standing = owner.calls.queued_names
-        # Two calls of one owner each need a place, and must not give up each other's.
-        call.owner = turn = QueueTicket(owner.apart() if owner.name in standing else owner)
-        place = turn.name
-        channel = session.channels.confirmed_channel(self._own_channel(turn))
-        if isinstance(channel, OwnChannel):
-            turn.channel, turn.seen = channel, channel.calls
+        assert isinstance(call, FairAcquireCall)
+        owner: Owner = call.owner
+        queued_names = owner.calls.queued_names
+        if owner.name in queued_names:
+            # Two calls of one owner each need a place, and must not give up the place of the other.
+            call.owner = owner.for_one_call()
+        ticket = call.ticket = QueueTicket(call.owner)
+        name = ticket.name
+        channel = self.session.channels.confirmed_channel(self.commands.channel_of(ticket))
+        if isinstance(channel, TicketChannel):
+            ticket.channel, ticket.notifications_before = channel, channel.notifications
         try:
-            standing.add(place)
+            queued_names.add(name)
             if not await super()._acquire(call):
-                self._give_up(turn)
+                self._withdraw(ticket)
                 return False
-            if turn.wakeup is not None:
-                hold = self.hold_of(owner.id)
-                if hold is not None and hold.owner != turn.name:
-                    # Another call of this owner got it, and this one was counted to that: nobody needs its place.
-                    self._give_up(turn)
-            if len(standing) > 1:
-                self._rouse(owner.id)
+            self._after_acquire(ticket, len(queued_names) > 1)
             return True
         except BaseException:
-            self._abandon(call)
-            self._give_up(turn)
+            self._release_acquired(call)
+            self._withdraw(ticket)
             raise
         finally:
-            standing.discard(place)
+            queued_names.discard(name)
 
-    async def _try(self, call: AcquireCall) -> float | None:
-        session = self.session
-        session.check_open()
-        turn = call.owner
-        assert isinstance(turn, QueueTicket)
-        if self.checks:
-            # Who is refused has nothing to take back.
-            self.check(turn)
-        if not turn.asked:
-            turn.asked = call.deadline is None or session.clock() < call.deadline
-        return await super()._try(call)
+    def _after_acquire(self, ticket: QueueTicket, others_wait: bool) -> None:
+        if ticket.wakeup is not None:
+            hold = self.hold_of(ticket.owner.id)
+            if hold is not None and hold.owner != ticket.name:
+                # Another call of this owner acquired the lock, and this call has added a level: it needs no place.
+                self._withdraw(ticket)
+        if others_wait:
+            # What one call of an owner has acquired, its other calls can acquire too.
+            with self.session.channels.mutex:
+                queue = self.session.local_queues.get(self.key)
+                if queue is not None:
+                    queue.retry_owner(ticket.owner.id)
+
+    async def _attempt(self, call: AcquireCall) -> float | None:
+        assert isinstance(call, FairAcquireCall)
+        self.session.check_open()
+        if self.checks_owner:
+            # Before the ticket counts as queued: a call that is refused here has nothing to withdraw.
+            self.check_owner(call.owner)
+        if not call.ticket.may_be_queued:
+            call.ticket.may_be_queued = call.deadline is None or self.session.clock() < call.deadline
+        return await super()._attempt(call)
+
+    def _name_for(self, call: AcquireCall) -> bytes:
+        assert isinstance(call, FairAcquireCall)
+        return call.ticket.name
+
+    def _undo_grant(self, call: AcquireCall) -> None:
+        assert isinstance(call, FairAcquireCall)
+        super()._undo_grant(call)
+        call.ticket.name = call.ticket.owner.name
+
+    def _withdraw(self, ticket: QueueTicket) -> None:
+        """Leaves the queue, in the background. Idempotent."""
+        if not ticket.may_be_queued or ticket.withdrawn:
+            return
+        # The name may stay in the queue, marked as gone, until it comes to an end of the queue.
+        ticket.owner.new_epoch()
+        self.session.runtime.post(self.commands.leave((ticket.name,), in_doubt=False))
+        # Last: if an interrupt strikes before, it is sent once more.
+        ticket.withdrawn = True
+
+    async def _wait(self, call: AcquireCall, wait: float) -> bool:
+        assert isinstance(call, FairAcquireCall)
+        call.ticket.wakeup = self.session.runtime.wakeup()
+        waiter = _Waiter(self, call, call.ticket.wakeup)
+        try:
+            return await waiter.run(wait)
+        except BaseException:
+            # An interrupt may have come on the way out, before the waiter had left.
+            waiter.leave()
+            raise
 
     def finish_release(self) -> None:
-        self.session.runtime.spawn(self._drop_dead)
+        self.session.runtime.spawn(self._remove_dead_waiters)
 
-    async def _drop_dead(self) -> None:
-        """Drops dead waiters from the head of the queue, so many in a call, until the next one was told."""
+    async def _remove_dead_waiters(self) -> None:
+        """Removes dead waiters from the head of the queue, some in each call, until the next waiter was notified."""
         session = self.session
-        more = 1
+        unfinished = 1
         try:
-            while more and not session.closed:
-                *_, more, _ = await retry.call(
-                    session.runtime, self.heartbeat_command(b"", ()), attempts=session.attempts
-                )
+            while unfinished and not session.closed:
+                payload = self.commands.heartbeat(b"", ())
+                reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts)
+                *_, unfinished, _ = reply
         except (ClosedError, RedisError):
-            # The ticks of living waiters go on with it.
+            # The heartbeats of living waiters go on with it.
             return
 
     async def force_release(self) -> bool:
         removed = await super().force_release()
         if removed:
-            await self._drop_dead()
+            await self._remove_dead_waiters()
         return removed
 
     async def delete(self) -> bool:
-        """Removes the lock and its queue; was it held. Living waiters of this library stand in line again."""
-        return await self._remove(self.delete_command(), "delete()")
+        """Removes the lock and its queue; returns whether it was held. Living waiters of this library queue again."""
+        return await self._remove(self.commands.delete(), "delete()")
 
-    def _rouse(self, owner_id: int) -> None:
-        """What one call of an owner has got, its others have too."""
-        with self.session.channels.mutex:
-            line = self.session.local_queues.get(self.key)
-            for turn in line.turns if line is not None else ():
-                if turn.id == owner_id:
-                    turn.look = True
-                    if turn.wakeup is not None:
-                        turn.wakeup.set()
 
-    def _give_up(self, turn: QueueTicket) -> None:
-        """Leaves the queue, in the background. Idempotent."""
-        if not turn.asked or turn.left:
-            return
-        # Its place may stay in the queue, as one that is gone, until it comes to the queue's end.
-        turn.owner.new_epoch()
-        self.session.runtime.post(self.leave_command((turn.name,), doubt=False))
-        # Last: if this is interrupted it is done once more.
-        turn.left = True
+class _Action(Enum):
+    """What a waiter does next."""
 
-    async def _wait(self, call: AcquireCall, busy: float) -> bool:
-        turn = call.owner
-        assert isinstance(turn, QueueTicket)
-        turn.wakeup = self.session.runtime.wakeup()
+    RETRY = auto()
+    HEARTBEAT = auto()
+    SLEEP = auto()
+    TIME_OUT = auto()
+
+
+class _Waiter:
+    """One call that waits in the queue."""
+
+    def __init__(self, lock: FairLockLogic, call: FairAcquireCall, wakeup: Wakeup) -> None:
+        session = lock.session
+        self._lock = lock
+        self._call = call
+        self._ticket = call.ticket
+        self._wakeup = wakeup
+        self._session = session
+        self._attempted_at = session.clock()
+        self._retry_interval = RETRY_INTERVAL * (0.75 + session.runtime.jitter() / 2)
+
+    async def run(self, wait: float) -> bool:
+        """Waits until the lock is acquired, or until the deadline of the call: False."""
         try:
-            return await self._stand(call, turn, turn.wakeup, busy)
-        except BaseException:
-            # Interrupted on the way out, perhaps before it had parted.
-            self._part(turn)
-            raise
-
-    async def _stand(self, call: AcquireCall, turn: QueueTicket, freed: Wakeup, busy: float) -> bool:
-        """Waits in line."""
-        session, deadline = self.session, call.deadline
-        runtime = session.runtime
-        looked = session.clock()
-        patience = LOOK * (0.75 + runtime.jitter() / 2)
-        try:
-            line = self._line_up(turn, looked + min(TICK, busy))
-            name = turn.name
-            known = turn.channel
-            turn.channel = channel = self._listen(turn, freed)
-            seen = channel.calls
-            if channel.confirmed:
-                # What was published after the acquire was sent has been heard, if the channel was heard before.
-                seen = turn.seen if channel is known else -1
+            self._join(wait)
             while True:
-                freed.clear()
-                session.check_open()
-                if turn.name != name:
-                    # It had to take another one, and stands at the end of the line.
-                    session.channels.leave(turn.joined, freed)
-                    name = turn.name
-                    turn.channel = channel = self._listen(turn, freed)
-                    seen = -1
-                if channel.error is not None:
-                    raise copy_error(channel.error)
-                now = session.clock()
-                if deadline is not None and now >= deadline:
+                self._wakeup.clear()
+                self._session.check_open()
+                self._follow_name()
+                if self._channel.error is not None:
+                    raise copy_error(self._channel.error)
+                action = self._next_action()
+                if action is _Action.TIME_OUT:
                     return False
-                look_at = looked + (patience if channel.confirmed else UNCONFIRMED_WAIT)
-                if channel.calls != seen or turn.look or now >= look_at:
-                    seen, turn.look = channel.calls, False
-                    again = await self._try(call)
-                    if again is None:
-                        return True
-                    looked = session.clock()
-                    line.heartbeat_at = min(line.heartbeat_at, looked + again)
-                    continue
-                wakes_at = look_at if deadline is None else min(look_at, deadline)
-                if line.leader is turn:
-                    if now >= line.heartbeat_at:
-                        if not await self._heartbeat(line):
-                            turn.look = True
-                        continue
-                    wakes_at = min(wakes_at, line.heartbeat_at)
-                debug.look()
-                if debug.on:
-                    logger.debug("%s waits in the queue for %.3f s at most", self.named(turn), wakes_at - now)
-                await runtime.wait(freed, wakes_at - now)
-                if debug.on and freed.is_set():
-                    logger.debug("%s is woken", self.named(turn))
+                if action is _Action.RETRY and await self._retry():
+                    return True
+                if action is _Action.HEARTBEAT and not await self._queue.heartbeat():
+                    self._ticket.retry = True
+                if action is _Action.SLEEP:
+                    await self._sleep()
         finally:
-            self._part(turn)
+            self.leave()
 
-    async def _heartbeat(self, line: LocalQueue) -> bool:
-        """Tells the server that this client's waiters are alive. False: nobody knows."""
-        session = self.session
-        runtime = session.runtime
-        line.heartbeat_at = session.clock() + TICK
+    def _join(self, wait: float) -> None:
+        session, key = self._session, self._lock.key
         with session.channels.mutex:
-            named = {turn.name: turn for turn in islice(line.turns, NAMED)}
-        payload = self.heartbeat_command(session.id.encode(), named)
-        try:
-            try:
-                reply = await runtime.send(payload)
-            except NoScriptError as problem:
-                reply, _ = await retry.repeat(runtime, payload, problem, attempts=0)
-        except (NoReply, RedisError):
-            # An acquire meets the same trouble, and knows what to do about it.
-            return False
-        left, known, told, more, strayed = reply
-        if more:
-            line.heartbeat_at = session.clock()
-        elif left >= 0:
-            # A holder that died publishes nothing.
-            line.heartbeat_at = min(line.heartbeat_at, session.clock() + (left + 1) / 1000)
-        if told:
-            # A subscription that has fallen silent must not cost a waiter its turn.
-            session.channels.deliver(b"%b:%b" % (self._channel, told), b"0")
-        if known < 0 or (not known and line.known) or (strayed and len(strayed) == len(named)):
-            # Paused for too long, or keys were deleted: nobody's place is safe.
-            self._look_again(line, list(line.turns))
-        elif strayed:
-            # Redisson dropped them, by another clock or after a pause.
-            self._look_again(line, [named[name] for name in strayed])
-        line.known = True
-        return True
+            queue = session.local_queues.get(key)
+            if queue is None:
+                queue = LocalQueue(self._lock.commands, session.id, session.runtime, session.channels)
+                session.local_queues[key] = queue
+            queue.join(self._ticket, self._attempted_at + min(HEARTBEAT_INTERVAL, wait))
+        self._queue = queue
+        self._name = self._ticket.name
+        known = self._ticket.channel
+        self._register()
+        self._notifications = self._channel.notifications
+        if self._channel.confirmed:
+            # If the channel was confirmed before the acquire was sent, no notification since then was missed.
+            self._notifications = self._ticket.notifications_before if self._channel is known else -1
 
-    def _look_again(self, line: LocalQueue, turns: list[QueueTicket]) -> None:
-        """Has them stand in line again if they don't."""
-        with self.session.channels.mutex:
-            for turn in turns:
-                if turn in line.turns:
-                    if len(turns) < len(line.turns):
-                        # At the end, as in the queue.
-                        del line.turns[turn]
-                        line.turns[turn] = None
-                    turn.look = True
-                    if turn.wakeup is not None:
-                        turn.wakeup.set()
-
-    def _line_up(self, turn: QueueTicket, heartbeat_at: float) -> LocalQueue:
-        session = self.session
+    def leave(self) -> None:
+        """Waits no longer. Idempotent."""
+        session, ticket = self._session, self._ticket
+        # Another call for the same owner may be waiting for the same message.
+        self._wakeup.set()
+        # Not the channel of its present name, which may have changed since.
+        session.channels.leave(ticket.channel_name, self._wakeup)
         with session.channels.mutex:
-            line = session.local_queues.get(self.key)
-            if line is None:
-                line = session.local_queues[self.key] = LocalQueue(self._farewell)
-            line.heartbeat_at = min(line.heartbeat_at, heartbeat_at)
-            line.turns[turn] = None
-            # Not the one who is next: that would hand over the lead with every lock.
-            line.leader = turn
-        return line
+            queue = session.local_queues.get(self._lock.key)
+            if queue is not None and ticket in queue.tickets and queue.leave(ticket):
+                del session.local_queues[self._lock.key]
 
-    def _part(self, turn: QueueTicket) -> None:
-        """Waits no more. Idempotent."""
-        session = self.session
-        freed = turn.wakeup
-        if freed is not None:
-            # Another call for the same owner may be waiting for the same message.
-            freed.set()
-            # Not its present name, which may have changed since.
-            session.channels.leave(turn.joined, freed)
-        with session.channels.mutex:
-            line = session.local_queues.get(self.key)
-            if line is None or turn not in line.turns:
-                return
-            del line.turns[turn]
-            if not line.turns:
-                del session.local_queues[self.key]
-            elif line.leader is turn:
-                line.leader = next(reversed(line.turns))
-                if line.leader.wakeup is not None:
-                    line.leader.wakeup.set()
+    def _register(self) -> None:
+        """Registers at the channel of the ticket's name."""
+        self._ticket.channel_name = self._lock.commands.channel_of(self._ticket)
+        channel = self._session.channels.join(self._ticket.channel_name, self._wakeup, TicketChannel)
+        assert isinstance(channel, TicketChannel)
+        self._ticket.channel = self._channel = channel
 
-    def _listen(self, turn: QueueTicket, freed: Wakeup) -> OwnChannel:
-        turn.joined = self._own_channel(turn)
-        channel = self.session.channels.join(turn.joined, freed, OwnChannel)
-        assert isinstance(channel, OwnChannel)
-        return channel
+    def _follow_name(self) -> None:
+        """Registers anew if the ticket got another name, with a place at the end of the queue."""
+        if self._ticket.name != self._name:
+            self._session.channels.leave(self._ticket.channel_name, self._wakeup)
+            self._name = self._ticket.name
+            self._register()
+            self._notifications = -1
 
-    def _farewell(self, owners: list[bytes]) -> bytes:
-        return self.leave_command(owners, doubt=True)
+    def _next_action(self) -> _Action:
+        now, deadline = self._session.clock(), self._call.deadline
+        if deadline is not None and now >= deadline:
+            return _Action.TIME_OUT
+        retry_at = self._attempted_at + (self._retry_interval if self._channel.confirmed else UNCONFIRMED_WAIT)
+        if self._channel.notifications != self._notifications or self._ticket.retry or now >= retry_at:
+            return _Action.RETRY
+        wakes_at = retry_at if deadline is None else min(retry_at, deadline)
+        if self._queue.leads(self._ticket):
+            if now >= self._queue.heartbeat_at:
+                return _Action.HEARTBEAT
+            wakes_at = min(wakes_at, self._queue.heartbeat_at)
+        self._seconds = wakes_at - now
+        return _Action.SLEEP
 
-    def _own_channel(self, turn: QueueTicket) -> bytes:
-        return b"%b:%b" % (self._channel, turn.name)
+    async def _retry(self) -> bool:
+        self._notifications, self._ticket.retry = self._channel.notifications, False
+        wait = await self._lock._attempt(self._call)
+        if wait is None:
+            return True
+        self._attempted_at = self._session.clock()
+        self._queue.heartbeat_before(self._attempted_at + wait)
+        return False
+
+    async def _sleep(self) -> None:
+        debug.look()
+        if debug.on:
+            logger.debug("%s waits in the queue for %.3f s at most", self, self._seconds)
+        await self._session.runtime.wait(self._wakeup, self._seconds)
+        if debug.on and self._wakeup.is_set():
+            logger.debug("%s is woken", self)
+
+    def __str__(self) -> str:
+        return f"lock {readable(self._lock.key)!r} of owner {readable(self._ticket.name)}"
 
 
 class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic):
-    """The fair lock that its holder can't take again."""
+    """The fair lock that its holder can't acquire again."""
 
     __slots__ = ()

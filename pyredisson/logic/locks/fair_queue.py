@@ -1,85 +1,204 @@
-"""Who of this client stands in the queue of a fair lock, and what each of them has heard."""
+"""The waiters of one client in the queue of a fair lock: their tickets, and the heartbeats that keep their places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Protocol
 
-from pyredisson.logic.channels import Channel
-from pyredisson.logic.holds import Owner
-from pyredisson.logic.ports import Wakeup
+from redis.exceptions import RedisError
 
+from pyredisson._core import AcquireCall
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson.logic import retry
+from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.owners import Owner
+from pyredisson.logic.ports import Runtime, Wakeup
 
-class QueueTicket(Owner):
-    """An owner during one acquire. It keeps its name, by which it has its place in the queue, whatever is in doubt."""
-
-    __slots__ = ("asked", "channel", "joined", "left", "look", "owner", "seen", "wakeup")
-
-    def __init__(self, owner: Owner) -> None:
-        self.id = owner.id
-        self.name = owner.name
-        self.epoch = 0
-        self.calls = owner.calls
-        self.owner = owner
-        self.channel: OwnChannel | None = None
-        self.seen = 0
-        """How often that channel had called when the acquire was sent."""
-        self.wakeup: Wakeup | None = None
-        self.joined = b""
-        """The channel at which it waits."""
-        self.look = False
-        """Whether to look again, though nothing was published."""
-        self.asked = False
-        """Whether it may stand in the queue."""
-        self.left = False
-        """Whether it was taken out again."""
-
-    def new_epoch(self) -> None:
-        self.epoch += 1
-        self.owner.new_epoch()
-
-    def follow(self) -> None:
-        self.name = self.owner.name
+HEARTBEAT_INTERVAL = 0.4
+"""Seconds between two heartbeats of a client. Its waiters lose their places after 1.5 s without one."""
+MOST_NAMED = 16
+"""So many waiters of a client are named in a heartbeat: an eviction removes those that came first."""
 
 
-class OwnChannel(Channel):
-    """The channel of one waiter. The signal that a call sets may mean something else as well, so calls are counted."""
+class TicketChannel(Channel):
+    """The channel of one ticket. It counts notifications, as a waiter is woken for other reasons too."""
 
-    __slots__ = ("calls",)
+    __slots__ = ("notifications",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.notifications = 0
 
     def wake(self, supply: int) -> None:
-        self.calls += 1
+        self.notifications += 1
         super().wake(supply)
 
     def wake_all(self) -> None:
-        self.calls += 1
+        self.notifications += 1
         super().wake_all()
 
 
+class QueueTicket:
+    """The place of one acquire in the queue on the server.
+
+    The place is found by its name. The name stays the same when the owner begins a new epoch, or the place would be
+    lost; it changes only after a grant that had to be undone.
+    """
+
+    __slots__ = (
+        "channel",
+        "channel_name",
+        "may_be_queued",
+        "name",
+        "notifications_before",
+        "owner",
+        "retry",
+        "wakeup",
+        "withdrawn",
+    )
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.name = owner.name
+        self.channel: TicketChannel | None = None
+        self.channel_name = b""
+        """The channel at which the waiter is registered."""
+        self.notifications_before = 0
+        """How many notifications the channel had when the acquire was sent."""
+        self.wakeup: Wakeup | None = None
+        """Set while the call waits."""
+        self.retry = False
+        """Whether to make an attempt, even if nothing was published."""
+        self.may_be_queued = False
+        """Whether an acquire was sent that may have put the name into the queue."""
+        self.withdrawn = False
+        """Whether the command was sent that takes the name out of the queue."""
+
+    def retry_now(self) -> None:
+        """Has the waiter make an attempt."""
+        self.retry = True
+        if self.wakeup is not None:
+            self.wakeup.set()
+
+
+class FairAcquireCall(AcquireCall):
+    """An acquire with a ticket."""
+
+    __slots__ = ("ticket",)
+
+    ticket: QueueTicket
+
+
+class QueueCommands(Protocol):
+    """The commands that a local queue needs."""
+
+    channel: bytes
+
+    def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes: ...
+    def leave(self, owners: Iterable[bytes], *, in_doubt: bool) -> bytes: ...
+
+
 class LocalQueue:
-    """One client's waiters for one lock."""
+    """The waiters of one client for one fair lock.
 
-    __slots__ = ("_leave", "heartbeat_at", "known", "leader", "turns")
+    One of them, the leader, sends heartbeats for all. A heartbeat tells the server that the waiters are alive, has it
+    check whether the waiter at the head of the queue is, and repeats a notification that may have been lost.
+    """
 
-    def __init__(self, leave: Callable[[list[bytes]], bytes]) -> None:
-        """`leave` makes the command that takes owners out of the queue whose acquires may be under way."""
-        self._leave = leave
-        self.turns: dict[QueueTicket, None] = {}
-        self.leader: QueueTicket | None = None
-        """Who ticks."""
+    __slots__ = ("_channels", "_client", "_commands", "_leader", "_runtime", "_seen_before", "heartbeat_at", "tickets")
+
+    def __init__(self, commands: QueueCommands, client_id: str, runtime: Runtime, channels: ChannelRegistry) -> None:
+        self._commands = commands
+        self._client = client_id.encode()
+        self._runtime = runtime
+        self._channels = channels
+        self.tickets: dict[QueueTicket, None] = {}
+        """In the order of the queue."""
+        self._leader: QueueTicket | None = None
         self.heartbeat_at = float("inf")
-        self.known = False
-        """Whether there was a tick."""
+        """When the next heartbeat is due, on the clock of the runtime."""
+        self._seen_before = False
+        """Whether the server has had a heartbeat of this client for this lock."""
+
+    def join(self, ticket: QueueTicket, heartbeat_at: float) -> None:
+        """Adds a ticket, which becomes the leader. With the mutex of the channels held."""
+        self.heartbeat_at = min(self.heartbeat_at, heartbeat_at)
+        self.tickets[ticket] = None
+        # Not the waiter that is next: it would pass the lead on with every hand-over of the lock.
+        self._leader = ticket
+
+    def leave(self, ticket: QueueTicket) -> bool:
+        """Removes a ticket; whether the queue is empty after that. With the mutex of the channels held. Idempotent."""
+        if ticket in self.tickets:
+            del self.tickets[ticket]
+            if self.tickets and self._leader is ticket:
+                self._leader = next(reversed(self.tickets))
+                if self._leader.wakeup is not None:
+                    self._leader.wakeup.set()
+        return not self.tickets
+
+    def leads(self, ticket: QueueTicket) -> bool:
+        """Whether that waiter sends the heartbeats."""
+        return self._leader is ticket
+
+    def heartbeat_before(self, when: float) -> None:
+        """Makes the next heartbeat due at that time at the latest."""
+        self.heartbeat_at = min(self.heartbeat_at, when)
+
+    async def heartbeat(self) -> bool:
+        """Sends a heartbeat for all tickets. False: it is not known whether the server got it."""
+        runtime = self._runtime
+        self.heartbeat_at = runtime.clock() + HEARTBEAT_INTERVAL
+        with self._channels.mutex:
+            named = {ticket.name: ticket for ticket in islice(self.tickets, MOST_NAMED)}
+        payload = self._commands.heartbeat(self._client, named)
+        try:
+            # Sent once: after a failure the next acquire meets the same trouble, and deals with it.
+            reply = await retry.send_once(runtime, payload)
+        except (NoReply, RedisError):
+            return False
+        lease_left, known, notified, unfinished, without_place = reply
+        if unfinished:
+            self.heartbeat_at = runtime.clock()
+        elif lease_left >= 0:
+            # A holder that died publishes nothing.
+            self.heartbeat_before(runtime.clock() + (lease_left + 1) / 1000)
+        if notified:
+            # A subscription that has fallen silent must not cost a waiter its turn.
+            self._channels.deliver(b"%b:%b" % (self._commands.channel, notified), b"0")
+        all_named_lost = without_place and len(without_place) == len(named)
+        if known < 0 or (not known and self._seen_before) or all_named_lost:
+            # The client was paused for too long, or keys were deleted: no place is certain.
+            self._rejoin(list(self.tickets))
+        elif without_place:
+            # Redisson has removed them, by another clock or after a pause.
+            self._rejoin([named[name] for name in without_place])
+        self._seen_before = True
+        return True
+
+    def _rejoin(self, tickets: list[QueueTicket]) -> None:
+        """Has these waiters make an attempt, which puts them at the end of the queue if they are not in it."""
+        with self._channels.mutex:
+            for ticket in tickets:
+                if ticket in self.tickets:
+                    if len(tickets) < len(self.tickets):
+                        del self.tickets[ticket]
+                        self.tickets[ticket] = None
+                    ticket.retry_now()
+
+    def retry_owner(self, owner_id: int) -> None:
+        """Has all waiters of an owner make an attempt. With the mutex of the channels held."""
+        for ticket in self.tickets:
+            if ticket.owner.id == owner_id:
+                ticket.retry_now()
 
     def final_release(self) -> bytes:
-        """The command that takes them all out of the queue, when the client is closed."""
-        turns = list(self.turns)
-        for turn in turns:
-            turn.left = True
-        return self._leave([turn.name for turn in turns])
+        """The command that takes all tickets out of the queue, when the client is closed."""
+        tickets = list(self.tickets)
+        for ticket in tickets:
+            ticket.withdrawn = True
+        return self._commands.leave([ticket.name for ticket in tickets], in_doubt=True)
 
 
 class LocalQueues(dict[bytes, LocalQueue]):

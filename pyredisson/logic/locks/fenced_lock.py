@@ -1,50 +1,65 @@
-"""The lock that gives a token with every acquire, above all tokens before it."""
+"""The lock that gives a fencing token with every acquire, greater than all tokens before it."""
 
 from __future__ import annotations
 
 from pyredisson._core import AcquireCall, command, pack, prefixed
 from pyredisson._diagnostics import readable
 from pyredisson.errors import LockNotHeldError
-from pyredisson.logic.holds import Owner
+from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
-DELETED = b"pyredisson_fenced_newest"
+NEWEST_BEFORE_DELETE = b"pyredisson_fenced_newest"
 """The prefix of a key that lives for a day: the newest token of a counter that was deleted."""
 
 
-class FencedLockLogic(LockLogic):
-    """A lock beside whose hash stands a counter without a TTL."""
+class FencedLockCommands(LockCommands):
+    """The commands of a lock beside whose hash stands a counter without a TTL."""
 
-    __slots__ = ("_deleted", "_newest")
+    __slots__ = ("_newest_before_delete", "newest")
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
-        self._newest = prefixed(b"redisson_lock_token", key)
-        self._deleted = prefixed(DELETED, key)
+        self.newest = prefixed(b"redisson_lock_token", key)
+        self._newest_before_delete = prefixed(NEWEST_BEFORE_DELETE, key)
 
-    def acquire_command(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
-        """As `LockLogic.acquire_command`. A late copy makes a gap between tokens, which harms nobody."""
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        """As `LockCommands.acquire`. A late copy makes a gap between tokens, which does no harm."""
         script = self.session.runtime.scripts.fenced_acquire
-        return pack(script, self.key, self._newest, self._deleted, owner, count, lease)
+        return pack(script, self.key, self.newest, self._newest_before_delete, owner, count, lease)
+
+    def delete(self) -> bytes:
+        """Removes the lock, whoever holds it, and the counter. The reply is 1 if there was something."""
+        script = self.session.runtime.scripts.fenced_delete
+        return pack(script, self.key, self.newest, self._newest_before_delete, self.channel)
+
+
+class FencedLockLogic(LockLogic):
+    """A re-entrant lock with fencing tokens."""
+
+    __slots__ = ()
+
+    commands_type = FencedLockCommands
+    commands: FencedLockCommands
 
     async def lock_token(self, owner: Owner, lease: int | None) -> int:
-        """Waits as long as it takes; the token of this acquire."""
+        """Waits without limit; returns the token of this acquire."""
         call = AcquireCall(owner, lease, None)
         await self._acquire(call)
         return call.token
 
     async def try_token(self, owner: Owner, lease: int | None, deadline: float | None) -> int | None:
-        """As `acquire`, with the token of this acquire; None: not had in time."""
+        """As `acquire`, but returns the token of this acquire; None: not acquired in time."""
         call = AcquireCall(owner, lease, deadline)
         return call.token if await self._acquire(call) else None
 
     async def newest_token(self) -> int:
-        """The token that was given last, to whomever; 0: none yet, or it was deleted."""
-        return int(await self._call(command(b"GET", self._newest)) or 0)
+        """The latest token that any owner got; 0: none yet, or the counter was deleted."""
+        return int(await self._query(command(b"GET", self.commands.newest)) or 0)
 
     def token_of(self, owner: Owner) -> int:
-        """The token of the owner's latest acquire that it has not given back, lost or not. Asks nobody."""
+        """The token of the owner's latest acquire that was not released, lost or not. Sends nothing."""
         hold = self.hold_of(owner.id)
         if hold is None or not hold.token:
             text = f"{self.named(owner)} has no token: it is not held as a fenced lock"
@@ -52,6 +67,5 @@ class FencedLockLogic(LockLogic):
         return hold.token
 
     async def delete(self) -> bool:
-        """Removes the lock, whoever holds it, and the counter; was there anything."""
-        payload = pack(self.session.runtime.scripts.fenced_delete, self.key, self._newest, self._deleted, self._channel)
-        return await self._remove(payload, "delete()")
+        """Removes the lock, whoever holds it, and the counter; returns whether there was something."""
+        return await self._remove(self.commands.delete(), "delete()")

@@ -1,26 +1,25 @@
-"""The lock that its holder can't take again."""
+"""The lock that its holder can't acquire again."""
 
 from __future__ import annotations
 
 from pyredisson._diagnostics import readable
 from pyredisson.errors import LockAlreadyHeldError
-from pyredisson.logic.holds import Owner
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 
 
 class NonReentrantLockLogic(LockLogic):
-    """A lock whose holder is refused; put before another kind of lock, it makes that one so.
+    """A lock that refuses its holder. As the first base class it makes another kind of lock non-re-entrant:
 
     `class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic)`
     """
 
     __slots__ = ()
 
-    checks = True
+    checks_owner = True
 
-    def check(self, owner: Owner) -> None:
-        hold = self.session.holds.live((self.identity, owner.id))
+    def check_owner(self, owner: Owner) -> None:
+        hold = self.session.holds.valid((self.identity, owner.id))
         if hold is not None:
-            raise LockAlreadyHeldError(
-                f"lock {readable(self.key)!r} is held already by its owner {readable(hold.owner)}"
-            )
+            name, holder = readable(self.key), readable(hold.owner)
+            raise LockAlreadyHeldError(f"lock {name!r} is held already by its owner {holder}")

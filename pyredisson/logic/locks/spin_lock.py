@@ -1,43 +1,55 @@
-"""The lock that is waited for by asking again and again, without a channel."""
+"""The lock whose waiters make attempts again and again, without a channel."""
 
 from __future__ import annotations
 
 from pyredisson._core import AcquireCall
 from pyredisson.backoff import Backoff
+from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.session import Session
 
 LONGEST_SLEEP = 0.25
-"""Seconds after which a waiter sees that its client was closed, however long it pauses between two tries."""
+"""Seconds after which a waiter notices that its client was closed, however long its pause between two attempts is."""
+
+
+class SpinLockCommands(LockCommands):
+    """The commands of a re-entrant lock that publishes nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        super().__init__(session, key)
+        self.channel = b""
 
 
 class SpinLockLogic(LockLogic):
-    """The hash of a lock; nothing is published, and nobody listens."""
+    """A re-entrant lock that nobody subscribes to."""
 
     __slots__ = ("_backoff",)
 
+    commands_type = SpinLockCommands
+
     def __init__(self, session: Session, key: bytes, backoff: Backoff) -> None:
         super().__init__(session, key)
-        self._channel = b""
         self._backoff = backoff
 
-    async def _wait(self, call: AcquireCall, busy: float) -> bool:
+    async def _wait(self, call: AcquireCall, wait: float) -> bool:
         session, deadline = self.session, call.deadline
         for delay in self._backoff.delays(session.runtime.jitter):
             now = session.clock()
             if deadline is not None and now >= deadline:
                 break
-            # No later than the end of the holder's lease, and once more at the very end of the wait.
-            until = now + min(delay, busy)
+            # Not after the end of the holder's lease; and the last attempt is made at the deadline.
+            until = now + min(delay, wait)
             await self._sleep(until if deadline is None else min(until, deadline))
-            again = await self._try(call)
-            if again is None:
+            next_wait = await self._attempt(call)
+            if next_wait is None:
                 return True
-            busy = again
+            wait = next_wait
         return False
 
     async def _sleep(self, until: float) -> None:
         session = self.session
-        while (left := until - session.clock()) > 0:
+        while (remaining := until - session.clock()) > 0:
             session.check_open()
-            await session.runtime.sleep(min(left, LONGEST_SLEEP))
+            await session.runtime.sleep(min(remaining, LONGEST_SLEEP))

@@ -69,7 +69,7 @@ class CountDownLatchLogic:
         """The count as it is on the server; None: there is none."""
         session = self.session
         session.check_open()
-        reply = await retry.call(
+        reply, _ = await retry.send(
             session.runtime, command(b"GET", self.key), attempts=session.attempts, deadline=deadline
         )
         return None if reply is None else int(reply)

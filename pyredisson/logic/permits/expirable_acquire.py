@@ -8,7 +8,6 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson.logic import retry
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.semaphore import LOOK_AGAIN, PermitChannel, tell_missing
@@ -40,19 +39,25 @@ class ExpirablePermitChannel(PermitChannel):
                     return
 
 
+class AcquireCommands(Protocol):
+    """The commands that an acquire needs."""
+
+    @property
+    def channel(self) -> bytes: ...
+    def acquire(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes: ...
+
+
 class Permits(Protocol):
     """What an acquire needs of its semaphore."""
 
     session: Session
     key: bytes
-    channel: bytes
     must_exist: bool
 
-    def acquire_command(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
-        """Takes the permits of these ids, or none, and claims them by that name if there is one; idempotent."""
-
+    @property
+    def commands(self) -> AcquireCommands: ...
     def release_in_background(self, ids: Sequence[bytes]) -> None:
-        """Gives back in the background what there is of them."""
+        """Releases in the background those of the permits that exist."""
 
 
 class Attempt:
@@ -80,21 +85,16 @@ class Attempt:
         if session.closed:
             session.check_open()
         claimant = self.claimant
-        payload = logic.acquire_command(self.ids, self._lease, claimant.claims() if claimant is not None else b"")
+        payload = logic.commands.acquire(self.ids, self._lease, claimant.claims() if claimant is not None else b"")
         self._unsettled = True
-        sent_at = session.clock()
         try:
-            try:
-                reply = await session.runtime.send(payload)
-            except (NoReply, RedisError) as problem:
-                reply, sent_at = await retry.repeat(
-                    session.runtime,
-                    payload,
-                    problem,
-                    attempts=session.attempts,
-                    deadline=self._deadline,
-                    on_doubt=self._doubt,
-                )
+            reply, sent_at = await retry.send(
+                session.runtime,
+                payload,
+                attempts=session.attempts,
+                deadline=self._deadline,
+                on_doubt=self._doubt,
+            )
         except RedisError:
             self._unsettled = self._doubted
             raise
@@ -122,7 +122,7 @@ class Attempt:
         """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
         busy = await self.take()
         if busy is not None and self._free > 0:
-            self._logic.session.channels.deliver(self._logic.channel, PASSED_ON + b"%d" % self._free)
+            self._logic.session.channels.deliver(self._logic.commands.channel, PASSED_ON + b"%d" % self._free)
         return busy
 
     def give_up(self) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
 
-from redis.exceptions import RedisError
-
 from pyredisson._core import command, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.errors import PermitNotHeldError
 from pyredisson.logic import exactly_once, retry, waiting
-from pyredisson.logic.holds import GIVEN_BACK, GONE, HELD, LOST, Hold, HoldKey
+from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.permits.claims import Claimant, claim_key, turn_key
 from pyredisson.logic.permits.expirable_acquire import Attempt, ExpirablePermitChannel
 from pyredisson.logic.permits.semaphore import CHANNEL
@@ -25,16 +23,84 @@ WITHDRAWN = b"pyredisson_permit_withdrawn"
 ENDLESS = -1
 
 
-def renew(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
+def renew_permits(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     """The command that extends the leases of permits, of whatever semaphores."""
     return command(
         b"EVALSHA",
         scripts.permit_renew,
         len(holds),
-        *[suffixed(hold.lock.key, IN_USE) for hold in holds],
+        *[suffixed(hold.commands.key, IN_USE) for hold in holds],
         lease,
         *[unhexlify(hold.owner) for hold in holds],
     )
+
+
+class PermitCommands:
+    """The commands of one semaphore whose permits have ids and leases."""
+
+    __slots__ = ("_claim", "_claims_period", "channel", "in_use", "key", "session")
+
+    renew = staticmethod(renew_permits)
+    renews_fixed_leases = False
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        self.session = session
+        self.key = key
+        self.in_use = suffixed(key, IN_USE)
+        """The key of the permits in use."""
+        self.channel = prefixed(CHANNEL, key)
+        self._claim = claim_key(key)
+        self._claims_period = turn_key(key)
+
+    def acquire(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
+        """Takes permits with these ids, or none; idempotent. Its reply is None if they were taken.
+
+        Else after how many ms to ask again (-1: when there is a message), and how many are free. What can't be
+        taken is claimed for the waiter `claimant`, if that is named.
+        """
+        return command(
+            b"EVALSHA",
+            self.session.runtime.scripts.permit_acquire,
+            5,
+            self.key,
+            self.in_use,
+            self._withdrawn(ids[0]),
+            self._claim,
+            self._claims_period,
+            self.channel,
+            lease,
+            claimant,
+            *ids,
+        )
+
+    def release(self, ids: Sequence[bytes], *, all_or_none: bool) -> bytes:
+        """Gives back permits; idempotent. No late copy of their acquire takes them after this.
+
+        Its reply is empty if that was done, else how many of them are unknown, and which are unknown or have ended.
+        """
+        doubtful = self.session.permits.in_doubt
+        withdrawn = [self._withdrawn(permit) for permit in ids if permit in doubtful]
+        return command(
+            b"EVALSHA",
+            self.session.runtime.scripts.permit_release,
+            2 + len(withdrawn),
+            self.key,
+            self.in_use,
+            *withdrawn,
+            self.channel,
+            int(all_or_none),
+            *ids,
+        )
+
+    def abandon(self, hold: Hold) -> bytes:
+        """What gives back the permit of that hold, when the client is closed."""
+        return self.release([unhexlify(hold.owner)], all_or_none=False)
+
+    def wake_waiters(self) -> None:
+        """Waiters look often enough: a permit that is gone frees none where the semaphore is gone too."""
+
+    def _withdrawn(self, permit: bytes) -> bytes:
+        return prefixed(WITHDRAWN, self.key) + b":" + hexlify(permit)
 
 
 class PermitExpirableSemaphoreLogic:
@@ -44,20 +110,14 @@ class PermitExpirableSemaphoreLogic:
     renews is a `Hold` whose owner is the permit.
     """
 
-    __slots__ = ("_claim", "_identity", "_in_use", "_memory", "_turn", "channel", "key", "must_exist", "session")
-
-    renewal = staticmethod(renew)
-    renew_fixed_leases = False
+    __slots__ = ("_identity", "_memory", "commands", "key", "must_exist", "session")
 
     def __init__(self, session: Session, key: bytes, *, must_exist: bool = False) -> None:
         self.session = session
         self.must_exist = must_exist
         self.key = key
-        self._in_use = suffixed(key, IN_USE)
-        self.channel = prefixed(CHANNEL, key)
+        self.commands = PermitCommands(session, key)
         self._memory = exactly_once.memory(key)
-        self._claim = claim_key(key)
-        self._turn = turn_key(key)
         # Not the key alone, by which a lock of that name would be found.
         self._identity = (IN_USE, key)
 
@@ -78,10 +138,10 @@ class PermitExpirableSemaphoreLogic:
             busy = await attempt.take()
             had = busy is None
             if busy is not None and (deadline is None or session.clock() < deadline):
-                claimant = attempt.claimant = Claimant(session, self.key, self.channel, permits)
+                claimant = attempt.claimant = Claimant(session, self.key, self.commands.channel, permits)
                 had = await waiting.until(
                     session,
-                    self.channel,
+                    self.commands.channel,
                     attempt.take_again,
                     claimant.rest(busy),
                     deadline,
@@ -100,53 +160,6 @@ class PermitExpirableSemaphoreLogic:
             raise
         attempt.give_up()
         return []
-
-    def acquire_command(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
-        """Takes permits with these ids, or none; idempotent. Its reply is None if they were taken.
-
-        Else after how many ms to ask again (-1: when there is a message), and how many are free. What can't be
-        taken is claimed for the waiter `claimant`, if that is named.
-        """
-        return command(
-            b"EVALSHA",
-            self.session.runtime.scripts.permit_acquire,
-            5,
-            self.key,
-            self._in_use,
-            self._withdrawn(ids[0]),
-            self._claim,
-            self._turn,
-            self.channel,
-            lease,
-            claimant,
-            *ids,
-        )
-
-    def release_command(self, ids: Sequence[bytes], *, all_or_none: bool) -> bytes:
-        """Gives back permits; idempotent. No late copy of their acquire takes them after this.
-
-        Its reply is empty if that was done, else how many of them are unknown, and which are unknown or have ended.
-        """
-        doubtful = self.session.permits.in_doubt
-        withdrawn = [self._withdrawn(permit) for permit in ids if permit in doubtful]
-        return command(
-            b"EVALSHA",
-            self.session.runtime.scripts.permit_release,
-            2 + len(withdrawn),
-            self.key,
-            self._in_use,
-            *withdrawn,
-            self.channel,
-            int(all_or_none),
-            *ids,
-        )
-
-    def abandon_command(self, hold: Hold) -> bytes:
-        """What gives back the permit of that hold, when the client is closed."""
-        return self.release_command([unhexlify(hold.owner)], all_or_none=False)
-
-    def lost_command(self) -> None:
-        """Waiters look often enough: a permit that is gone frees none where the semaphore is gone too."""
 
     async def release(self, ids: Sequence[bytes], must: bool) -> int:
         """Gives back all of these permits; or none if one is unknown or has ended: then raises if it `must`.
@@ -177,14 +190,10 @@ class PermitExpirableSemaphoreLogic:
             session.check_open()
             if lost := self._lost(holds):
                 return lost
-            runtime = session.runtime
-            payload = self.release_command(ids, all_or_none=True)
+            payload = self.commands.release(ids, all_or_none=True)
             for hold in holds:
-                self._pause(hold)
-            try:
-                reply = await runtime.send(payload)
-            except (NoReply, RedisError) as problem:
-                reply, _ = await retry.repeat(runtime, payload, problem, attempts=session.attempts, if_done=given_back)
+                session.holds.begin_release(hold)
+            reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts, if_done=given_back)
             gone: list[bytes] = reply[1:]
             for hold in holds:
                 self._told(hold, gone)
@@ -197,7 +206,7 @@ class PermitExpirableSemaphoreLogic:
 
     def _lost(self, holds: Sequence[Hold]) -> list[bytes]:
         """Which of them are known to be lost; what may be left of those is given back in the background."""
-        lost = [hold for hold in holds if not self.session.holds.proven(hold) and hold.state is LOST]
+        lost = [hold for hold in holds if self.session.holds.expire_if_due(hold) and hold.state is LOST]
         ids = [unhexlify(hold.owner) for hold in lost]
         if ids:
             self.release_in_background(ids)
@@ -207,14 +216,14 @@ class PermitExpirableSemaphoreLogic:
         """Gives back what is there of these permits: here at once, on the server in the background. Idempotent."""
         session = self.session
         for hold in self._holds_of(ids):
-            self._drop(hold)
-        session.runtime.post(self.release_command(ids, all_or_none=False))
+            session.holds.discard(hold)
+        session.runtime.post(self.commands.release(ids, all_or_none=False))
         session.permits.in_doubt.difference_update(ids)
 
     async def lease_left(self, permit: bytes) -> int:
         """How many ms a permit lasts; `ENDLESS`. Raises if it is unknown or has ended."""
         left: int | None = await self._call(
-            command(b"EVALSHA", self.session.runtime.scripts.permit_lease, 1, self._in_use, permit)
+            command(b"EVALSHA", self.session.runtime.scripts.permit_lease, 1, self.commands.in_use, permit)
         )
         if left is None:
             raise PermitNotHeldError(f"semaphore {readable(self.key)!r} has no permit in use with id {permit.hex()}")
@@ -224,12 +233,12 @@ class PermitExpirableSemaphoreLogic:
         """Sets how many ms a permit lasts from now on (None: for ever), renewed no more; False: it isn't held."""
         scripts = self.session.runtime.scripts
         payload = command(
-            b"EVALSHA", scripts.permit_lease, 1, self._in_use, permit, ENDLESS if lease is None else lease
+            b"EVALSHA", scripts.permit_lease, 1, self.commands.in_use, permit, ENDLESS if lease is None else lease
         )
         holds = self._holds_of((permit,))
         try:
             for hold in holds:
-                self._pause(hold)
+                self.session.holds.begin_release(hold)
             held = await self._call(payload) is not None
             for hold in holds:
                 self._told(hold, () if held else (permit,))
@@ -243,7 +252,7 @@ class PermitExpirableSemaphoreLogic:
     async def counts(self) -> tuple[int | None, int]:
         """How many permits are free (None: there is no such semaphore), and how many in use."""
         free, used = await self._call(
-            pack(self.session.runtime.scripts.permit_count, self.key, self._in_use, self.channel)
+            pack(self.session.runtime.scripts.permit_count, self.key, self.commands.in_use, self.commands.channel)
         )
         return free, used
 
@@ -258,7 +267,7 @@ class PermitExpirableSemaphoreLogic:
             slot.number,
             permits,
             0,
-            self.channel,
+            self.commands.channel,
         )
         return bool(await self.session.slots.call(slot, payload))
 
@@ -269,11 +278,11 @@ class PermitExpirableSemaphoreLogic:
         payload = pack(
             self.session.runtime.scripts.permit_set,
             self.key,
-            self._in_use,
+            self.commands.in_use,
             self._memory + slot.suffix,
             slot.number,
             permits,
-            self.channel,
+            self.commands.channel,
         )
         await self.session.slots.call(slot, payload)
 
@@ -288,7 +297,7 @@ class PermitExpirableSemaphoreLogic:
                 self._memory + slot.suffix,
                 slot.number,
                 permits,
-                self.channel,
+                self.commands.channel,
                 0,
             )
             await self.session.slots.call(slot, payload)
@@ -299,17 +308,15 @@ class PermitExpirableSemaphoreLogic:
         session.check_open()
         slot = session.slots.take()
         payload = exactly_once.delete_command(
-            session.runtime.scripts, slot, self._memory, self.channel, b"", self.key, self._in_use
+            session.runtime.scripts, slot, self._memory, self.commands.channel, b"", self.key, self.commands.in_use
         )
         return bool(await session.slots.call(slot, payload))
 
     async def _call(self, payload: bytes) -> Reply:
         session = self.session
         session.check_open()
-        return await retry.call(session.runtime, payload, attempts=session.attempts)
-
-    def _withdrawn(self, permit: bytes) -> bytes:
-        return prefixed(WITHDRAWN, self.key) + b":" + hexlify(permit)
+        reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts)
+        return reply
 
     def _hold_key(self, permit: bytes) -> HoldKey:
         return self._identity, int.from_bytes(permit)
@@ -324,33 +331,21 @@ class PermitExpirableSemaphoreLogic:
         session = self.session
         ends = sent_at + session.lease / 1000
         for permit in ids:
-            hold = Hold(self._hold_key(permit), self, hexlify(permit), None, ends, None, HELD)
-            session.holds.table[hold.key] = hold
+            hold = Hold(self._hold_key(permit), self.commands, hexlify(permit), None, ends, HELD)
+            session.holds.add_permit(hold)
             session.watchdog.watch(hold, sent_at)
-
-    def _pause(self, hold: Hold) -> None:
-        """Before what takes it from the watchdog is sent: a renewal that finds it gone must not call that a loss."""
-        if hold.state is HELD:
-            hold.state = GIVEN_BACK
 
     def _resume(self, hold: Hold) -> None:
         session = self.session
-        if hold.state is GIVEN_BACK:
-            hold.state = HELD
+        if session.holds.cancel_release(hold):
             session.watchdog.watch(hold, hold.valid_until - session.lease / 1000)
 
     def _told(self, hold: Hold, gone: Iterable[bytes]) -> None:
         """What becomes of a paused hold: the server was done with it, or refused because of these."""
         if not gone:
-            self._drop(hold)
+            self.session.holds.discard(hold)
         elif unhexlify(hold.owner) in gone:
-            self.session.holds.declare_lost(hold, GONE, given_back=True)
-            self._drop(hold)
+            self.session.holds.declare_lost_on_release(hold)
+            self.session.holds.discard(hold)
         else:
             self._resume(hold)
-
-    def _drop(self, hold: Hold) -> None:
-        self.session.holds.table.pop(hold.key, None)
-        self.session.watchdog.forget(hold)
-        if hold.state is HELD:
-            hold.state = GIVEN_BACK

@@ -175,7 +175,8 @@ class SemaphoreLogic:
         """How many permits are free; below zero: so many must come back before one is."""
         session = self.session
         session.check_open()
-        return int(await retry.call(session.runtime, command(b"GET", self.key), attempts=session.attempts) or 0)
+        reply, _ = await retry.send(session.runtime, command(b"GET", self.key), attempts=session.attempts)
+        return int(reply or 0)
 
     async def delete(self) -> bool:
         """Removes the semaphore; was there one."""

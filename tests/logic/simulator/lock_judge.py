@@ -33,7 +33,7 @@ class LockJudge(Judge):
         self.owners.append(user)
         for lock in user.locks:
             # The same in EVALSHA and in EVAL: what follows the script.
-            self._forcing[lock.force_command().partition(b"\r\n$40\r\n")[2][40:]] = lock
+            self._forcing[lock.commands.force_release().partition(b"\r\n$40\r\n")[2][40:]] = lock
 
     def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""
@@ -134,7 +134,7 @@ class LockJudge(Judge):
             if not client.alive:
                 continue
             for hold in client.session.holds.table.values():
-                key = hold.lock.key
+                key = hold.commands.key
                 if hold.state is not HELD or hold.valid_until <= now or (key, hold.owner) in self._tampered:
                     continue
                 if key in believed:
@@ -149,7 +149,7 @@ class LockJudge(Judge):
 
     def _hold_ended(self, hold: Hold) -> None:
         self.lost += hold.state is LOST
-        if hold.state is not LOST or (hold.lock.key, hold.owner) in self._tampered:
+        if hold.state is not LOST or (hold.commands.key, hold.owner) in self._tampered:
             return
         if hold.valid_until > self.simulation.now:
             self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
@@ -169,11 +169,13 @@ class LockJudge(Judge):
     def _believed(self, key: bytes, name: bytes) -> list[Hold]:
         alive = [client for client in self.clients if client.alive]
         holds = [hold for client in alive for hold in client.session.holds.table.values()]
-        return [hold for hold in holds if hold.lock.key == key and hold.owner == name and hold.state is HELD]
+        return [hold for hold in holds if hold.commands.key == key and hold.owner == name and hold.state is HELD]
 
     def _must_know(self, hold: Hold) -> None:
-        if hold in self._believed(hold.lock.key, hold.owner) and hold.owner not in self.keyspace.hash(hold.lock.key):
-            self.blame(f"{hold.owner!r} was not told that {hold.lock.key!r} was taken away")
+        if hold in self._believed(hold.commands.key, hold.owner) and hold.owner not in self.keyspace.hash(
+            hold.commands.key
+        ):
+            self.blame(f"{hold.owner!r} was not told that {hold.commands.key!r} was taken away")
 
     def _neglected(self, key: bytes) -> None:
         """No lock is free for long while somebody waits for it."""

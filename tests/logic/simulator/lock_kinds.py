@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyredisson._core import prefixed
 from pyredisson.backoff import ExponentialBackoff
 from pyredisson.logic.holds import Hold
-from pyredisson.logic.locks.read_write_lock import CLAIM, READ, SideLogic
+from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
 from .judge import Neglect
@@ -99,12 +99,12 @@ class ReadWriteJudge(LockJudge):
         """When the present row of claims began, and when a claim was seen last."""
 
     def shares(self, hold: Hold, other: Hold) -> bool:
-        readers = {hold.lock.side, other.lock.side} == {READ}  # type: ignore[attr-defined]
-        return readers or (hold.key[1] == other.key[1] and hold.lock.session is other.lock.session)  # type: ignore[attr-defined]
+        readers = {hold.commands.side, other.commands.side} == {READ}  # type: ignore[attr-defined]
+        return readers or (hold.key[1] == other.key[1] and hold.commands.session is other.commands.session)  # type: ignore[attr-defined]
 
     def takes_away(self, lock: LockLogic) -> bool:
         assert isinstance(lock, SideLogic)
-        return self.keyspace.hash(lock.key).get(b"mode") == lock.side
+        return self.keyspace.hash(lock.key).get(b"mode") == lock.commands.side
 
     def look(self) -> None:
         super().look()
@@ -116,9 +116,9 @@ class ReadWriteJudge(LockJudge):
                 continue
             lock = owner.wants[0]
             assert isinstance(lock, SideLogic)
-            claim = prefixed(CLAIM, lock.key)
+            claim = prefixed(WRITER_CLAIM, lock.key)
             mode = self.keyspace.hash(lock.key).get(b"mode")
-            shared = lock.side == READ and mode == READ and self.keyspace.value(claim) is None
+            shared = lock.commands.side == READ and mode == READ and self.keyspace.value(claim) is None
             if mode is None or shared:
                 ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
                 served[owner] = any(ended)
@@ -129,7 +129,7 @@ class ReadWriteJudge(LockJudge):
         if self.keyspace.hash(key).get(b"mode") != READ:
             # Free, or written: the readers are held back by no claim.
             self._claims.pop(key, None)
-        elif self.keyspace.value(prefixed(CLAIM, key)) is not None:
+        elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
             began, seen = self._claims.get(key, (now, now))
             if now - seen > READERS_TURN / 2:
                 began = now

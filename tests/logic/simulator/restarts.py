@@ -30,8 +30,10 @@ class RestartJudge(LockJudge):
         networks[0].on_restart = self._forgotten
 
     def released(self, owner: Owner, hold: Hold) -> None:
-        if self._released.get((hold.lock.key, hold.owner), 0.0) < owner.began:
-            self.blame(f"{owner.name}: was told that {hold.lock.key!r} was released, and the server knew nothing of it")
+        if self._released.get((hold.commands.key, hold.owner), 0.0) < owner.began:
+            self.blame(
+                f"{owner.name}: was told that {hold.commands.key!r} was released, and the server knew nothing of it"
+            )
 
     def _replied(self, payload: bytes, reply: Reply) -> None:
         self._reader.feed(payload)

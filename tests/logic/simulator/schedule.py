@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from pyredisson._diagnostics import logger
 from pyredisson._settings.config import Config
-from pyredisson.logic import holds
+from pyredisson.logic import owners
 from pyredisson.logic.permits import expirable_acquire
 
 from .client import Client
@@ -105,7 +105,7 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
 def _replayable(simulation: Simulation) -> Iterator[None]:
     """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
-        patch.object(holds, "_calls", itertools.count(1)),
+        patch.object(owners, "_call_numbers", itertools.count(1)),
         patch.object(expirable_acquire, "urandom", simulation.random.randbytes),
     ):
         yield

@@ -1,0 +1,82 @@
+"""The commands of the re-entrant lock, as bytes. Other kinds of lock derive theirs from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyredisson._core import command, pack, prefixed
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson.logic.holds import Hold
+from pyredisson.logic.session import Session
+
+FREE = -2
+"""In the reply of an acquire: the hold that should have got one more level isn't there. PTTL answers so for no key."""
+NOT_FINISHED = -3
+"""The reply of an acquire that did as much as one call may do, and has to be sent again."""
+PARTLY_DONE = 2
+"""The reply of a release after which dead waiters are still to be removed before the next waiter can be notified."""
+
+
+def renew_holds(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
+    """The command that extends the leases of holds whose lock is a hash with a field for the owner."""
+    return command(
+        b"EVALSHA",
+        scripts.lock_renew,
+        len(holds),
+        *[hold.commands.key for hold in holds],
+        lease,
+        *[hold.owner for hold in holds],
+    )
+
+
+class LockCommands:
+    """The commands of one lock. All of them are idempotent, except `force_release`.
+
+    An owner is the name of an owner on the server; a lease is in milliseconds.
+    """
+
+    __slots__ = ("channel", "key", "session")
+
+    channel_prefix = b"redisson_lock__channel"
+    released_message = b"0"
+    """What is published on the channel when the lock is free."""
+    owner_suffix = b""
+    """What follows the owner's name in its field of the hash."""
+    renews_fixed_leases = False
+    renew = staticmethod(renew_holds)
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        self.session = session
+        self.key = key
+        self.channel = prefixed(self.channel_prefix, key)
+        """Where a release is published; empty: nowhere."""
+
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        """Acquires the lock, or sets the number of levels to `count`. `waits`: the caller is going to wait.
+
+        The reply is None if the lock was acquired (a list with the fencing token, if it has tokens). Else it is how
+        many milliseconds the holder's lease lasts (-1: without end), `FREE` or `NOT_FINISHED`.
+        """
+        return pack(self.session.runtime.scripts.lock_acquire, self.key, owner, count, lease)
+
+    def release(self, owner: bytes, count: int) -> bytes:
+        """Sets the number of levels to `count`, 0: releases the lock. The reply is None if the owner has none."""
+        return pack(self.session.runtime.scripts.lock_release, self.key, self.channel, owner, count)
+
+    def undo_acquire(self, owner: bytes) -> bytes:
+        """Undoes an acquire of a new hold that may have run, or may run late. The name is not used again."""
+        return self.release(owner, 0)
+
+    def force_release(self) -> bytes:
+        """Removes the lock, whoever holds it. The reply is 1 if something was removed."""
+        return pack(self.session.runtime.scripts.lock_force_release, self.key, self.channel)
+
+    def abandon(self, hold: Hold) -> bytes:
+        """Releases all levels of a hold, when the client is closed."""
+        return self.release(hold.owner, 0)
+
+    def wake_waiters(self) -> bytes | None:
+        """Wakes waiters if the lock is free, after a holder has lost it; None: there is no channel."""
+        if not self.channel:
+            return None
+        return pack(self.session.runtime.scripts.lock_lost, self.key, self.channel, self.released_message)

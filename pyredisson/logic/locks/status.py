@@ -1,0 +1,118 @@
+"""What can be asked of a lock, and the errors that say who holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import command
+from pyredisson._diagnostics import readable
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.holder import Holder, for_how_long, holder_of
+from pyredisson.logic import retry
+from pyredisson.logic.holds import Hold
+from pyredisson.logic.locks.commands import FREE, LockCommands
+from pyredisson.logic.owners import Owner
+from pyredisson.logic.session import Session
+
+
+class LockStatus:
+    """The queries of a lock, and its errors. `LockLogic` adds acquiring and releasing."""
+
+    __slots__ = ("commands", "identity", "key", "session")
+
+    commands_type: type[LockCommands] = LockCommands
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        self.session = session
+        self.key = key
+        self.commands = self.commands_type(session, key)
+        self.identity: Hashable = key
+        """The lock in the table of holds."""
+
+    async def is_locked(self) -> bool:
+        """Whether any owner holds it."""
+        return bool(await self._query(command(b"EXISTS", self.key)))
+
+    async def hold_count(self, owner_id: int) -> int:
+        """How many levels that owner of this client holds, as the server and the local clock both say."""
+        session = self.session
+        key = (self.identity, owner_id)
+        hold = session.holds.valid(key)
+        if hold is None:
+            session.check_open()
+            return 0
+        reply = await self._query(command(b"HGET", self.key, hold.owner))
+        if session.holds.table.get(key) is not hold or session.holds.expire_if_due(hold):
+            return 0
+        if reply is None:
+            session.holds.declare_lost(hold)
+            return 0
+        # The number on the server is a copy of ours, and may be an old one.
+        return hold.count
+
+    async def remain_time_to_live(self) -> float | None:
+        """Seconds until the lock frees itself; None: it is free; inf: never."""
+        milliseconds = int(await self._query(command(b"PTTL", self.key)))
+        if milliseconds == FREE:
+            return None
+        return math.inf if milliseconds < 0 else milliseconds / 1000
+
+    def hold_of(self, owner_id: int) -> Hold | None:
+        """The latest hold of the owner, lost or not."""
+        return self.session.holds.table.get((self.identity, owner_id))
+
+    async def not_held_error(self, owner: Owner) -> LockNotHeldError:
+        """The error for a release by an owner without a hold."""
+        text, holder = await self.holder(self._query)
+        return LockNotHeldError(
+            f"{self.named(owner)} is not held: {text}",
+            name=readable(self.key),
+            owner=readable(owner.name),
+            holder=holder,
+        )
+
+    async def timed_out(self, owner: Owner, wait: float) -> LockTimeoutError:
+        """The error after a wait of so many seconds. The server is asked once who holds the lock."""
+        try:
+            text, holder = await self.holder(self.session.runtime.send)
+        except (NoReply, RedisError) as problem:
+            text, holder = f"who holds it can't be told: {problem}", None
+        return LockTimeoutError(
+            f"{self.named(owner)} was not had in {wait:g} s: {text}",
+            name=readable(self.key),
+            owner=readable(owner.name),
+            holder=holder,
+        )
+
+    def loss_of(self, owner: Owner, hold: Hold) -> LockLostError:
+        """The error for a hold that was lost."""
+        ago = self.session.clock() - hold.valid_until
+        text = f"{self.named(owner)} was lost {ago:.3f} s ago: {hold.reason}"
+        return LockLostError(text, name=readable(self.key), owner=readable(owner.name))
+
+    async def holder(self, ask: Callable[[bytes], Awaitable[Reply]]) -> tuple[str, Holder | None]:
+        """The present holder, of several the first one: as text for a message, and as an object for an error."""
+        fields = sorted(self._owner_fields(await ask(command(b"HKEYS", self.key))))
+        milliseconds = int(await ask(command(b"PTTL", self.key)))
+        if not fields or milliseconds == FREE:
+            return "nobody holds it", None
+        names = ", ".join(map(readable, fields[:3])) + (f" and {len(fields) - 3} more" if len(fields) > 3 else "")
+        return f"it is held by {names}, {for_how_long(milliseconds)}", holder_of(fields[0], milliseconds)
+
+    def _owner_fields(self, fields: Sequence[bytes]) -> Sequence[bytes]:
+        """Those fields of the lock's hash that are owners."""
+        return fields
+
+    def named(self, owner: Owner) -> str:
+        """The lock and the owner, for messages."""
+        return f"lock {readable(self.key)!r} of owner {readable(owner.name)}"
+
+    async def _query(self, payload: bytes, *, idempotent: bool = True) -> Reply:
+        session = self.session
+        session.check_open()
+        reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts, idempotent=idempotent)
+        return reply
