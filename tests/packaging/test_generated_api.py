@@ -81,6 +81,15 @@ class TestStaleTwins:
         assert "pyredisson/_api/sync/leftover.py has no source" in checked.stderr
         assert "pyredisson/_api/aio/blocks.py is missing" in checked.stderr
 
+    def test_a_line_for_asyncio_only_that_was_reworded_is_found(self, copy: Path) -> None:
+        path = copy / SOURCE
+        text = path.read_text("utf-8")
+        path.write_text(text.replace("A coroutine function runs on", "A coroutine function is run on"), "utf-8")
+        subprocess.run([sys.executable, "tools/async_to_sync.py"], cwd=copy, capture_output=True, check=True)
+        checked = check(copy)
+        assert checked.returncode == 1
+        assert "ASYNCIO_ONLY names a line that is in no source: A coroutine function" in checked.stderr
+
     def test_writing_makes_it_right(self, copy: Path) -> None:
         (copy / TWIN).write_text("stale = True\n", "utf-8")
         subprocess.run([sys.executable, "tools/async_to_sync.py"], cwd=copy, capture_output=True, check=True)

@@ -111,7 +111,7 @@ class Scope:
 
     Two places refer to it: the list of blocks of the task that entered (`Callers.blocks`), and `_blocks` of the object
     that `async with` was applied to. It refers to that object weakly: once the task has ended and the object is
-    collected, nobody can leave the block any more, and the scope releases the hold itself.
+    collected, no code can leave the block any more, and the scope releases the hold itself.
     """
 
     __slots__ = (
@@ -179,13 +179,13 @@ class Scope:
         self._forget()
         only_ours = False
         if self._cancelled and task is not None and task is asyncio.current_task():
-            # The rule of asyncio.timeout(): the cancellation ends here only if nobody else has requested one.
+            # The rule of asyncio.timeout(): the cancellation ends here only if no other code has requested one.
             only_ours = task.uncancel() <= self._cancel_requests_before
         try:
             await logic.release(self.owner, logic.hold_of(self.owner.id))
         except asyncio.CancelledError:
             if only_ours and self._hold is not None:
-                # The body had ended before the cancellation reached it, which came at this `await` then.
+                # The body ended before the cancellation was delivered, so it was delivered at the `await` above.
                 raise logic.loss_of(self.owner, self._hold) from None
             raise
         except Exception as failure:

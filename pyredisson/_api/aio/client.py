@@ -118,7 +118,7 @@ class Client(ClientConnections):
         return CountDownLatch(logic, name_to_keep(name, mapper))
 
     def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
-        """The lock of that name that gives fencing tokens. Sends nothing. `owner` and errors as for `get_lock`."""
+        """The lock of that name with fencing tokens. Sends nothing. `owner` and errors as for `get_lock`."""
         return self._lock(FencedLock, FencedLockLogic, name, owner)
 
     def get_non_reentrant_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantLock:

@@ -35,7 +35,7 @@ class ClientConnections:
                 finally:
                     ending += self._runtime.stop()
             if ending:
-                # The final release includes what calls under way leave to it, so they end first.
+                # Calls under way end first: what they don't release themselves is part of the final release.
                 await asyncio.wait(ending, timeout=FAREWELL)
         finally:
             # It starts now, and goes on even if this task is cancelled.

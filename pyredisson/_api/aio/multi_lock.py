@@ -39,7 +39,7 @@ class LockGroup(Group, GroupReleases, Lockable):
 
     @property
     def lost(self) -> Lost:
-        """Tells whether the calling task's present hold is lost. The object may be passed to other tasks."""
+        """Whether the calling task's present hold is lost, as an object that may be passed to other tasks."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 

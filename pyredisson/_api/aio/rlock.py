@@ -43,7 +43,8 @@ class Lockable(Enterable):
         or the network reports.
         """
         lease = None if lease_time is None else lease_ms(lease_time)
-        return self._logic.acquire(self._owner(), lease, None)  # type: ignore[return-value]  # it results in True
+        # The coroutine results in True. `discard_result` would hide that, at the cost of one more coroutine.
+        return self._logic.acquire(self._owner(), lease, None)  # type: ignore[return-value]
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
@@ -87,8 +88,8 @@ class Lock(LockReleases, Lockable):
     The owner of a hold is the task that calls the method.
     The owner stays the same if another task awaits the result, as in `asyncio.gather` and `asyncio.wait_for`.
 
-    A lock with a lease can't exclude a holder that was paused for longer than the lease. `lost` tells such a holder
-    that the hold is lost, and a fencing token (`FencedLock`) protects a resource from its late writes.
+    A lock with a lease can't exclude a holder that was paused for longer than the lease. `lost` reports the loss to
+    such a holder, and a fencing token (`FencedLock`) protects a resource from its late writes.
     """
 
     __slots__ = ("_name",)
@@ -146,7 +147,7 @@ class Lock(LockReleases, Lockable):
 
     @property
     def lost(self) -> Lost:
-        """Tells whether the calling task's present hold is lost. The object may be passed to other tasks."""
+        """Whether the calling task's present hold is lost, as an object that may be passed to other tasks."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic.session.holds, self)
 
     def __repr__(self) -> str:

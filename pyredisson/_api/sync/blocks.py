@@ -19,14 +19,14 @@ AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
 Entered = Union["Enterable", "Holding[Any]"]
 """What `with` was applied to."""
 
-LEFT_ELSEWHERE = (
+LEFT_ON_ANOTHER_THREAD = (
     "{!r} was entered on one thread and left on another. It was released for the owner that had entered it; but as long"
     " as the owner is the thread, other work on that thread may enter the same lock again meanwhile. Give the work an"
     " owner of its own: get_lock(name, owner=pyredisson.new_owner())"
 )
 
-LEFT = object()
-"""Takes the place of a block's caller when an exit has chosen the block."""
+TAKEN = object()
+"""Replaces the caller of a block when an exit has chosen the block."""
 
 
 class Block:
@@ -43,7 +43,7 @@ class Block:
         self.owner = owner
         """The owner that entered: an `Owner`, or the `GroupOwner` of a group."""
         self.caller: object = caller
-        """That owner, or of a group the owner in its first member's client; or `LEFT`."""
+        """That owner, or of a group the owner in its first member's client; or `TAKEN`."""
         self.outer: Block | None = None
 
 
@@ -69,7 +69,7 @@ class Enterable:
         `wait_time` (seconds or a timedelta; None: no limit): entering raises `LockTimeoutError` if the lock wasn't
         acquired by then. `lease_time` as for `lock`.
 
-        When the hold is lost, the end of the block raises `LockLostError`; `lost` tells earlier.
+        When the hold is lost, the end of the block raises `LockLostError`; `lost` reports it earlier.
         """
         return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
 
@@ -178,9 +178,9 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
         elsewhere = block.caller is not caller
         releaser = lock._with_owner(block.owner) if elsewhere else lock
         # No function is called between these two lines: two exits could choose the same block.
-        chosen_by_other = block.caller
-        block.caller = LEFT
-        if chosen_by_other is not LEFT:
+        caller_before = block.caller
+        block.caller = TAKEN
+        if caller_before is not TAKEN:
             break
     try:
         releaser.unlock()
@@ -190,10 +190,10 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
         # The user must see the body's own exception.
         add_release_failure(error, failure)
     finally:
-        _remove_left(entered)
+        _remove_taken(entered)
     if elsewhere and lock._explicit_owner is None and not lock._callers.left_elsewhere:
         lock._callers.left_elsewhere = True
-        warn_user(LEFT_ELSEWHERE.format(lock))
+        warn_user(LEFT_ON_ANOTHER_THREAD.format(lock))
 
 
 def _latest_of_caller(entered: Entered, caller: Owner | None) -> Block | None:
@@ -208,7 +208,7 @@ def _oldest_with_hold(entered: Entered, lock: Enterable) -> Block | None:
     oldest = holding = None
     block = entered._blocks
     while block is not None:
-        if block.caller is not LEFT:
+        if block.caller is not TAKEN:
             oldest = block
             if lock._logic.hold_of(block.owner.id) is not None:
                 holding = block
@@ -216,14 +216,14 @@ def _oldest_with_hold(entered: Entered, lock: Enterable) -> Block | None:
     return holding or oldest
 
 
-def _remove_left(entered: Entered) -> None:
+def _remove_taken(entered: Entered) -> None:
     """Removes the blocks that exits have chosen; by single assignments, as other threads change the list, too."""
-    while (head := entered._blocks) is not None and head.caller is LEFT:
+    while (head := entered._blocks) is not None and head.caller is TAKEN:
         # Another thread may have added a block since.
         if entered._blocks is head:
             entered._blocks = head.outer
     block = entered._blocks
     while block is not None:
-        while block.outer is not None and block.outer.caller is LEFT:
+        while block.outer is not None and block.outer.caller is TAKEN:
             block.outer = block.outer.outer
         block = block.outer

@@ -14,7 +14,7 @@ from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 
 
 class FencedLock(Lock):
-    """A re-entrant lock that gives a fencing token, an int, for every acquire. It is larger than all tokens before it.
+    """A re-entrant lock with fencing tokens: every acquire gets an int that is larger than all tokens before it.
 
     The resource behind the lock remembers the largest token that it has seen and refuses smaller ones; the functions of
     `pyredisson.fencing` do that. Then a holder that was paused for longer than its lease can't write any more. Tokens

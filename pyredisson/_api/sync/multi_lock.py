@@ -42,7 +42,7 @@ class LockGroup(Group, GroupReleases, Lockable):
 
     @property
     def lost(self) -> Lost:
-        """Tells whether the calling thread's present hold is lost. The object may be passed to other threads."""
+        """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 

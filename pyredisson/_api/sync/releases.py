@@ -48,7 +48,7 @@ class LockReleases(Enterable):
             hold = logic.session.holds.table.get((logic.identity, owner.id))
             _ = Run(logic.release, owner, hold, level).result
         except Exception:
-            # The logic has finished the release, or left it to the background.
+            # The logic has finished the release, or handed it to the background.
             raise
         except BaseException:
             if owner is None or hold is None:
@@ -85,7 +85,7 @@ class GroupReleases(Enterable):
             hold = logic.hold_of(owner.id)
             _ = Run(logic.release, owner, hold).result
         except Exception:
-            # The logic has finished the release, or left it to the background.
+            # The logic has finished the release, or handed it to the background.
             raise
         except BaseException:
             owner = owner or self._owner()
@@ -106,7 +106,7 @@ def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool)
         slot = logic.session.slots.take()
         return Run(logic.release, count, only_existing, slot).result
     except Exception:
-        # The logic has finished the release, or left it to the background.
+        # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:
         logic.release_in_background(count_of(permits, "permits"), only_existing, slot)
@@ -120,7 +120,7 @@ def release_permit_ids(logic: PermitExpirableSemaphoreLogic, permits: str | Iter
         ids = permit_ids_of(permits)
         return Run(logic.release, ids, must).result
     except Exception:
-        # The logic has finished the release, or left it to the background.
+        # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:
         logic.release_in_background(permit_ids_of(permits) if ids is None else ids)

@@ -89,8 +89,8 @@ class Lock(LockReleases, Lockable):
 
     The owner of a hold is the thread that calls the method.
 
-    A lock with a lease can't exclude a holder that was paused for longer than the lease. `lost` tells such a holder
-    that the hold is lost, and a fencing token (`FencedLock`) protects a resource from its late writes.
+    A lock with a lease can't exclude a holder that was paused for longer than the lease. `lost` reports the loss to
+    such a holder, and a fencing token (`FencedLock`) protects a resource from its late writes.
     """
 
     __slots__ = ("_name",)
@@ -148,7 +148,7 @@ class Lock(LockReleases, Lockable):
 
     @property
     def lost(self) -> Lost:
-        """Tells whether the calling thread's present hold is lost. The object may be passed to other threads."""
+        """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
         return Lost(self._logic.hold_of(self._owner().id), self._logic.session.holds, self)
 
     def __repr__(self) -> str:
