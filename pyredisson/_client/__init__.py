@@ -1,1 +1,5 @@
-"""The life of a client: its start, `fork`, its end, signals and the exit of the interpreter."""
+"""One client from its making to its end: close, drop, fork, exit, and signals."""
+
+# These two register themselves with the interpreter.
+from pyredisson._client import at_exit as at_exit
+from pyredisson._client import at_fork as at_fork

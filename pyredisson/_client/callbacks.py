@@ -1,4 +1,4 @@
-"""Calling `on_lost` functions where they delay nobody: a few daemon threads, begun when there is something to do."""
+"""Runs `on_lost` callbacks on a few daemon threads, where a slow callback delays neither a caller nor the watchdog."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from pyredisson._diagnostics import logger
 from pyredisson.logic.lost_callbacks import Callback
 
 MOST_THREADS = 16
-"""So many different callbacks may be slow at the same time before another one is delayed."""
+"""If so many different callbacks are slow at the same time, others are delayed."""
 IDLE = 5.0
-"""Seconds after which a thread with nothing to do ends."""
+"""Seconds after which a thread without work ends."""
 
 
 class Callbacks:
-    """Calls each callback as often as it was asked to, one call after the other; different ones side by side.
+    """Calls of one callback run one after the other; calls of different callbacks run at the same time.
 
-    Its threads refer to nothing but this object, so that they keep no client alive.
+    The threads start when there is work. They refer to this object only, so they don't keep a client alive.
     """
 
     def __init__(self) -> None:
-        # Re-entrant: a finalizer that the garbage collector runs in here may find another hold lost.
+        # Re-entrant: the garbage collector may run a finalizer here that finds another hold lost.
         self._changed = threading.Condition(threading.RLock())
         self._calls: dict[Callback, queue.SimpleQueue[None]] = {}
-        """For each callback that is being called, or will be, one entry a call."""
+        """For each callback with calls that run or are due: one entry for each call that has not begun."""
         self._ready: deque[Callback] = deque()
-        """Callbacks that no thread has taken up yet."""
+        """Callbacks of `_calls` that no thread works on."""
         self._threads: dict[threading.Thread, None] = {}
         self._closed = False
 
     def call(self, callback: Callback) -> None:
-        """Has it called soon; where no thread can be started, with the next one."""
+        """Has a callback called soon. If no thread can be started, it is called with the next callback."""
         with self._changed:
-            fresh: queue.SimpleQueue[None] = queue.SimpleQueue()
-            calls = self._calls.setdefault(callback, fresh)
+            new: queue.SimpleQueue[None] = queue.SimpleQueue()
+            calls = self._calls.setdefault(callback, new)
             calls.put(None)
-            if calls is fresh:
+            if calls is new:
                 self._ready.append(callback)
                 self._changed.notify()
             if len(self._threads) < min(len(self._calls), MOST_THREADS):
-                self._hire()
+                self._start_thread()
 
     def close(self, seconds: float) -> None:
-        """Lets calls end that are under way or due, for so many seconds at most."""
+        """Waits, for so many seconds at most, until the calls that run or are due have ended."""
         deadline = monotonic() + seconds
         with self._changed:
             self._closed = True
@@ -55,21 +55,22 @@ class Callbacks:
         for thread in threads:
             thread.join(max(0.0, deadline - monotonic()))
 
-    def _hire(self) -> None:
+    def _start_thread(self) -> None:
         thread = threading.Thread(target=self._work, name="pyredisson-on-lost", daemon=True)
         self._threads[thread] = None
         try:
             start_thread(thread)
         except RuntimeError as error:
             self._threads.pop(thread, None)
-            logger.warning("no thread for an on_lost callback, which is called later: %s", error)
+            logger.warning("no thread could be started for an on_lost callback, which is called later: %s", error)
 
     def _work(self) -> None:
         while (callback := self._next()) is not None:
-            while self._has_call(callback):
-                _guarded(callback)
+            while self._take_call(callback):
+                _call(callback)
 
     def _next(self) -> Callback | None:
+        """Waits for a callback to work on. None: the thread ends."""
         with self._changed:
             while not self._ready:
                 if (self._closed or not self._changed.wait(IDLE)) and not self._ready:
@@ -77,7 +78,8 @@ class Callbacks:
                     return None
             return self._ready.popleft()
 
-    def _has_call(self, callback: Callback) -> bool:
+    def _take_call(self, callback: Callback) -> bool:
+        """Takes one call of a callback. False: none is due."""
         with self._changed:
             calls = self._calls[callback]
             if calls.empty():
@@ -87,9 +89,9 @@ class Callbacks:
             return True
 
 
-def _guarded(callback: Callback) -> None:
+def _call(callback: Callback) -> None:
     try:
         callback()
     except BaseException:  # noqa: BLE001
-        # A user's function: whatever it raises, SystemExit too; the thread has other callbacks to call.
+        # A user's function may raise anything, also SystemExit. The thread has other callbacks to call.
         logger.exception("an on_lost callback failed")

@@ -1,4 +1,4 @@
-"""What a client still has to send when it is closed: one connection, commands in batches, and a bound on the time."""
+"""The last commands of a client, which release what it holds: one connection, large batches, and a time limit."""
 
 from __future__ import annotations
 
@@ -19,81 +19,95 @@ from pyredisson._protocol.scripts import as_eval
 from pyredisson._settings.config import Config
 
 BATCH = 1000
-LOOK = 0.005
-"""Seconds between two looks whether calls are still under way."""
+POLL_INTERVAL = 0.005
+"""Seconds between two looks whether calls are in flight."""
 QUIET = 0.02
-"""Seconds without a call under way after which the calls that were under way have left what they leave."""
-PATIENCE = 0.4
-"""The part of the time after which the connections are cut on which calls still wait for a reply."""
-TRIES = 2
-"""Of sending a batch: its connection may have been cut, and all commands are idempotent."""
+"""Seconds without a call in flight after which all calls that have ended have added their commands."""
+ABORT_AFTER = 0.4
+"""The part of the time limit after which calls that still wait for a reply are aborted."""
+ATTEMPTS = 2
+"""To send a batch. The connection may break once, and all commands are idempotent."""
 SHORTEST_TIMEOUT = 0.02
 
 
 class FinalRelease:
-    """One client's last commands. Calls that were under way when it was closed leave more of them, in `left`."""
+    """Sends all commands of `unsent`, to which calls that were in flight when the client was closed add more."""
 
-    def __init__(self, config: Config, node: Node, left: dict[bytes, None], deadline: float) -> None:
+    def __init__(
+        self,
+        config: Config,
+        node: Node,
+        unsent: dict[bytes, None],
+        deadline: float,
+        count_calls_in_flight: Callable[[], int],
+        abort_calls: Callable[[], None],
+    ) -> None:
+        """`abort_calls` ends the calls of other threads that wait for a reply."""
         self._config = config
         self._node = node
-        self._left = left
+        self._unsent = unsent
         self._deadline = deadline
+        self._count_calls_in_flight = count_calls_in_flight
+        self._abort_calls = abort_calls
         self._connection: Connection | None = None
 
-    def say(
-        self, calls: Callable[[], int], cut: Callable[[], object], client_id: str, *, interrupted: bool = False
-    ) -> None:
-        """Sends all that is left, and what calls under way leave, until none is under way or the time is over.
+    def send(self, *, main_thread_stopped: bool = False) -> None:
+        """Sends until no call is in flight any more, or until the deadline. What can't be sent is logged and dropped.
 
-        `calls` tells how many are under way; `cut` ends those whose replies don't come. With `interrupted`, one of
-        them may be that of a thread which can't go on: once the others are cut, it isn't waited for. What can't be
-        sent is logged with its number, and dropped.
+        `main_thread_stopped`: one of the calls in flight may be that of the main thread, which a signal handler has
+        stopped. Such a call never ends. So no call is waited for after the abort.
         """
-        patient_until = clock() + (self._deadline - clock()) * PATIENCE
-        busy_at = -math.inf
         try:
-            while True:
-                # In this order: a call that has ended has left what it leaves, or leaves it within a moment.
-                now, under_way = clock(), calls()
-                if under_way:
-                    busy_at = now
-                if batch := list(islice(list(self._left), BATCH)):
-                    self._send(batch)
-                    for payload in batch:
-                        self._left.pop(payload, None)
-                elif (not under_way and now - busy_at >= QUIET) or (interrupted and now >= patient_until + QUIET):
-                    return
-                elif now >= self._deadline:
-                    logger.warning("%d calls were still under way when client %s was closed", under_way, client_id)
-                    return
-                else:
-                    if now >= patient_until:
-                        cut()
-                    time.sleep(LOOK)
+            self._send_until_quiet(main_thread_stopped)
         except (NoReply, RedisError) as error:
-            logger.warning("%d locks were not given back and end with their leases: %s", len(self._left), error)
-            self._left.clear()
+            logger.warning("%d locks were not released and end with their leases: %s", len(self._unsent), error)
+            self._unsent.clear()
         finally:
             self._close()
-            # Nobody waits for their ends any more.
-            cut()
+            # No caller needs the result of a call that is still in flight: the client is closed.
+            self._abort_calls()
 
-    def _send(self, batch: list[bytes]) -> None:
-        for rest in reversed(range(TRIES)):
+    def _send_until_quiet(self, main_thread_stopped: bool) -> None:
+        abort_at = clock() + (self._deadline - clock()) * ABORT_AFTER
+        busy_at = -math.inf
+        while True:
+            # The calls are counted before the commands are read: a call adds its commands before it ends, or within
+            # the time `QUIET` after that.
+            now, in_flight = clock(), self._count_calls_in_flight()
+            if in_flight:
+                busy_at = now
+            if batch := list(islice(list(self._unsent), BATCH)):
+                self._send_batch(batch)
+                for payload in batch:
+                    self._unsent.pop(payload, None)
+            elif (not in_flight and now - busy_at >= QUIET) or (main_thread_stopped and now >= abort_at + QUIET):
+                return
+            elif now >= self._deadline:
+                logger.warning(
+                    "%d calls were still under way when client %s was closed", in_flight, self._node.client_id
+                )
+                return
+            else:
+                if now >= abort_at:
+                    self._abort_calls()
+                time.sleep(POLL_INTERVAL)
+
+    def _send_batch(self, batch: list[bytes]) -> None:
+        for remaining in reversed(range(ATTEMPTS)):
             try:
-                self._try(batch)
+                self._attempt(batch)
                 return
             except NoReply:
                 self._close()
-                if not rest or clock() >= self._deadline:
+                if not remaining or clock() >= self._deadline:
                     raise
 
-    def _try(self, batch: list[bytes]) -> None:
+    def _attempt(self, batch: list[bytes]) -> None:
         connection = self._connection
         if connection is None or self._node.suspects:
-            # A late copy of an acquire must not run after its release: the handshake has the server drop it.
+            # An acquire in doubt must not run after its release: the handshake has the server drop its connection.
             self._close()
-            connection = self._connection = self._opened()
+            connection = self._connection = self._open()
         replies = connection.call_all(batch)
         unknown = [
             as_eval(payload, flags=self._node.scripts.flags)
@@ -103,7 +117,8 @@ class FinalRelease:
         if unknown:
             connection.call_all(unknown)
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
+        """A connection with the timeouts that the deadline allows: two commands that hang must not exceed it."""
         timeout = max(SHORTEST_TIMEOUT, (self._deadline - clock()) / 2)
         node = Node(dataclasses.replace(self._config, timeout=timeout, connect_timeout=timeout))
         node.client_id = self._node.client_id

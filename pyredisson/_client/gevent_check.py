@@ -1,4 +1,4 @@
-"""Refusing to work on what gevent has put in the place of sockets and threads."""
+"""A check that gevent has not replaced sockets and threads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from pyredisson.errors import ConfigError
 
 NEEDED = ("socket", "_thread", "threading")
-"""What must be Python's own: calls use the descriptor of a blocking socket, renewals a thread that always runs."""
+"""Modules that must be Python's own: calls use the descriptor of a blocking socket, renewals need a real thread."""
 
 
 def check_not_patched() -> None:
-    """Raises `ConfigError` where gevent has replaced them: every call would end in a timeout."""
+    """Raises `ConfigError` if gevent has replaced one of them: every call would time out."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None:
         return

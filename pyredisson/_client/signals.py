@@ -1,4 +1,4 @@
-"""Releasing what all clients of this process hold when a signal ends it: only on request."""
+"""`release_on_signals`: releases what all clients of this process hold before a signal ends the process."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 from pyredisson._backends.clock import clock
-from pyredisson._client.lifecycle import FAREWELL, ClientLifecycle, close_at_once, lifecycles
+from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, live_clients
 from pyredisson._diagnostics import logger
 
 MARGIN = 0.2
-"""Seconds more than a farewell may take that the handler waits for its threads."""
+"""Seconds beyond the timeout of the final releases for which the handler waits for their threads."""
 
 Previous = Callable[[int, FrameType | None], object] | int
 
 
 def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
-    """Has each of these signals release what all clients of this process hold, then do what it did before.
+    """Makes each of these signals release what all clients of this process hold, before it does what it did before.
 
-    By default SIGTERM ends a process at once, and its locks stay until their leases end. With this, all clients, also
-    those made later, are closed first, in about a second at most; then the previous handler is called, or the default
-    action is taken, so that the exit status is that of the signal. (SIGINT raises `KeyboardInterrupt` as before.) A
-    second signal that comes meanwhile doesn't wait. A signal that is ignored stays ignored.
+    By default SIGTERM ends a process at once, and its locks stay until their leases end. With this function, the signal
+    first closes all clients, also those that are made later, which takes about a second at most. Then it calls the
+    previous handler, or takes the default action, so that the exit status is that of the signal. (SIGINT raises
+    `KeyboardInterrupt` as before.) A second signal that arrives meanwhile doesn't wait for the release. An ignored
+    signal stays ignored.
 
-    For threads and asyncio. To be called once, at the program's start; in asyncio inside the coroutine that
-    `asyncio.run` runs. A handler that is set later, as `loop.add_signal_handler` does, replaces this one.
+    For threads and asyncio. Call it once, at the start of the program; in asyncio inside the coroutine that
+    `asyncio.run` runs. A handler that is set later, for example by `loop.add_signal_handler`, replaces this one.
 
-    Raises `ValueError` outside the main thread, for what is no signal, and where a signal has a handler that Python
-    doesn't know; `OSError` for a signal that can't be caught.
+    Raises `ValueError` outside the main thread, for a number that is no signal, and for a signal whose handler was not
+    set by Python; `OSError` for a signal that can't be caught.
     """
     numbers = [signal.Signals(number) for number in signals]
     if threading.current_thread() is not threading.main_thread():
@@ -39,26 +40,26 @@ def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT))
     for number, before in previous.items():
         if before is None:
             raise ValueError(f"{number.name} has a handler that was not set by Python: it can't be called afterwards")
-    done: list[signal.Signals] = []
+    replaced: list[signal.Signals] = []
     try:
         for number, before in previous.items():
             if before is not signal.SIG_IGN and not isinstance(before, _Handler) and before is not None:
-                done.append(number)
+                replaced.append(number)
                 signal.signal(number, _Handler(before))
     except BaseException:
-        for number in done:
+        for number in replaced:
             signal.signal(number, previous[number])
         raise
 
 
 class _Handler:
-    """Stands before what a signal did."""
+    """A signal handler that releases everything and then does what the signal did before."""
 
     def __init__(self, before: Previous) -> None:
         self._before = before
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        _release()
+        _release_all()
         before = self._before
         if callable(before):
             before(number, frame)
@@ -67,37 +68,39 @@ class _Handler:
             os.kill(os.getpid(), number)
 
 
-# Not an event: setting that takes a lock, which a second signal could strike in the middle of.
-_under_way: list[None] = []
+# Not an event: its `set` takes a mutex, and a second signal may interrupt this thread while it holds that.
+_releasing: list[None] = []
 
 
-def _release() -> None:
-    """Closes all clients. Runs in a signal handler: the frame that it interrupts may be in the middle of any call."""
-    if _under_way:
-        # A second signal: whoever sent it doesn't want to wait.
+def _release_all() -> None:
+    """Closes all clients. Runs in a signal handler: the interrupted frame may be in the middle of any call."""
+    if _releasing:
+        # A second signal: its sender doesn't want to wait.
         return
-    _under_way.append(None)
+    _releasing.append(None)
     try:
-        deadline = clock() + FAREWELL
-        # On threads of their own, over connections of their own: the interrupted call is in the middle of its own.
-        threads = [_closing(lifecycle, deadline) for lifecycle in lifecycles()]
+        deadline = clock() + CLOSE_TIMEOUT
+        # The final releases have threads and connections of their own: the interrupted call may be using its
+        # connection.
+        threads = [_close(lifecycle, deadline) for lifecycle in live_clients()]
         for thread in threads:
             if thread is not None:
                 thread.join(max(0.0, deadline + MARGIN - clock()))
     finally:
-        _under_way.clear()
+        _releasing.clear()
 
 
-def _closing(lifecycle: ClientLifecycle, deadline: float) -> threading.Thread | None:
+def _close(lifecycle: ClientLifecycle, deadline: float) -> threading.Thread | None:
+    """Closes one client. Returns the thread of its final release."""
     try:
-        # Here, not on the thread: mutexes are re-entrant for this one, which may have them.
+        # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
         lifecycle.end()
         thread = threading.Thread(
-            target=close_at_once, args=(lifecycle, deadline), name="pyredisson-signal", daemon=True
+            target=lifecycle.send_final_releases_in_handler, args=(deadline,), name="pyredisson-signal", daemon=True
         )
         thread.start()
     except Exception:  # noqa: BLE001
-        # Whatever it was: the other clients, and what the signal did before.
+        # Any exception: the other clients must be closed, and the signal must do what it did before.
         logger.exception("a client could not be closed on a signal")
         return None
     return thread

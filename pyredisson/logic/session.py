@@ -146,6 +146,11 @@ class Session:
         self.groups.holds.clear()
         return self.holds.release_all()
 
+    def drop(self) -> None:
+        """Ends the watchdog of a client that nothing refers to. Takes no mutex: a finalizer calls this."""
+        self.closed = True
+        self.watchdog.close()
+
     def _on_hold_lost(self, hold: Hold) -> None:
         self.lost_callbacks.run(hold.key[0])
         # Waiters of other clients sleep until the end of the lease that they have read, and a key that disappears

@@ -160,8 +160,8 @@ async def test_a_release_under_way_while_the_client_is_closed_is_done(
     await backend.until(lambda: not admin.exists("a"))
 
 
-def test_what_is_left_to_say_during_a_farewell_is_said_too(proxy: Proxy, admin: Redis) -> None:
-    """A call that comes back while the client says its last words has words of its own to add."""
+def test_a_command_that_is_added_during_a_final_release_is_sent_too(proxy: Proxy, admin: Redis) -> None:
+    """A call that ends while the client sends its last commands adds one of its own."""
     client = pyredisson.connect(proxy.url, timeout=5)
     backend = RawBackend("threads")
     client.get_lock("held").lock()
@@ -172,16 +172,16 @@ def test_what_is_left_to_say_during_a_farewell_is_said_too(proxy: Proxy, admin: 
 
     taking = backend.start(take)
     assert late.held.wait(5)
-    farewell = proxy.hold_request(RELEASE)
+    final_release = proxy.hold_request(RELEASE)
 
     async def close() -> None:
         client.close()
 
     closing = backend.start(close)
-    assert farewell.held.wait(5)
+    assert final_release.held.wait(5)
     late.deliver()
     eventually(lambda: taking.done)
-    farewell.deliver()
+    final_release.deliver()
     eventually(lambda: closing.done)
     eventually(lambda: not admin.keys())
 

@@ -171,7 +171,7 @@ async def test_where_no_thread_can_be_started(server: Server, admin: Redis, monk
     refused = []
 
     def start_or_not(thread: threading.Thread) -> None:
-        if thread.name == "pyredisson-farewell":
+        if thread.name == "pyredisson-final-release":
             refused.append(thread)
             raise RuntimeError("can't start new thread")
         start(thread)

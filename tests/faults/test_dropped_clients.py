@@ -52,8 +52,8 @@ def use(server: Server) -> weakref.ref[object]:
 
 
 def use_and_drop(server: Server) -> None:
-    engine = use(server)
-    eventually(lambda: gc.collect() >= 0 and engine() is None)
+    lifecycle_reference = use(server)
+    eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
 
 
 def test_it_is_warned_of_and_ends(server: Server, admin: Redis) -> None:
@@ -75,11 +75,11 @@ def test_in_asyncio(server: Server, admin: Redis) -> None:
             return weakref.ref(client._lifecycle)
 
         # In this task, which goes on.
-        engine = await use()
+        lifecycle_reference = await use()
         while True:
             gc.collect()
             await asyncio.sleep(0.01)
-            if engine() is None and not connections(admin):
+            if lifecycle_reference() is None and not connections(admin):
                 return
 
     with warned():
@@ -93,7 +93,7 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     with client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
     channels, watchdog = client._session.channels, client._session.watchdog
-    engine = weakref.ref(client._lifecycle)
+    lifecycle_reference = weakref.ref(client._lifecycle)
     held, release = threading.Event(), threading.Event()
 
     def hold(mutexes: list[threading.RLock]) -> None:
@@ -103,15 +103,15 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
             held.set()
             release.wait(30)
 
-    pool, turns = client._runtime.pool, client._lifecycle
-    mutexes = [channels.mutex, watchdog._starting, pool._mutex, turns._turn, turns._starting]
+    pool, lifecycle = client._runtime.pool, client._lifecycle
+    mutexes = [channels.mutex, watchdog._starting, pool._mutex, lifecycle._releasing, lifecycle._starting]
     holder = threading.Thread(target=hold, args=(mutexes,))
     holder.start()
     assert held.wait(5)
     try:
         with warned():
-            del client, channels, watchdog, pool, turns
-            eventually(lambda: gc.collect() >= 0 and engine() is None)
+            del client, channels, watchdog, pool, lifecycle
+            eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
         eventually(lambda: connections(admin) == 0)
     finally:
         release.set()
@@ -130,9 +130,9 @@ async def test_in_asyncio_the_collector_may_run_on_another_thread(server: Server
     gc.disable()
     try:
         with warned():
-            engine = await use()
+            lifecycle_reference = await use()
             end = loop.time() + 10
-            while engine() is not None or connections(admin):
+            while lifecycle_reference() is not None or connections(admin):
                 assert loop.time() < end
                 await asyncio.to_thread(gc.collect)
     finally:
@@ -152,10 +152,10 @@ def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Red
             await asyncio.wait([taking])
             return weakref.ref(client._lifecycle)
 
-        engine = await use()
+        lifecycle_reference = await use()
         loop = asyncio.get_running_loop()
         end = loop.time() + 10
-        while engine() is not None or asyncio.all_tasks() != {asyncio.current_task()}:
+        while lifecycle_reference() is not None or asyncio.all_tasks() != {asyncio.current_task()}:
             assert loop.time() < end
             gc.collect()
             await asyncio.sleep(0.01)
@@ -235,12 +235,12 @@ def test_what_it_has_still_to_send_is_sent(proxy: Proxy, admin: Redis, caplog: p
 
     # A record of the log would refer to the error, whose traceback refers to the lock.
     with warned(), caplog.at_level(logging.CRITICAL, "pyredisson"):
-        engine = use()
+        lifecycle_reference = use()
         gc.collect()
         assert admin.exists("a")
         proxy.refuse(False)
         eventually(lambda: not admin.exists("a"))
-        eventually(lambda: gc.collect() >= 0 and engine() is None)
+        eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
 
 
 def test_a_lock_keeps_its_client_alive(server: Server) -> None:
@@ -250,14 +250,14 @@ def test_a_lock_keeps_its_client_alive(server: Server) -> None:
     gc.collect()
     assert lock.try_lock()
     lock.unlock()
-    engine = weakref.ref(lock._logic.session._host)
+    lifecycle_reference = weakref.ref(lock._logic.session._host)
     holder = [lock]
     del lock
 
     def dropped() -> bool:
         holder.clear()
         gc.collect()
-        return engine() is None
+        return lifecycle_reference() is None
 
     with warned():
         eventually(dropped)
@@ -271,12 +271,12 @@ def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
         client.get_lock("a", owner=1).lock()
         return weakref.ref(client._lifecycle)
 
-    engine = take()
+    lifecycle_reference = take()
     gc.collect()
     assert not threading.Event().wait(1.2)
     gc.collect()
     assert admin.exists("a")
-    alive = engine()
+    alive = lifecycle_reference()
     assert alive is not None
     alive.end()
     alive._subscriber.drop()
@@ -288,7 +288,7 @@ def test_one_that_was_closed_or_never_used_is_nothing_to_warn_of(server: Server)
     pyredisson.connect(server.url)
     with pyredisson.connect(server.url) as client:
         client.get_lock("a").lock()
-    engine = weakref.ref(client._lifecycle)
+    lifecycle_reference = weakref.ref(client._lifecycle)
     del client
     # A warning would be an error.
-    eventually(lambda: gc.collect() >= 0 and engine() is None)
+    eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)

@@ -1,4 +1,4 @@
-"""Closing with calls in flight: one farewell gives back all that they took, within about a second."""
+"""Closing with calls in flight: one final release covers all that they acquired, within about a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLS = 60
 
 
 @pytest.fixture
-def farewells(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def started_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of threads that were started."""
     started: list[str] = []
     start = threading.Thread.start
@@ -54,7 +54,7 @@ def take_in_threads(client: pyredisson.Client, count: int) -> list[threading.Thr
 
 @pytest.mark.parametrize("latency", [0.0, 0.05, 0.1])
 def test_nothing_is_left_of_the_calls_of_many_threads(
-    proxy: Proxy, admin: Redis, farewells: list[str], latency: float
+    proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
 ) -> None:
     client = pyredisson.connect(proxy.url, timeout=5)
     threads = take_in_threads(client, CALLS)
@@ -70,13 +70,13 @@ def test_nothing_is_left_of_the_calls_of_many_threads(
         thread.join(5)
     assert admin.keys() == []
     assert proxy.connections <= before + 1
-    assert farewells.count("pyredisson-farewell") <= 1
+    assert started_threads.count("pyredisson-final-release") <= 1
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("latency", [0.0, 0.1])
 async def test_nothing_is_left_of_the_calls_of_many_tasks(
-    proxy: Proxy, admin: Redis, farewells: list[str], latency: float
+    proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
 ) -> None:
     client = pyredisson.asyncio.connect(proxy.url, timeout=5)
     await client.get_lock("first").is_locked()
@@ -97,7 +97,7 @@ async def test_nothing_is_left_of_the_calls_of_many_tasks(
     await asyncio.gather(*tasks, return_exceptions=True)
     assert left == []
     assert await asyncio.to_thread(admin.keys) == []
-    assert farewells.count("pyredisson-farewell") <= 2
+    assert started_threads.count("pyredisson-final-release") <= 2
 
 
 @pytest.mark.parametrize("lose", [Proxy.hold_reply, Proxy.hold_request, Proxy.drop_reply])
@@ -130,13 +130,15 @@ def test_a_server_that_is_away_costs_about_a_second(own_server: Server, caplog: 
         for thread in threads:
             thread.join(5)
             assert not thread.is_alive()
-        eventually(lambda: not any(thread.name == "pyredisson-farewell" for thread in threading.enumerate()))
+        eventually(lambda: not any(thread.name == "pyredisson-final-release" for thread in threading.enumerate()))
     finally:
         own_server.resume()
-    assert "locks were not given back" in caplog.text
+    assert "locks were not released" in caplog.text
 
 
-def test_what_comes_after_the_farewell_starts_one_more(proxy: Proxy, admin: Redis, farewells: list[str]) -> None:
+def test_a_command_after_the_final_release_starts_one_more(
+    proxy: Proxy, admin: Redis, started_threads: list[str]
+) -> None:
     client = pyredisson.connect(proxy.url)
     payloads = [client.get_lock(f"a{number}")._logic.commands.undo_acquire(b"me:1") for number in range(200)]
     for number in range(200):
@@ -147,9 +149,9 @@ def test_what_comes_after_the_farewell_starts_one_more(proxy: Proxy, admin: Redi
     for payload in payloads:
         client._session.repair(payload)
     eventually(lambda: admin.keys() == [])
-    eventually(lambda: not any(thread.name == "pyredisson-farewell" for thread in threading.enumerate()))
+    eventually(lambda: not any(thread.name == "pyredisson-final-release" for thread in threading.enumerate()))
     # The first one may be gone by the time that the last one comes.
-    assert 1 <= farewells.count("pyredisson-farewell") <= 2
+    assert 1 <= started_threads.count("pyredisson-final-release") <= 2
     assert len(proxy.commands) < before + 200 + 20
 
 

@@ -339,7 +339,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
 
         return act, lambda: callbacks.call(other)
 
-    collect_at_each_line([Callbacks.call, Callbacks._hire], story)
+    collect_at_each_line([Callbacks.call, Callbacks._start_thread], story)
 
 
 def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(server: Server) -> None:

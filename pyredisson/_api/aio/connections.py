@@ -9,7 +9,7 @@ from typing import Any
 from pyredisson._backends.aio.listener import AioListener
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.runtime import AioRuntime
-from pyredisson._client.lifecycle import FAREWELL, ClientLifecycle, Connections, Listening
+from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Connections, Listening
 from pyredisson._protocol.node import Node
 from pyredisson.logic.channels import ChannelRegistry
 
@@ -36,11 +36,11 @@ class ClientConnections:
                     ending += self._runtime.stop()
             if ending:
                 # Calls under way end first: what they don't release themselves is part of the final release.
-                await asyncio.wait(ending, timeout=FAREWELL)
+                await asyncio.wait(ending, timeout=CLOSE_TIMEOUT)
         finally:
             # It starts now, and goes on even if this task is cancelled.
-            final_release = run_in_thread(self._lifecycle.send_final_releases, "pyredisson-farewell")
-        await asyncio.wait([final_release], timeout=2 * FAREWELL)
+            final_release = run_in_thread(self._lifecycle.send_final_releases, "pyredisson-final-release")
+        await asyncio.wait([final_release], timeout=2 * CLOSE_TIMEOUT)
         if final_release.done():
             final_release.result()
 
