@@ -9,7 +9,7 @@ WAIT = 300_000
 
 
 def acquire(server: FairServer, owner: bytes, lease: int, *, queues: bool) -> bool:
-    """True: taken. `queues`: one that isn't served stands in line."""
+    """True: taken. `queues`: one that isn't served stands in the queue."""
     now = server.now()
     drop_stale(server, now)
     free = not server.command("EXISTS", LOCK)

@@ -1,4 +1,4 @@
-"""What fairness means: who in line has a turn to keep, and so who may take the lock; and what every step must leave."""
+"""What fairness means: which waiter may take the lock, and what every step must leave on the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import fair_java as java
 from .fair_servers import CHANNEL, CLIENTS, LOCK, WAITERS, FairServer, State
 
 SIGN = 1500
-"""ms for which a look or a tick is a sign of life."""
+"""ms for which a look or a heartbeat is a sign of life."""
 OFFER = 2000
 """ms for which a free lock is kept for a head of ours."""
 FOREIGN = b"java"
@@ -29,7 +29,7 @@ class Moment:
 
 @dataclass
 class Place:
-    """A name in line."""
+    """A name in the queue."""
 
     foreign: bool
     looked: Moment
@@ -38,17 +38,17 @@ class Place:
 
 
 @dataclass
-class Line:
-    """The line as it should be. It follows the server step by step, and says which steps are right."""
+class QueueModel:
+    """The queue as it should be. It follows the server step by step, and says which steps are right."""
 
     server: FairServer
     state: State
     places: dict[bytes, Place] = field(default_factory=dict)
     """In the order of arrival."""
-    ticks: dict[bytes, Moment] = field(default_factory=dict)
+    heartbeats: dict[bytes, Moment] = field(default_factory=dict)
     """The last of each client."""
     free_since: Moment | None = None
-    """Since when the lock is free and the head of the line is the one that it is now."""
+    """Since when the lock is free and the head of the queue is the one that it is now."""
     offered: Moment | None = None
     """Since when the head knows of that from a script of ours."""
     valid_until: int = 0
@@ -56,7 +56,7 @@ class Line:
     forgotten_at: int | None = None
     """When the server forgets which waiters are ours, ms."""
     torn: bool = False
-    """A key was lost: who is in line is for the server to say."""
+    """A key was lost: who is in the queue is for the server to say."""
 
     def is_free(self) -> bool | None:
         """Whether nobody holds the lock in the present step; None: its time may be over just now."""
@@ -74,9 +74,9 @@ class Line:
         if place.foreign:
             return True if score > after else False if score <= before else None
         signs = [place.looked]
-        tick = self.ticks.get(name.partition(b":")[0])
-        if tick is not None:
-            signs.append(tick)
+        heartbeat = self.heartbeats.get(name.partition(b":")[0])
+        if heartbeat is not None:
+            signs.append(heartbeat)
         if any(sign.first > after for sign in signs):
             # The clock was set back.
             return None
@@ -93,7 +93,7 @@ class Line:
         return True if alive else None
 
     def before_me(self, name: bytes) -> bool | None:
-        """Whether anybody in line before that name, or at all if it isn't in line, keeps his turn."""
+        """Whether anybody in the queue before that name, or at all if it isn't in the queue, keeps his turn."""
         answer: bool | None = False
         for other in self.state.queue:
             if other == name:
@@ -110,7 +110,7 @@ class Line:
     ) -> None:
         """Checks what a step left, which `actor` made, and remembers it. `ours`: by a script of ours."""
         if self.forgotten_at is not None and self.forgotten_at <= self.server.after and now.queue:
-            # Nobody of ours did anything for ten minutes. Those in line keep their places by Redisson's rules now.
+            # Nobody of ours did anything for ten minutes. Those in the queue keep their places by Redisson's rules now.
             self.torn = True
         _check(now, torn=self.torn)
         if self.torn:
@@ -127,14 +127,14 @@ class Line:
         self._remember(now, ours)
 
     def clear(self, now: State) -> None:
-        """Somebody deleted the line."""
+        """Somebody deleted the queue."""
         self.state, self.places, self.torn = now, {}, False
         self.free_since = self.offered = self.forgotten_at = None
 
     def _check_places(self, actor: bytes | None, now: State, *, arrives: bool, leaves: bool) -> None:
         old = self.state.queue
         if arrives and actor is not None and actor in old[:-1] and now.queue[-1:] == [actor] and not self.keeps(actor):
-            # Its time was over, which it found itself, and it stands in line anew.
+            # Its time was over, which it found itself, and it stands in the queue anew.
             old = [name for name in old if name != actor]
             del self.places[actor]
         left = [name for name in old if name not in now.queue]
@@ -145,9 +145,9 @@ class Line:
                 raise Unfair(f"{readable(name)} lost its place, though it is alive and did not give up")
         came = [name for name in now.queue if name not in old]
         if came not in ([], [actor]) or (came and not arrives):
-            raise Unfair(f"{[*map(readable, came)]} came into the line")
+            raise Unfair(f"{[*map(readable, came)]} came into the queue")
         if now.queue != [name for name in old if name in now.queue] + came:
-            raise Unfair("the order of the line changed")
+            raise Unfair("the order of the queue changed")
         for name in left:
             del self.places[name]
         if came:
@@ -155,7 +155,7 @@ class Line:
             self.places[came[0]] = Place(foreign, Moment(self.server.before, self.server.after))
             tail = old[-1] if old else None
             if foreign and tail in self.places and not self.places[tail].foreign:
-                # Whatever ours left at the end of the line, the place of whoever comes next must last.
+                # Whatever ours left at the end of the queue, the place of whoever comes next must last.
                 sound = self.places[tail].gone or self.keeps(tail)
                 if sound and now.scores[came[0]] < self.server.before + java.WAIT * 0.75:
                     raise Unfair(
@@ -169,7 +169,7 @@ class Line:
                 raise Unfair(f"{payload!r} was published")
             anew = name in self.state.queue and name not in self.state.scores
             if not anew and (now.queue[:1] != [name] or LOCK in now.left_of):
-                raise Unfair(f"{readable(name)} was told, and it is not its turn")
+                raise Unfair(f"{readable(name)} was notified, and it is not its turn")
 
     def must_tell(self, now: State) -> None:
         """Whoever made the lock free, or found it so, must have told the next one."""
@@ -177,7 +177,7 @@ class Line:
             raise Unfair(f"nobody told {readable(now.queue[0])} that it is next")
 
     def tells(self, now: State) -> bool:
-        """Whether the last step told the head of the line."""
+        """Whether the last step told the head of the queue."""
         return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.server.heard)
 
     def _remember(self, now: State, ours: bool) -> None:
@@ -204,9 +204,9 @@ def _check(now: State, *, torn: bool) -> None:
         if now.left_of.get(key, 0) < 0:
             raise Unfair(f"{key!r} never expires")
     if not torn and len(set(now.queue)) < len(now.queue):
-        raise Unfair(f"the line has somebody twice: {[*map(readable, now.queue)]}")
+        raise Unfair(f"the queue has somebody twice: {[*map(readable, now.queue)]}")
     if not torn and set(now.queue) != set(now.scores):
-        raise Unfair(f"the line is {[*map(readable, now.queue)]}, the scores are of {[*map(readable, now.scores)]}")
+        raise Unfair(f"the queue is {[*map(readable, now.queue)]}, the scores are of {[*map(readable, now.scores)]}")
     broken = [name for name, score in now.scores.items() if not score.is_integer()]
     if broken:
         raise Unfair(f"the score of {readable(broken[0])} is no whole number")

@@ -105,14 +105,14 @@ def test_who_was_killed_in_the_middle_holds_up_no_java(seconds: int) -> None:
 
 
 PLANTED = {
-    "in line at the wrong end": ("'RPUSH'", "'LPUSH'"),
+    "in the queue at the wrong end": ("'RPUSH'", "'LPUSH'"),
     "the dead keep their turn": ("if not dead(head, score, looked, free) then", "if true then"),
     "a late copy finds an open door": (
         "if looked and is_gone(looked) then\n    -- A late",
         "if false then\n    -- A late",
     ),
-    "no line is kept to": ("if not head or head == owner then", "if true then"),
-    "nobody is told": ("redis.pcall('PUBLISH', ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
+    "the queue is not respected": ("if not head or head == owner then", "if true then"),
+    "nobody is notified": ("redis.pcall('PUBLISH', ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
     "who left the middle is waited for": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),
     "a lock that is offered is offered for ever": ("offered + OFFER <= now", "offered + 100 * OFFER <= now"),
     "the living die": ("ALIVE = 1500", "ALIVE = 500"),

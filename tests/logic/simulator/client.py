@@ -10,8 +10,10 @@ from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.session import Resources, Session
 from pyredisson.logic.watchdog import Loop, Watchdog
 
+from .network import Network, Node
+from .runtime import SimRuntime
 from .simulation import Process, Simulation
-from .wire import Network, Node, SimRuntime, Subscription
+from .subscription import Subscription
 
 
 class Client(Process):
@@ -28,7 +30,7 @@ class Client(Process):
     ) -> None:
         """`channels` and `watchdog` are the real ones, or have a bug that is to be found."""
         super().__init__(simulation, name)
-        self._weather = network.weather
+        self._weather = network.fault_plan
         self._network = network
         self._channels = channels
         self.session = Session(config, self)

@@ -15,9 +15,9 @@ from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
 from .judge import AFTERMATH, Judge, Neglect
+from .network import Network
 from .simulation import Cancelled
 from .user import User
-from .wire import Network
 
 ROUNDS = 10.0
 """Seconds in which those who keep each other from getting everything have come to terms."""
@@ -68,7 +68,7 @@ class GroupUser(User):
     async def _acquire(self, number: int) -> bool:
         random, group = self.random, self.groups[number]
         lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.session.lease))
-        wait = self.patience(endless=True)
+        wait = self.wait_time(endless=True)
         deadline = None if wait is None else self.simulation.now + wait
         began = self.simulation.now
         self.begin("acquire %s, lease %s, wait %s", group, lease, wait)
@@ -168,7 +168,7 @@ class GroupJudge(Judge):
     def answered(self, user: GroupUser, number: int, *, taken: bool, waited: float) -> None:
         """An acquire came to its end."""
         self.acquired += taken
-        self.waits += waited > 3 * self.weather.slowest
+        self.waits += waited > 3 * self.fault_plan.slowest
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")

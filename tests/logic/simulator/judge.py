@@ -9,9 +9,9 @@ from typing import NoReturn
 from redis.exceptions import RedisError
 
 from .client import Client
+from .fault_plan import FAULTS_END, LONGEST_PAUSE
+from .network import Network
 from .user import User
-from .weather import LONGEST_PAUSE, STORM_ENDS
-from .wire import Network
 
 WAYS = 30
 """How often a message may cross the network until somebody has noticed what happened, retries of others included."""
@@ -29,12 +29,12 @@ class Judge:
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         network = networks[0]
         self.simulation = network.simulation
-        self.weather = network.weather
+        self.fault_plan = network.fault_plan
         self.keyspace = network.server.keyspace
         self.lease = lease
-        self.soon = WAYS * network.weather.slowest
+        self.soon = WAYS * network.fault_plan.slowest
         self.late = self.soon
-        """How long after its deadline an operation may give up, in calm weather."""
+        """How long after its deadline an operation may give up, in calm fault_plan."""
         self.clients: list[Client] = []
         self.acquired = 0
         self.waits = 0
@@ -80,8 +80,8 @@ class Judge:
 
     def failed(self, name: str, error: RedisError) -> None:
         """An operation raised what Redis, or the line, reported."""
-        if self.weather.calm:
-            self.blame(f"{name}: {error!r} in calm weather")
+        if self.fault_plan.calm:
+            self.blame(f"{name}: {error!r} in calm fault_plan")
 
     def gave_up(self, name: str, deadline: float | None) -> None:
         """An operation said that its time was over."""
@@ -90,7 +90,7 @@ class Judge:
             self.blame(f"{name}: gave up without a deadline")
         elif now < deadline:
             self.blame(f"{name}: gave up {deadline - now:.3f} s before its deadline")
-        elif self.weather.calm and now > deadline + self.late:
+        elif self.fault_plan.calm and now > deadline + self.late:
             self.blame(f"{name}: gave up {now - deadline:.3f} s after its deadline")
 
     def all_over(self) -> bool:
@@ -106,14 +106,16 @@ class Judge:
     def settles_at(self) -> float:
         """When what happens now must have come right, storms included."""
         return (
-            self.simulation.now + self.soon if self.weather.calm else max(self.simulation.now, STORM_ENDS) + AFTERMATH
+            self.simulation.now + self.soon
+            if self.fault_plan.calm
+            else max(self.simulation.now, FAULTS_END) + AFTERMATH
         )
 
     def rests_at(self) -> float:
         """When what is left to do in the background is done, or was given up."""
-        if self.weather.calm:
+        if self.fault_plan.calm:
             return self.simulation.now + self.soon
-        awake = STORM_ENDS + (LONGEST_PAUSE if self.weather.pauses else 0)
+        awake = FAULTS_END + (LONGEST_PAUSE if self.fault_plan.pauses else 0)
         return max(self.simulation.now, awake) + 2 * self.lease
 
     def _after_event(self) -> None:
@@ -140,10 +142,10 @@ class Neglect:
         for user, unheard in served.items():
             since, silent = self._since.setdefault(user, (now, unheard))
             bound = judge.soon
-            if silent or not judge.weather.calm:
+            if silent or not judge.fault_plan.calm:
                 bound += self._blind
-            if not judge.weather.calm:
-                since = max(since, STORM_ENDS, user.client.paused_until)
+            if not judge.fault_plan.calm:
+                since = max(since, FAULTS_END, user.client.paused_until)
                 bound += AFTERMATH
             if now - since > bound:
                 judge.blame(f"{user.name}: could have had what it waits for, for {now - since:.3f} s")

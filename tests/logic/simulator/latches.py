@@ -10,9 +10,9 @@ from pyredisson.logic.permits.count_down_latch import LOOK_AGAIN, CountDownLatch
 
 from .client import Client
 from .judge import Judge, Neglect
+from .network import Network
 from .simulation import Cancelled
 from .user import User
-from .wire import Network
 
 
 class LatchUser(User):
@@ -37,7 +37,7 @@ class LatchUser(User):
             await self.nap()
         for latch in self.latches:
             # Nobody counts down for the dead.
-            await self._wait(latch, patient=not self.weather.deaths)
+            await self._wait(latch, patient=not self.fault_plan.deaths)
 
     async def _count_down(self, latch: CountDownLatchLogic) -> None:
         self.begin("count down %r", latch.key)
@@ -54,7 +54,7 @@ class LatchUser(User):
             self.end("counted down")
 
     async def _wait(self, latch: CountDownLatchLogic, *, patient: bool) -> None:
-        wait = self.patience(endless=patient)
+        wait = self.wait_time(endless=patient)
         began = self.simulation.now
         deadline = None if wait is None else began + wait
         self.begin("wait for %r, %s", latch.key, wait)
@@ -101,7 +101,7 @@ class LatchJudge(Judge):
     def answered(self, user: LatchUser, key: bytes, deadline: float | None, began: float, *, opened: bool) -> None:
         """Somebody waited to the end."""
         self.acquired += opened
-        self.waits += self.simulation.now - began > 3 * self.weather.slowest
+        self.waits += self.simulation.now - began > 3 * self.fault_plan.slowest
         if not opened:
             self.gave_up(user.name, deadline)
         elif self._count(key):

@@ -8,12 +8,12 @@ from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 
+from .fault_plan import FAULTS_END
 from .judge import AFTERMATH, Judge
 from .keys import Value
+from .network import Network
 from .owner import Owner
 from .user import User
-from .weather import STORM_ENDS
-from .wire import Network
 
 
 class LockJudge(Judge):
@@ -38,7 +38,7 @@ class LockJudge(Judge):
     def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""
         assert owner.wants is not None
-        self.waits += self.simulation.now - owner.wants[1] > 3 * self.weather.slowest
+        self.waits += self.simulation.now - owner.wants[1] > 3 * self.fault_plan.slowest
         if taken:
             self.acquired += 1
             return
@@ -62,7 +62,7 @@ class LockJudge(Judge):
             sure = clean and hold.lost_below is None and (key, hold.owner) not in self._tampered
             if sure and known != b"%d" % hold.count:
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
-        elif self.weather.calm and hold.renewed and (key, hold.owner) not in self._tampered:
+        elif self.fault_plan.calm and hold.renewed and (key, hold.owner) not in self._tampered:
             self.blame(f"{name}: was told True of a hold that is over")
 
     def refused(self, owner: Owner, lock: LockLogic, error: RedissonError) -> None:
@@ -153,8 +153,8 @@ class LockJudge(Judge):
             return
         if hold.valid_until > self.simulation.now:
             self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
-        if self.weather.calm and hold.renewed:
-            self.blame(f"{hold.owner!r}: lost in calm weather: {hold.reason}")
+        if self.fault_plan.calm and hold.renewed:
+            self.blame(f"{hold.owner!r}: lost in calm fault_plan: {hold.reason}")
 
     def _executed(self, payload: bytes) -> None:
         for ending, lock in self._forcing.items():
@@ -163,7 +163,7 @@ class LockJudge(Judge):
                 for name in self.keyspace.hash(key):
                     self._tampered.add((key, name))
                     for hold in self._believed(key, name):
-                        if self.weather.calm and hold.renewed:
+                        if self.fault_plan.calm and hold.renewed:
                             self.simulation.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
 
     def _believed(self, key: bytes, name: bytes) -> list[Hold]:
@@ -189,11 +189,11 @@ class LockJudge(Judge):
                 continue
             since = max(when, owner.wants[1])
             bound = self.soon + self.blind()
-            if expired or not self.weather.calm:
+            if expired or not self.fault_plan.calm:
                 # No message came, or none that was heard: the time that is left to the holder, but a lease at most.
                 bound += self.lease
-            if not self.weather.calm:
-                since = max(since, STORM_ENDS, owner.client.paused_until)
+            if not self.fault_plan.calm:
+                since = max(since, FAULTS_END, owner.client.paused_until)
                 bound += AFTERMATH
             if now - since > bound:
                 self.blame(f"{owner.name}: {key!r} was free for {now - since:.3f} s while it waited")

@@ -13,9 +13,9 @@ from pyredisson.logic.locks.rlock import LockLogic
 from .judge import Neglect
 from .keys import List
 from .lock_judge import LockJudge, names
+from .network import Network
 from .owner import Owner
 from .user import User
-from .wire import Network
 
 BACKOFF = ExponentialBackoff()
 GONE = b"0"
@@ -43,7 +43,7 @@ class FairJudge(LockJudge):
 
     def begin(self) -> None:
         random = self.simulation.random
-        if self.weather.calm and random.random() < 0.3:
+        if self.fault_plan.calm and random.random() < 0.3:
             self.simulation.after(random.random() * random.choice((0.1, 1, 5)), self._strike_down)
 
     def blind(self) -> float:
@@ -55,7 +55,7 @@ class FairJudge(LockJudge):
 
     def look(self) -> None:
         super().look()
-        if not self.weather.calm:
+        if not self.fault_plan.calm:
             return
         for key in {lock.key for owner in self.owners for lock in owner.locks}:
             holder = next(iter(self.keyspace.hash(key)), None)

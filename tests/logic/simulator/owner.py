@@ -44,7 +44,7 @@ class Owner(User):
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.random.randint(1, 3)):
-            if self.weather.forces and self.random.random() < self.weather.forces:
+            if self.fault_plan.forces and self.random.random() < self.fault_plan.forces:
                 await self._force()
             await self._round(self.random.choice(self.locks), patient=True)
             if self.gone or self.retired:
@@ -70,7 +70,7 @@ class Owner(User):
     async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
         random, place = self.random, lock.identity
         lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease))
-        wait = self.patience(endless=patient or self.depth[place] > 0)
+        wait = self.wait_time(endless=patient or self.depth[place] > 0)
         began = self.simulation.now
         deadline = None if wait is None else began + wait
         self.wants = (lock, began)

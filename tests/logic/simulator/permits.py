@@ -15,10 +15,10 @@ from pyredisson.logic.permits.semaphore import LOOK_AGAIN
 from .client import Client
 from .judge import Judge, Neglect
 from .keys import SortedSet
+from .network import Network
 from .semaphores import Claims
 from .simulation import Cancelled
 from .user import User
-from .wire import Network
 
 LARGEST = 4
 
@@ -62,11 +62,11 @@ class PermitUser(User):
         random = self.random
         permits = random.randint(1, self._judge.size)
         renewed = random.random() < 0.4
-        endless = random.random() < 0.4 and not self.weather.deaths
+        endless = random.random() < 0.4 and not self.fault_plan.deaths
         lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease))
         began = self.simulation.now
         # Permits of the dead don't come back, if they have no lease.
-        wait = self.patience(endless=not self.weather.deaths)
+        wait = self.wait_time(endless=not self.fault_plan.deaths)
         deadline = None if wait is None else began + wait
         self.begin("acquire %d of %r, lease %s, renewed %s, wait %s", permits, semaphore.key, lease, renewed, wait)
         self.wants = (semaphore.key, permits)
@@ -121,7 +121,7 @@ class PermitUser(User):
         lease = self.random.choice((50, 1000, 2 * self.session.lease))
         before, ends = self.held[permit], self.simulation.now + lease / 1000
         kept = permit in self.renewed_permits
-        if kept and (self.weather.cancels or not self.weather.calm):
+        if kept and (self.fault_plan.cancels or not self.fault_plan.calm):
             # In doubt it goes on being renewed, and may all the same have ended before.
             return
         # Which of the two leases it has isn't known until the reply comes.
@@ -178,12 +178,12 @@ class PermitJudge(Judge):
 
     def must_last(self, ends: float, *, kept: bool) -> bool:
         """Whether a permit can't have ended by itself."""
-        return self.simulation.now < ends and not (kept and not self.weather.calm)
+        return self.simulation.now < ends and not (kept and not self.fault_plan.calm)
 
     def count(self, *, had: bool, waited: float) -> None:
         """For the report."""
         self.acquired += had
-        self.waits += waited > 3 * self.weather.slowest
+        self.waits += waited > 3 * self.fault_plan.slowest
 
     def operation_ended(self) -> None:
         """Soon, if nobody does anything more, nothing must be in use but what somebody has."""

@@ -12,8 +12,8 @@ from pyredisson.logic.holds import Hold
 
 from .keys import Hash
 from .lock_judge import LockJudge
+from .network import Network
 from .owner import Owner
-from .wire import Network
 
 SCRIPTS = [script("lock_release", flags=flags) for flags in (False, True)]
 RELEASES = {word for each in SCRIPTS for word in (each.sha, each.text)}

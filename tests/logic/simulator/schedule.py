@@ -15,15 +15,15 @@ from pyredisson.logic import owners
 from pyredisson.logic.permits import expirable_acquire
 
 from .client import Client
+from .fault_plan import FAULTS_END, LONGEST_PAUSE, FaultPlan
 from .judge import Violation
 from .kinds import KINDS, PLAIN, Logic
+from .network import Network
 from .simulation import Simulation
-from .weather import LONGEST_PAUSE, STORM_ENDS, Weather
-from .wire import Network
 
 __all__ = ["KINDS", "Logic", "Report", "Violation", "run"]
 
-LONGEST = STORM_ENDS + 400
+LONGEST = FAULTS_END + 400
 """Every owner must have done all that it had to do by then."""
 _CONFIGS = {lease: Config(lock_watchdog_timeout=lease) for lease in (3, 10)}
 
@@ -49,14 +49,14 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
     random = simulation.random
     # Many waiters in one client, many of whom give up: nobody else makes up for a wake-up that was lost.
     crowd = random.random() < 0.2
-    weather = Weather(random, calm=crowd or random.random() < 0.4)
+    fault_plan = FaultPlan(random, calm=crowd or random.random() < 0.4)
     if crowd:
-        weather.cancels = 0.5
+        fault_plan.cancels = 0.5
     if logic.restarts:
-        weather = Weather(random, calm=True)
-        weather.calm = False
-        weather.cancels = weather.forces = 0.0
-    networks = [Network(simulation, weather, logic.patches) for _ in range(logic.servers)]
+        fault_plan = FaultPlan(random, calm=True)
+        fault_plan.calm = False
+        fault_plan.cancels = fault_plan.forces = 0.0
+    networks = [Network(simulation, fault_plan, logic.patches) for _ in range(logic.servers)]
     if random.random() < 0.8:
         for network in networks:
             network.server.load_all()
@@ -81,19 +81,19 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
                 user = logic.user(clients[0], judge, objects, f"o{len(judge.users)}")
                 judge.add(user)
                 user.task = clients[0].spawn(user.live())
-            _plan_faults(simulation, weather, clients)
+            _plan_faults(simulation, fault_plan, clients)
         for network in networks:
             network.checked, network.identified = logic.checked, logic.identified
             if logic.restarts:
-                for when in weather.times(logic.restarts):
+                for when in fault_plan.times(logic.restarts):
                     simulation.at(when, network.restart)
-            for when in weather.times(weather.flushes):
+            for when in fault_plan.times(fault_plan.flushes):
                 simulation.at(when, network.server.flush_scripts)
         if not simulation.run(LONGEST, judge.all_over):
             judge.stuck()
         simulation.run(judge.rests_at())
         judge.closing()
-        return Report(weather.calm, judge.acquired, judge.waits, judge.lost)
+        return Report(fault_plan.calm, judge.acquired, judge.waits, judge.lost)
     finally:
         for client in judge.clients:
             client.die()
@@ -111,15 +111,15 @@ def _replayable(simulation: Simulation) -> Iterator[None]:
         yield
 
 
-def _plan_faults(simulation: Simulation, weather: Weather, clients: Sequence[Client]) -> None:
+def _plan_faults(simulation: Simulation, fault_plan: FaultPlan, clients: Sequence[Client]) -> None:
     """What happens to one process."""
     for client in clients:
-        for when in weather.times(weather.deaf):
+        for when in fault_plan.times(fault_plan.subscription_cuts):
             simulation.at(when, client.subscription.cut)
-    for when in weather.times(weather.pauses):
+    for when in fault_plan.times(fault_plan.pauses):
         seconds = simulation.random.random() * simulation.random.choice((0.1, 2, LONGEST_PAUSE))
         for client in clients:
             simulation.at(when, client.pause, seconds)
-    for when in weather.times(weather.deaths):
+    for when in fault_plan.times(fault_plan.deaths):
         for client in clients:
             simulation.at(when, client.kill)

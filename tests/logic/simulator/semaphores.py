@@ -12,9 +12,9 @@ from pyredisson.logic.permits.semaphore import LOOK_AGAIN, SemaphoreLogic
 from .client import Client
 from .judge import Judge, Neglect
 from .keys import Keys
+from .network import Network
 from .simulation import Cancelled
 from .user import User
-from .wire import Network
 
 LARGEST = 4
 CLAIMS_IN_A_ROW, OTHERS_TURN = 5.0, 5.0
@@ -51,7 +51,7 @@ class SemaphoreUser(User):
     async def _take(self, semaphore: SemaphoreLogic) -> None:
         permits = self.random.randint(1, self._judge.size)
         # Permits of the dead don't come back.
-        wait = self.patience(endless=not self.weather.deaths)
+        wait = self.wait_time(endless=not self.fault_plan.deaths)
         began = self.simulation.now
         deadline = None if wait is None else began + wait
         self.begin("acquire %d of %r, wait %s", permits, semaphore.key, wait)
@@ -130,7 +130,7 @@ class SemaphoreJudge(Judge):
     def count(self, *, had: bool, waited: float) -> None:
         """For the report."""
         self.acquired += had
-        self.waits += waited > 3 * self.weather.slowest
+        self.waits += waited > 3 * self.fault_plan.slowest
 
     def operation_ended(self) -> None:
         """Soon, if nobody does anything more, all permits must be where they belong."""

@@ -24,7 +24,7 @@ class User:
         self.session = client.session
         self.simulation = client.simulation
         self.random = client.simulation.random
-        self.weather = client.node.network.weather
+        self.fault_plan = client.node.network.fault_plan
         self.lease = client.session.lease / 1000
         self.operations = 0
         """How many it has begun."""
@@ -53,7 +53,7 @@ class User:
         scale = 0.0 if die < 0.3 else 0.05 if die < 0.9 else 2 * self.lease
         await self.session.runtime.sleep(scale * self.random.random())
 
-    def patience(self, *, endless: bool) -> float | None:
+    def wait_time(self, *, endless: bool) -> float | None:
         """How long it is going to wait; None: as long as it takes."""
         die = self.random.random()
         if die < 0.5 and endless:
@@ -66,8 +66,8 @@ class User:
         self.simulation.log(f"%s: {what}", self.name, *args)
         self.operations += 1
         self.busy = True
-        if self.weather.cancels and self.random.random() < self.weather.cancels:
-            self.task.plan_strike(self.random.choice(STRIKES), self.random.choice((0.5, 4)) * self.weather.slowest)
+        if self.fault_plan.cancels and self.random.random() < self.fault_plan.cancels:
+            self.task.plan_strike(self.random.choice(STRIKES), self.random.choice((0.5, 4)) * self.fault_plan.slowest)
 
     def end(self, outcome: str) -> None:
         """After it, whatever became of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-STORM_ENDS = 1020.0
+FAULTS_END = 1020.0
 """Nothing breaks from then on, so that what must come right in the end can be judged."""
 LONGEST_PAUSE = 15.0
 """Seconds for which a process may stand still."""
@@ -16,7 +16,7 @@ PASSING = (
 )
 
 
-class Weather:
+class FaultPlan:
     """The dice for every fault. `calm`: messages and replies arrive; only cancellations happen."""
 
     def __init__(self, random: Random, *, calm: bool) -> None:
@@ -35,7 +35,7 @@ class Weather:
         self._late = chance(0.2)
         self._unreachable = chance(0.3)
         self._passing = chance(0.2)
-        self.deaf = chance(3.0)
+        self.subscription_cuts = chance(3.0)
         """How many subscription connections fail, a client."""
         self.flushes = chance(4.0)
         self.deaths = chance(1.0)
@@ -49,7 +49,7 @@ class Weather:
 
     def fate(self, now: float) -> str | None:
         """What becomes of a request: None, or it is lost, goes unanswered or arrives late."""
-        if not self._faults or now >= STORM_ENDS:
+        if not self._faults or now >= FAULTS_END:
             return None
         die = self._random.random()
         if die < self._lost:
@@ -60,15 +60,15 @@ class Weather:
 
     def unreachable(self, now: float) -> bool:
         """Whether connecting fails."""
-        return bool(self._unreachable) and now < STORM_ENDS and self._random.random() < self._unreachable
+        return bool(self._unreachable) and now < FAULTS_END and self._random.random() < self._unreachable
 
     def passing(self, now: float) -> str | None:
         """An error reply that passes by itself."""
-        if not self._passing or now >= STORM_ENDS or self._random.random() >= self._passing:
+        if not self._passing or now >= FAULTS_END or self._random.random() >= self._passing:
             return None
         return self._random.choice(PASSING)
 
     def times(self, average: float) -> list[float]:
         """When something happens that happens so often in a schedule."""
         count = int(average) + (self._random.random() < average % 1)
-        return [1000 + self._random.random() * (STORM_ENDS - 1000) for _ in range(count)]
+        return [1000 + self._random.random() * (FAULTS_END - 1000) for _ in range(count)]

@@ -1,0 +1,96 @@
+"""The runtime over which the logic runs in a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson.logic.ports import Wakeup
+
+from .connections import Connections
+from .network import Node
+from .simulation import Flag, Park
+
+OVERSHOOT = 5e-5
+"""Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
+
+
+class SimRuntime:
+    """A `Runtime` over this network."""
+
+    blocking = False
+
+    def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
+        self._node = node
+        self._simulation = node.network.simulation
+        self._connections = Connections(node, pipelined=pipelined)
+        self._repair = repair
+        self.scripts = node.scripts
+        self.clock = self._simulation.clock
+
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
+        reply, _ = await self.send_identified(payload, new_connection=new_connection)
+        return reply
+
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+        (reply,), server = await self._connections.exchange((payload,), new_connection=new_connection)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply, server
+
+    def on_command_failed(self, error: RedisError) -> None:
+        pass
+
+    def on_command_served(self) -> None:
+        pass
+
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
+        return replies
+
+    def post(self, payload: bytes) -> None:
+        process = self._node.process
+        if not process.alive:
+            return
+        if self._connections.shared is None:
+            self._repair(payload)
+        else:
+            process.spawn(self._post(payload))
+
+    async def _post(self, payload: bytes) -> None:
+        try:
+            await self.send(payload)
+        except (NoReply, RedisError):
+            self._repair(payload)
+
+    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._node.process.alive:
+            self._node.process.spawn(operation())
+
+    async def wait(self, signal: Wakeup, seconds: float) -> None:
+        assert isinstance(signal, Flag)
+        if signal.is_set():
+            return
+        signal.park = park = Park()
+        self._simulation.after(seconds + OVERSHOOT, park.resolve)
+        try:
+            await park
+        finally:
+            signal.park = None
+
+    async def sleep(self, seconds: float) -> None:
+        park = Park()
+        self._simulation.after(seconds + OVERSHOOT, park.resolve)
+        await park
+
+    def wakeup(self) -> Flag:
+        return Flag(self._simulation)
+
+    def jitter(self) -> float:
+        return self._simulation.random.random()
+
+    async def close(self) -> None:
+        raise AssertionError("no part of the logic closes a runtime")

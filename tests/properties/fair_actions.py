@@ -1,0 +1,295 @@
+"""The owners of the fairness machine, their actions, and the checks of what the scripts reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis.stateful import RuleBasedStateMachine
+
+from . import fair_java as java
+from .fair_model import Moment, QueueModel, Unfair, readable
+from .fair_servers import CHANNEL, FairServer, State
+
+LEASE = 30_000
+WAIT = 300_000
+HEARTBEAT = 400
+LOOK = 60_000
+SERVING_TIME = 4000
+"""Milliseconds for each owner that has to get the lock or to be dropped from the queue."""
+PAUSES = (1, 400, 1000, 1499)
+
+IDLE, WAITING, HOLDING = "idle", "waiting", "holding"
+
+
+@dataclass
+class Person:
+    """A thread or task of some client."""
+
+    client: str
+    number: int
+    life: int = 0
+    """How often its process was started anew, with another client id."""
+    names: int = 0
+    """How often it changed its name."""
+    state: str = IDLE
+    notified: bool = False
+    count: int = 0
+    looked: int = 0
+
+    @property
+    def foreign(self) -> bool:
+        return self.client == "java"
+
+    @property
+    def name(self) -> bytes:
+        """As the server knows it: a client id of 36 characters, a number, and of a changed name how often it was."""
+        renamed = f":{self.names}" if self.names else ""
+        return b"%b:%d%b" % (client_id(self.client, self.life), self.number, renamed.encode())
+
+
+def client_id(client: str, life: int) -> bytes:
+    """36 characters, as a UUID has."""
+    return f"{client + '+' * life:-<36}".encode()
+
+
+class FairActions(RuleBasedStateMachine):
+    """What the owners do, step by step, and what each step must lead to."""
+
+    server: FairServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.people = {
+            f"{client}{number}": Person(client, number) for client in ("a", "b", "java") for number in (1, 2, 3)
+        }
+        self.dead: set[str] = set()
+        """Clients, and Java's owners, who do nothing any more."""
+        self.lives = dict.fromkeys(("a", "b", "java1", "java2", "java3", "last"), 0)
+        self.late: dict[str, tuple[str, tuple[bytes | int, ...]]] = {}
+        """Copies of commands that are still on their way, of names that nobody goes by."""
+        self.forgetful = False
+        self.pauses: tuple[int, ...] = PAUSES
+        self.set_back = 0
+        self.server.begin()
+        self.model = QueueModel(self.server, self.server.end())
+
+    # Who can do what.
+
+    def idle(self) -> list[str]:
+        return self._alive(IDLE)
+
+    def waiting(self) -> list[str]:
+        return self._alive(WAITING)
+
+    def notified(self) -> list[str]:
+        return [who for who in self.waiting() if self.people[who].notified]
+
+    def holding(self) -> list[str]:
+        return self._alive(HOLDING)
+
+    def clients(self) -> list[str]:
+        return [client for client in ("a", "b", "last") if client not in self.dead]
+
+    def clients_with_waiters(self) -> list[str]:
+        return [client for client in self.clients() if client != "last"]
+
+    def mortal_clients(self) -> list[str]:
+        return [who for who in self.lives if who not in {*self.dead, "last"}]
+
+    def ours(self) -> list[str]:
+        return [who for who in (*self.idle(), *self.waiting()) if not self.people[who].foreign]
+
+    def _alive(self, state: str) -> list[str]:
+        return [
+            who for who, person in self.people.items() if person.state == state and not {who, person.client} & self.dead
+        ]
+
+    def _lose(self, *keys: bytes) -> None:
+        self.server.begin()
+        self.server.command("DEL", *keys)
+        self.model.torn = True
+        self.model.follow(None, self.server.end())
+
+    def _acquire_args(self, name: bytes, count: int, *, queues: bool) -> tuple[bytes | int, ...]:
+        return (CHANNEL, name, count, LEASE, WAIT, int(queues))
+
+    def _ask(self, who: str, *, queues: bool = True, twice: bool = False) -> None:
+        person, model, server = self.people[who], self.model, self.server
+        name = person.name
+        held = person.state == HOLDING
+        person.notified = False
+        server.begin()
+        if person.foreign:
+            taken = java.acquire(server, name, LEASE, queues=queues)
+        else:
+            for _ in range(1 + twice):
+                reply = server.script("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
+            taken = reply is None
+        now = server.end()
+        if held:
+            self._expect_hold(who, taken, now)
+            model.follow(name, now, arrives=person.foreign, leaves=True, ours=not person.foreign)
+            self._hear()
+            return
+        free = model.is_free()
+        if not model.torn and free is not None:
+            kept = model.before_me(name) if free else True
+            # Java goes by the scores of ours, so it may wait for one that is dead.
+            if taken is kept and (taken or not person.foreign):
+                raise Unfair(f"{who} {'took a lock that was not its to take' if taken else 'was refused its turn'}")
+        if taken != (now.holders == {name: 1}):
+            raise Unfair(f"{who} was notified {'that it took the lock' if taken else 'to wait'}: {now.holders}")
+        advanced = model.state.queue[:1] not in ([], now.queue[:1])
+        model.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
+        if not taken and advanced and free and not model.torn and not person.foreign:
+            model.must_tell(now)
+        if name in model.places:
+            model.places[name].looked = Moment(server.before, server.after)
+        person.looked = server.after
+        if taken:
+            person.state, person.count = HOLDING, 1
+        elif name in now.queue:
+            person.state = WAITING
+        self._hear()
+
+    def _expect_hold(self, who: str, taken: bool, now: State) -> None:
+        """A further hold of one who holds the lock, unless its lease is over."""
+        person = self.people[who]
+        mine = self.model.state.holders.get(person.name, 0) > 0 and self.model.is_free() is not True
+        if taken and not mine and not person.foreign:
+            raise Unfair(f"{who} got a further hold of a lock that it had lost")
+        if not taken and mine and self.model.is_free() is False:
+            raise Unfair(f"{who} was refused a further hold")
+        if taken:
+            person.count = now.holders.get(person.name, 0)
+        elif person.name in now.queue:
+            person.state, person.count = WAITING, 0
+        else:
+            person.state, person.count = IDLE, 0
+
+    def _release(self, who: str, count: int, *, twice: bool) -> None:
+        person, model, server = self.people[who], self.model, self.server
+        mine = model.state.holders.get(person.name, 0) > 0
+        server.begin()
+        if person.foreign:
+            java.release(server, person.name, LEASE)
+        else:
+            for _ in range(1 + twice):
+                server.script("fair_release", CHANNEL, person.name, count, WAIT)
+        now = server.end()
+        held = mine and model.is_free() is False
+        model.follow(None, now, ours=not person.foreign)
+        if held:
+            if now.holders != ({person.name: count} if count else {}):
+                raise Unfair(f"{who} released down to {count}: {now.holders}")
+            if count == 0 and not model.torn:
+                model.must_tell(now)
+        person.count = count if held else 0
+        if person.count == 0:
+            person.state = IDLE
+        self._hear()
+
+    def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
+        person, model, server = self.people[who], self.model, self.server
+        name = person.name
+        headed = model.state.queue[:1] == [name]
+        args = (CHANNEL, WAIT, int(doubt), name)
+        if name in model.places:
+            model.places[name].gone = True
+        server.begin()
+        if person.foreign:
+            java.give_up(server, name)
+        else:
+            for _ in range(1 + twice):
+                server.script("fair_leave", *args)
+        now = server.end()
+        held = model.state.holders.get(name, 0) > 0 and model.is_free() is False
+        if not person.foreign and (name in now.holders and doubt):
+            raise Unfair(f"{who} gave up, and holds the lock")
+        model.follow(name, now, leaves=True, ours=not person.foreign)
+        if not model.torn and not person.foreign and (headed or held):
+            model.must_tell(now)
+        if not person.foreign:
+            copy = ("fair_acquire", self._acquire_args(name, 1, queues=True)) if doubt else None
+            self._rename(person, copy)
+            self.late[f"leave by {readable(name)}"] = ("fair_leave", args)
+        person.state, person.count, person.notified = IDLE, 0, False
+        self._hear()
+
+    def _rename(self, person: Person, copy: tuple[str, tuple[bytes | int, ...]] | None) -> None:
+        if copy is not None:
+            self.late[f"acquire by {readable(person.name)}"] = copy
+        person.names += 1
+
+    def _heartbeat(self, client: str, *, twice: bool = False) -> bool:
+        model, server = self.model, self.server
+        name = client_id(client, self.lives[client])
+        waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
+        server.begin()
+        for _ in range(1 + twice):
+            _, known, told, more, strayed = server.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters)
+        now = server.end()
+        if more:
+            raise Unfair("so few dead waiters are dropped in one call")
+        if strayed != [waiter for waiter in waiters if waiter not in model.state.scores]:
+            raise Unfair(f"{[*map(readable, strayed)]} are said to have no place")
+        if model.state.queue:
+            model.heartbeats[name] = Moment(server.before, server.after)
+        if not model.torn:
+            if now.queue[:1] == model.state.queue[:1] and now.queue and model.keeps(now.queue[0]) is False:
+                raise Unfair(f"{readable(now.queue[0])} is dead and heads the queue")
+            if told not in (b"", *now.queue[:1]):
+                raise Unfair(f"{readable(told)} is said to be next")
+        model.follow(None, now)
+        if not model.torn and model.free_since is not None:
+            model.must_tell(now)
+        self._hear()
+        return known == 1 and not strayed
+
+    def _force(self, *, foreign: bool) -> None:
+        server, model = self.server, self.model
+        held = bool(model.state.holders)
+        server.begin()
+        if foreign:
+            java.force_release(server)
+        else:
+            server.script("fair_force_release", CHANNEL, WAIT)
+        now = server.end()
+        if now.holders:
+            raise Unfair("still held")
+        held = held and model.is_free() is False
+        model.follow(None, now, ours=not foreign)
+        if held and not model.torn:
+            model.must_tell(now)
+        self._hear()
+
+    def _live(self, ms: int) -> None:
+        """All who live do what they do in that time."""
+        self.server.pass_time(ms)
+        self._see()
+        for who in self.holding():
+            person = self.people[who]
+            self.server.begin()
+            if self.server.script("lock_renew", LEASE, person.name) == [0]:
+                person.state, person.count = IDLE, 0
+            self.model.follow(None, self.server.end())
+        for client in self.clients():
+            waiters = [who for who in self.waiting() if self.people[who].client == client]
+            if waiters and not self._heartbeat(client):
+                for who in waiters:
+                    self._ask(who)
+        free = self.model.free_since is not None
+        for who in self.waiting():
+            person = self.people[who]
+            if person.notified or self.server.after - person.looked >= LOOK or (person.foreign and free):
+                self._ask(who)
+
+    def _see(self) -> None:
+        self.server.begin()
+        self.model.follow(None, self.server.end())
+
+    def _hear(self) -> None:
+        channels = {channel for channel, _ in self.server.heard}
+        for person in self.people.values():
+            if CHANNEL + b":" + person.name in channels:
+                person.notified = True
