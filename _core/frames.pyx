@@ -1,4 +1,4 @@
-# Commands as Redis reads them: arrays of bulk strings, written in one allocation.
+# Commands in Redis's protocol: arrays of bulk strings, written into one allocation.
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLong(object value) except? -1
@@ -85,19 +85,12 @@ cdef inline char *put_frames(char *at, tuple args) except NULL:
     return at
 
 
-def frames(*args):
-    """Each argument as a RESP bulk string. An int is sent as its decimal digits and fits 64 bits."""
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, frames_size(args, True))
-    put_frames(PyBytes_AS_STRING(out), args)
-    return out
-
-
 def pack(bytes head not None, *args):
-    """`head` and then each argument as a RESP bulk string.
+    """`head`, and after it each argument as a RESP bulk string.
 
-    For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA,
-    digest, number of keys) once and pays only for the keys and arguments. TypeError: an argument
-    is neither bytes nor int (a bool is no int here).
+    For a command whose beginning never changes: `head` (array header, EVALSHA, SHA1, number of keys) is made once, and
+    each call costs only the keys and the arguments. An int becomes its decimal digits, and must fit into 64 bits.
+    TypeError: an argument is neither bytes nor int (a bool isn't an int here).
     """
     cdef Py_ssize_t first = PyBytes_GET_SIZE(head)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, first + frames_size(args, False))
@@ -108,7 +101,7 @@ def pack(bytes head not None, *args):
 
 
 def command(*args):
-    """A whole command: the array header and each argument as a RESP bulk string."""
+    """A whole command: the array header, and each argument as a RESP bulk string."""
     cdef Py_ssize_t size = frames_size(args, True)
     cdef Py_ssize_t count = len(args)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 1 + digits(<uint64_t> count) + 2 + size)

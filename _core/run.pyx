@@ -1,4 +1,4 @@
-# Running to its end a coroutine that never suspends, without the exception by which Python would tell its result.
+# Runs a coroutine that never suspends to its end, without the StopIteration that Python raises for its result.
 
 cdef extern from "Python.h":
     ctypedef enum PySendResult:
@@ -10,10 +10,11 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class Run:
-    """One call of a coroutine function; reading `result` makes the call and runs the coroutine to its end.
+    """One call of a coroutine function. Reading `result` makes the call, and runs the coroutine to its end.
 
-    Reading, because Python looks for signals after every call of a function, but not after reading an
-    attribute: between the coroutine's last step and the reader's next one none can strike.
+    It is an attribute, because Python runs signal handlers after every call of a function, but not after reading an
+    attribute. So no interrupt can strike between the coroutine's last step and the reader's next step, where a lock
+    would be acquired and its owner wouldn't know.
     """
 
     cdef object operation
@@ -25,7 +26,7 @@ cdef class Run:
 
     @property
     def result(self):
-        """What the coroutine returns, or raises. RuntimeError if it suspends."""
+        """The coroutine's result, or its exception. RuntimeError: it suspended."""
         cdef PyObject *result = NULL
         cdef PySendResult outcome
         coroutine = self.operation(*self.args)
@@ -36,4 +37,4 @@ cdef class Run:
             return returned
         if result != NULL:
             Py_DECREF(<object> result)
-        raise RuntimeError("a coroutine suspended in the thread world")
+        raise RuntimeError("a coroutine suspended in the threads backend")

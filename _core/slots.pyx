@@ -1,10 +1,10 @@
-# Which slot of a cluster a key belongs to, and which node serves that slot.
+# The slot of a cluster that a key belongs to, and the node that serves that slot.
 
 cdef enum:
     SLOTS = 16384
 
-# CRC[k][b]: the checksum of byte b with k zero bytes after it. Four tables, so that four bytes cost one step:
-# byte by byte, each waits for the one before and a 20-byte name takes half as long again.
+# CRC[k][b]: the checksum of byte b followed by k zero bytes. With four tables four bytes cost one step. Byte by byte
+# each step would wait for the one before, and a 20-byte name would take half as long again.
 cdef uint16_t CRC[4][256]
 
 
@@ -56,7 +56,7 @@ cdef inline uint16_t crc_of(const char *at, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline bint hash_tag(const char *at, Py_ssize_t size, Text *tag) noexcept nogil:
-    # Redis's rule: the first "{", then the first "}" after it, with something in between.
+    # Redis's rule: the tag is between the first "{" and the first "}" after it, and not empty.
     cdef const char *opened = <const char *> memchr(at, c"{", size)
     cdef const char *closed
     if opened == NULL:
@@ -83,13 +83,13 @@ def crc16(bytes data not None):
 
 
 def slot(name):
-    """The cluster slot, 0 to 16383, of a key: of its hash tag where it has one."""
+    """The cluster slot of a key, 0 to 16383: that of its hash tag, if it has one."""
     return slot_of(name)
 
 
 @cython.final
 cdef class SlotMap:
-    """Which node serves which slot; a node is any object, None where no node is known."""
+    """Which node serves which slot. A node is any object; None: no node is known."""
 
     cdef list nodes
 
@@ -97,7 +97,7 @@ cdef class SlotMap:
         self.nodes = [None] * SLOTS
 
     def assign(self, Py_ssize_t first, Py_ssize_t last, object node):
-        """Let `node` serve the slots from `first` to `last`, both included. ValueError: no such slots."""
+        """Assigns the slots from `first` to `last`, both included, to `node`. ValueError: no such slots."""
         cdef Py_ssize_t i
         if not 0 <= first <= last < SLOTS:
             raise ValueError(f"slots {first} to {last} are not within 0 to {SLOTS - 1}")

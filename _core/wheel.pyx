@@ -1,4 +1,4 @@
-# The timer wheel: who is due when, for millions of timers that mostly leave before they are due.
+# The timer wheel: which timers are due when, for millions of timers of which most are taken out before they are due.
 
 cdef extern from *:
     void __builtin_prefetch(const void *at) noexcept nogil
@@ -6,19 +6,19 @@ cdef extern from *:
     int __builtin_ctzll(unsigned long long bits) noexcept nogil
 
 cdef enum:
-    BITS = 6                 # 64 places a level: one machine word says which are taken
-    LEVELS = 11              # 66 bits: any tick finds a place, so there is no list of "too far ahead"
+    BITS = 6                 # 64 places a level, so one machine word says which of them are taken
+    LEVELS = 11              # 66 bits: every tick has a place, so no list of timers "too far ahead" is needed
     PLACES = LEVELS << BITS
-    OVERDUE = PLACES         # those added when already due
-    STRIDE = 8               # how many nodes back a node is announced, see `ahead`
+    OVERDUE = PLACES         # timers that were due already when they were added
+    STRIDE = 8               # how many nodes earlier a node is prefetched, see `ahead`
 
 
 cdef struct Node:
     Node *after
     Node *before
-    Node *ahead              # some nodes on, when last seen: only ever prefetched, so it may be stale
+    Node *ahead              # a node about STRIDE places further on; only prefetched, so it may be outdated
     PyObject *timer
-    void *wheel              # which wheel it is in; NULL: in none
+    void *wheel              # the wheel it is in; NULL: in none
     int64_t due
     int64_t group
     int place
@@ -30,26 +30,26 @@ cdef struct Due:
 
 
 cdef class Timer:
-    """What a `Wheel` holds; meant to be subclassed. It can be in one wheel at a time."""
+    """An entry of a `Wheel`; to be subclassed. It can be in one wheel at a time."""
 
     cdef Node node
 
     @property
     def due(self):
-        """The tick at which it is due; -1 when it is in no wheel."""
+        """The tick at which the timer is due; -1 when it is in no wheel."""
         return self.node.due if self.node.wheel != NULL else -1
 
 
 @cython.final
 cdef class Wheel:
-    """A hierarchical timing wheel: what is due at which tick.
+    """A hierarchical timing wheel: which timers are due at which tick.
 
-    A tick is an int from 0 to 2**63 - 1; the caller decides what it stands for and what time it is.
-    The wheel owns its timers. As the garbage collector doesn't look into a wheel, a timer that leads
-    back to the wheel keeps both alive until it leaves.
+    A tick is an int from 0 to 2**63 - 1. The caller decides what a tick means, and passes the present one. The wheel
+    owns its timers. The garbage collector doesn't look into a wheel, so a timer that refers to its wheel keeps both
+    alive until it is taken out.
 
-    Any thread may call any method under the GIL without another lock: a wheel is changed in C only,
-    with no Python object made or freed halfway, so no other thread and no finalizer sees it half changed.
+    Any thread may call any method under the GIL without another lock. A change is C code that makes and frees no
+    Python object, so no other thread and no finalizer sees it half done.
     """
 
     cdef Node *first[PLACES + 1]
@@ -76,10 +76,9 @@ cdef class Wheel:
         return self.count
 
     def add(self, Timer timer not None, int64_t due, int64_t group=0):
-        """Let `timer` be due at tick `due`, or move it there if it is in this wheel already.
+        """Adds `timer`, due at tick `due`; a timer that is in this wheel already is moved.
 
-        A tick that has passed counts as the present one: it is due at the next `advance`.
-        ValueError: the timer is in another wheel.
+        With a tick that has passed, it is due at the next `advance`. ValueError: the timer is in another wheel.
         """
         cdef Node *node = &timer.node
         if node.wheel == NULL:
@@ -94,7 +93,7 @@ cdef class Wheel:
         self.put_in(node)
 
     def discard(self, Timer timer not None):
-        """Take `timer` out. False: it was not in this wheel."""
+        """Takes `timer` out. False: it was not in this wheel."""
         if timer.node.wheel != <void *> self:
             return False
         self.take_out(&timer.node)
@@ -102,10 +101,10 @@ cdef class Wheel:
         return True
 
     def advance(self, int64_t now):
-        """Make `now` the present and take out all that is due by then, as lists by group.
+        """Makes `now` the present tick, and takes out the timers that are due by then, as lists by group.
 
-        Each list is in the order of the ticks, and in the order of adding within one tick.
-        Nothing happens if `now` is before the present.
+        Each list is in the order of the ticks, and within one tick in the order of adding. Does nothing if `now` is
+        before the present tick.
         """
         cdef Py_ssize_t count = 0, i
         cdef Node *chain
@@ -124,8 +123,8 @@ cdef class Wheel:
         if due == NULL:
             self.put_back(chain)
             raise MemoryError
-        # From here on the timers are free: making lists can run the collector, whose finalizers may add
-        # them again and so change their links.
+        # From here on the timers are in no wheel, and their links aren't used: making lists can run the garbage
+        # collector, and a finalizer may add a timer again, which changes its links.
         for i in range(count):
             node = chain
             chain = node.after
@@ -142,7 +141,7 @@ cdef class Wheel:
                         members = groups[group] = []
                 members.append(<object> due[i].timer)
         except MemoryError:
-            # A timer that nobody is told of would be a lease that nobody renews.
+            # A timer that is lost here would be a lease that is never renewed.
             for i in range(count):
                 timer = <Timer> due[i].timer
                 if timer.node.wheel == NULL:
@@ -156,7 +155,7 @@ cdef class Wheel:
         return groups
 
     def next_due(self):
-        """A tick until which nothing will be due, never later than the earliest; None when empty."""
+        """A tick before which no timer is due; it may be earlier than the earliest timer. None: the wheel is empty."""
         cdef int level = self.lowest()
         if self.first[OVERDUE] != NULL:
             return self.first[OVERDUE].due
@@ -171,7 +170,7 @@ cdef class Wheel:
         return level
 
     cdef inline int64_t start_of(self, int level, int index) noexcept nogil:
-        # A level's places all lie ahead within the present turn of the level above.
+        # The places of a level are all within the present place of the level above.
         cdef uint64_t below = (<uint64_t> 1 << (level * BITS)) - 1
         cdef uint64_t turn = <uint64_t> self.now & ~((below << BITS) | 63)
         return <int64_t> (turn | (<uint64_t> index << (level * BITS)))
@@ -182,16 +181,16 @@ cdef class Wheel:
         if node.due <= self.now:
             node.place = OVERDUE
         else:
-            # The level of the highest digit in which the tick differs from the present.
+            # The level of the highest digit (of BITS bits) in which the tick differs from the present one.
             level = (63 - __builtin_clzll(<uint64_t> (node.due ^ self.now))) // BITS
             node.place = (level << BITS) | <int> ((node.due >> (level * BITS)) & 63)
             self.taken[level] |= <uint64_t> 1 << (node.place & 63)
         node.wheel = <void *> self
         node.after = NULL
         node.before = self.last[node.place]
-        # Of a million timers each lies on a page of its own, and a list tells where the next one is only
-        # when this one has arrived: without the hint each step waits for memory, and coming due costs
-        # three times as much.
+        # Of a million timers each is on a memory page of its own, and the address of the next one is known only when
+        # this one was loaded. Without the prefetch each step waits for memory, which makes `advance` three times as
+        # slow.
         node.ahead = NULL
         back = node.before
         while back != NULL and steps > 0:
@@ -229,8 +228,8 @@ cdef class Wheel:
         return chain
 
     cdef Node *take_due(self, int64_t now, Py_ssize_t *count) noexcept nogil:
-        # Goes from one taken place to the next. A place above the lowest level is spread over the levels
-        # below when the present reaches it, which is what keeps the result in order.
+        # Goes from one taken place to the next. When the present tick reaches a place above the lowest level, its
+        # timers are distributed over the levels below, which keeps the result in the order of the ticks.
         cdef Node *chain = NULL
         cdef Node **end = &chain
         cdef Node *node

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import Row, Target
 from benchmarks.measure import Samples, interleave, one_core
-from pyredisson._core import Timer, Wheel, command, owner_name, pack, slot
+from pyredisson._core import Timer, Wheel, command, pack, slot
 
 TICKS = 10_000
 STEP = 100
@@ -30,7 +30,7 @@ def rows(*, quick: bool) -> list[Row]:
 def _calls(rounds: int) -> list[Row]:
     name = "lock:orders:12345678"  # 20 bytes
     head = b"*7\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n1\r\n"
-    owner = owner_name("b983c153-7421-469a-addb-44fb92259a1b", 2**32)
+    owner = b"b983c153-7421-469a-addb-44fb92259a1b:4294967296"
     acquire = {"head": head, "key": name.encode(), "owner": owner}
     renewal = {"args": [b"EVALSHA", b"a" * 40, 100, *[name.encode()] * 100, 30000, *[owner] * 100]}
 

@@ -10,63 +10,57 @@ def crc16(data: bytes) -> int:
     """The CRC16 (XMODEM) with which Redis hashes a key."""
 
 def slot(name: str | bytes) -> int:
-    """The cluster slot, 0 to 16383, of a key: of its hash tag where it has one."""
+    """The cluster slot of a key, 0 to 16383: that of its hash tag, if it has one."""
 
 @final
 class SlotMap:
-    """Which node serves which slot; a node is any object, None where no node is known."""
+    """Which node serves which slot. A node is any object; None: no node is known."""
 
     def assign(self, first: int, last: int, node: object) -> None:
-        """Let `node` serve the slots from `first` to `last`, both included. ValueError: no such slots."""
+        """Assigns the slots from `first` to `last`, both included, to `node`. ValueError: no such slots."""
 
     def node(self, key: str | bytes) -> object:
         """The node that serves the key's slot, or None."""
 
 def prefixed(prefix: bytes, name: bytes) -> bytes:
-    """`prefix:{name}`, or `prefix:name` where the name has a `{` of its own."""
+    """`prefix:{name}`, or `prefix:name` where the name contains a `{`."""
 
 def suffixed(name: bytes, suffix: bytes) -> bytes:
-    """`{name}:suffix`, or `name:suffix` where the name has a `{` of its own."""
+    """`{name}:suffix`, or `name:suffix` where the name contains a `{`."""
 
 def latch_channel(name: bytes) -> bytes:
-    """The channel of a count-down latch: braces are added even to a name that has some."""
-
-def owner_name(client_id: str, owner: int) -> bytes:
-    """`client_id:owner`, the hash field under which the server counts an owner's holds."""
+    """The channel of a count-down latch. Braces are added also to a name that contains some, as in Redisson."""
 
 def parts_on_cluster(name: bytes) -> bool:
-    """Whether the name's own braces send its companion keys to other slots than the name itself."""
-
-def frames(*args: bytes | str | int) -> bytes:
-    """Each argument as a RESP bulk string. An int is sent as its decimal digits and fits 64 bits."""
+    """Whether the braces in a name put its companion keys into other cluster slots than the name itself."""
 
 def pack(head: bytes, *args: bytes | int) -> bytes:
-    """`head` and then each argument as a RESP bulk string.
+    """`head`, and after it each argument as a RESP bulk string.
 
-    For a command whose beginning never changes: the caller makes `head` (array header, EVALSHA,
-    digest, number of keys) once and pays only for the keys and arguments. TypeError: an argument
-    is neither bytes nor int (a bool is no int here).
+    For a command whose beginning never changes: `head` (array header, EVALSHA, SHA1, number of keys) is made once, and
+    each call costs only the keys and the arguments. An int becomes its decimal digits, and must fit into 64 bits.
+    TypeError: an argument is neither bytes nor int (a bool isn't an int here).
     """
 
 def command(*args: bytes | str | int) -> bytes:
-    """A whole command: the array header and each argument as a RESP bulk string."""
+    """A whole command: the array header, and each argument as a RESP bulk string."""
 
 class Timer:
-    """What a `Wheel` holds; meant to be subclassed. It can be in one wheel at a time."""
+    """An entry of a `Wheel`; to be subclassed. It can be in one wheel at a time."""
 
     __slots__ = ()
 
     @property
     def due(self) -> int:
-        """The tick at which it is due; -1 when it is in no wheel."""
+        """The tick at which the timer is due; -1 when it is in no wheel."""
 
 @final
 class Wheel:
-    """A hierarchical timing wheel: what is due at which tick.
+    """A hierarchical timing wheel: which timers are due at which tick.
 
-    A tick is an int from 0 to 2**63 - 1; the caller decides what it stands for and what time it is.
-    The wheel owns its timers. As the garbage collector doesn't look into a wheel, a timer that leads
-    back to the wheel keeps both alive until it leaves.
+    A tick is an int from 0 to 2**63 - 1. The caller decides what a tick means, and passes the present one. The wheel
+    owns its timers. The garbage collector doesn't look into a wheel, so a timer that refers to its wheel keeps both
+    alive until it is taken out.
 
     Any thread may call any method under the GIL without another lock.
     """
@@ -74,24 +68,23 @@ class Wheel:
     def __init__(self, now: int = 0) -> None: ...
     def __len__(self) -> int: ...
     def add(self, timer: Timer, due: int, group: int = 0) -> None:
-        """Let `timer` be due at tick `due`, or move it there if it is in this wheel already.
+        """Adds `timer`, due at tick `due`; a timer that is in this wheel already is moved.
 
-        A tick that has passed counts as the present one: it is due at the next `advance`.
-        ValueError: the timer is in another wheel.
+        With a tick that has passed, it is due at the next `advance`. ValueError: the timer is in another wheel.
         """
 
     def discard(self, timer: Timer) -> bool:
-        """Take `timer` out. False: it was not in this wheel."""
+        """Takes `timer` out. False: it was not in this wheel."""
 
     def advance(self, now: int) -> dict[int, list[Timer]]:
-        """Make `now` the present and take out all that is due by then, as lists by group.
+        """Makes `now` the present tick, and takes out the timers that are due by then, as lists by group.
 
-        Each list is in the order of the ticks, and in the order of adding within one tick.
-        Nothing happens if `now` is before the present.
+        Each list is in the order of the ticks, and within one tick in the order of adding. Does nothing if `now` is
+        before the present tick.
         """
 
     def next_due(self) -> int | None:
-        """A tick until which nothing will be due, never later than the earliest; None when empty."""
+        """A tick before which no timer is due; it may be earlier than the earliest timer. None: the wheel is empty."""
 
 class HoldFields(Timer):
     """The fields of `pyredisson.logic.holds.Hold`, where their meaning is documented."""
@@ -201,10 +194,11 @@ class CallQueues:
         """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
 
 class Run(Generic[_T]):
-    """One call of a coroutine function; reading `result` makes the call and runs the coroutine to its end.
+    """One call of a coroutine function. Reading `result` makes the call, and runs the coroutine to its end.
 
-    Reading, because Python looks for signals after every call of a function, but not after reading an
-    attribute: between the coroutine's last step and the reader's next one none can strike.
+    It is an attribute, because Python runs signal handlers after every call of a function, but not after reading an
+    attribute. So no interrupt can strike between the coroutine's last step and the reader's next step, where a lock
+    would be acquired and its owner wouldn't know.
     """
 
     def __init__(
@@ -212,7 +206,7 @@ class Run(Generic[_T]):
     ) -> None: ...
     @property
     def result(self) -> _T:
-        """What the coroutine returns, or raises. RuntimeError if it suspends."""
+        """The coroutine's result, or its exception. RuntimeError: it suspended."""
 
 class Unsent(Exception):
     """The socket failed before a command was sent completely, so no server executes it. Its argument is the OSError."""

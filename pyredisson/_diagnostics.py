@@ -1,4 +1,4 @@
-"""What the library tells a user beside results and errors: its log, its warnings, and names in messages."""
+"""The library's log, its warnings, and names in messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ logger = logging.getLogger("pyredisson")
 
 
 class DebugFlag:
-    """Whether the logger takes DEBUG, as it was at the last look: to ask the logger itself for each call would cost one
-    or two hundredths of an uncontended lock and unlock."""
+    """Whether the logger was enabled for DEBUG when it was last asked. Asking it in every call would cost one or two
+    percent of an uncontended lock and unlock."""
 
     __slots__ = ("on",)
 
@@ -19,21 +19,21 @@ class DebugFlag:
         self.on = False
 
     def look(self) -> None:
-        """Asks the logger. To be called now and then: many times a second at most, once in a few calls at least."""
+        """Asks the logger. It should be called a few times a second, but not for every command."""
         self.on = logger.isEnabledFor(logging.DEBUG)
 
 
 debug = DebugFlag()
-"""One for the process, as the logger is."""
+"""The flag of the process, which has one such logger."""
 
 
 def readable(name: bytes) -> str:
-    """A name for a message."""
+    """A name as text, for a message."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def warn_user(message: str) -> None:
-    """A `RuntimeWarning` at the line of the user's program that called the library."""
+    """Issues a `RuntimeWarning` for the line of the user's program that called the library."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pyredisson."):
         frame, level = frame.f_back, level + 1

@@ -76,10 +76,6 @@ class StaleTokenError(RedissonError):
     """A write with a fencing token smaller than one that the resource has seen. Nothing was written."""
 
 
-class NotReplicatedError(RedissonError):
-    """No replica confirmed the acquire in time. Nothing is held. (Planned: nothing raises it yet.)"""
-
-
 __all__ = [
     "ClosedError",
     "ConfigError",
@@ -88,7 +84,6 @@ __all__ = [
     "LockNotHeldError",
     "LockTimeoutError",
     "LockUpgradeError",
-    "NotReplicatedError",
     "NotSetError",
     "PermitNotHeldError",
     "RedissonError",

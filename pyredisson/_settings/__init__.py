@@ -1,1 +1,1 @@
-"""Every setting of a client, checked."""
+"""The settings of a client: their sources, their checks and their defaults."""

@@ -1,4 +1,4 @@
-"""Where the server is: redis-py's URLs and clients, and its TLS options, as fields of a Config."""
+"""Reads redis-py's URLs, clients and TLS options as fields of a Config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyredisson.errors import ConfigError
 
 
 def settings_of(address: object) -> dict[str, Any]:
-    """The Config fields that an address stands for. ConfigError: it can't be used; TypeError: it is none."""
+    """The Config fields for an address. ConfigError: it can't be used. TypeError: it isn't an address."""
     if address is None:
         return {}
     if isinstance(address, str):
@@ -35,17 +35,17 @@ def settings_of(address: object) -> dict[str, Any]:
 
 
 def settings_of_url(url: str) -> dict[str, Any]:
-    """The Config fields that a URL stands for; its password is in no message of the ConfigError."""
-    url = re.sub(r"^valkey(s?)://", r"redis\1://", url)  # as Redisson spells the same two
+    """The Config fields for a URL. The message of a ConfigError never contains the URL's password."""
+    url = re.sub(r"^valkey(s?)://", r"redis\1://", url)  # Redisson's names of the same two schemes
     if url.startswith(("redis+cluster://", "redis+sentinel://")):
         raise ConfigError(f"{url.partition(':')[0]}: {_NOT_YET}")
-    # An @ further on: what looks like hosts is the beginning of a password.
+    # Not with an @ after the comma: then the text before it is the beginning of a password, not a list of hosts.
     if re.match(r"rediss?://([^/?#]*@)?[^/?#@]*,[^@]*$", url):
         raise ConfigError(
             f"{url.partition(':')[0]}:// takes one host: a cluster's nodes are redis+cluster://host:port,host:port,"
             " Sentinels are redis+sentinel://host:port,host:port/master"
         )
-    # No detail, and no cause: of `redis://:pa#ss@host` they would quote the port `pa`.
+    # Without details or a cause: for `redis://:pa#ss@host` they would quote `pa` as the port.
     unreadable = ConfigError(
         "the URL can't be read: redis:// or rediss://user:password@host:port/database, or"
         " unix://user:password@/path, with redis-py's options; / ? # @ in a password are percent-encoded"
@@ -54,8 +54,8 @@ def settings_of_url(url: str) -> dict[str, Any]:
         options: dict[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
         parts = urlsplit(url)
         if parts.scheme == "unix":
-            readable = bool(parts.path) and not parts.hostname  # unix://run/x would be /x on the host run
-        else:  # redis-py takes any other path for database 0, and port 0 for 6379
+            readable = bool(parts.path) and not parts.hostname  # unix://run/x means /x on a host named run
+        else:  # redis-py reads any other path as database 0, and port 0 as 6379
             readable = re.fullmatch(r"/?\d*/?", parts.path) is not None and parts.port != 0
     except ValueError:
         raise unreadable from None
@@ -63,7 +63,7 @@ def settings_of_url(url: str) -> dict[str, Any]:
         raise unreadable
     options.pop("connection_class", None)
     unknown = options.keys() - _TAKEN.keys() - _TLS_OPTIONS - _OCSP_OPTIONS - _IRRELEVANT_OPTIONS
-    if unknown and "@" in parts.query:  # of `redis://:1?pass=word@host` the option would be a part of the password
+    if unknown and "@" in parts.query:  # for `redis://:1?pass=word@host` the option is part of a password
         raise unreadable
     if unknown:
         raise ConfigError(f"unknown URL options: {', '.join(sorted(unknown))}")
@@ -71,7 +71,7 @@ def settings_of_url(url: str) -> dict[str, Any]:
 
 
 def ssl_context(options: Mapping[str, Any], *, truststore: str | None = None) -> tls.SSLContext:
-    """What redis-py would make of its ssl_* options; a truststore replaces the system's authorities."""
+    """The TLS context that redis-py would make of its ssl_* options. A truststore replaces the system's authorities."""
     if any(options.get(name) not in (None, False) for name in _OCSP_OPTIONS):
         raise ConfigError("OCSP validation (ssl_validate_ocsp and its kin) isn't supported")
     verify = options.get("ssl_cert_reqs", "required")
@@ -109,13 +109,13 @@ def _from_client(client: Any) -> dict[str, Any]:
         raise ConfigError(f"a client whose connections are {kind.__name__}: {_NOT_YET}")
     if options.get("redis_connect_func") is not None:
         raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
-    if pool.max_connections < 2**31:  # an older redis-py's way to say: no limit
+    if pool.max_connections < 2**31:  # in older versions of redis-py that means no limit
         options["max_connections"] = pool.max_connections
     return _from_options(options, ssl=issubclass(kind, _TLS_CONNECTIONS))
 
 
 def _from_options(options: Mapping[str, Any], *, ssl: bool) -> dict[str, Any]:
-    """Config fields from redis-py's connection options; None, no limit there, leaves our default."""
+    """Config fields from redis-py's connection options. None means no limit there; then the default is used."""
     settings: dict[str, Any] = {field: options[name] for name, field in _TAKEN.items() if options.get(name) is not None}
     if ssl:
         settings |= {"ssl": True, "ssl_context": ssl_context(options)}
@@ -176,7 +176,7 @@ _IRRELEVANT_OPTIONS = {
     "retry_on_timeout",
     "socket_read_size",
     "socket_type",
-    "timeout",  # redis-py's wait for a free connection, not a reply's time
+    "timeout",  # in redis-py the time to wait for a free connection, not for a reply
 }
 _TLS_CONNECTIONS = (redis.connection.SSLConnection, asyncio_connection.SSLConnection)
 _SENTINEL_CONNECTIONS = (

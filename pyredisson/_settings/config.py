@@ -1,4 +1,4 @@
-"""Every setting of a client, checked; what `connect` takes and Redisson's file become one too."""
+"""The settings of a client. `connect`, redis-py's clients and Redisson's YAML file become such settings too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import os
 import ssl as tls
 from collections.abc import Callable
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from redis.credentials import CredentialProvider
 
@@ -19,50 +19,45 @@ from pyredisson.errors import ConfigError
 class Config:
     """Every setting of a client.
 
-    Durations are seconds, kept as float; a timedelta does too (where types are checked: through `connect` or
-    `Config.of`). A value that can't be used raises ConfigError, which is a ValueError, naming the field.
+    Durations are seconds, kept as float. A timedelta is accepted too; for type checkers, by `connect` and `Config.of`
+    only. A value that can't be used raises ConfigError, which is a ValueError, and which names the field.
     """
 
     lock_watchdog_timeout: float = 30.0
-    """The lease of a lock taken without `lease_time`; the watchdog renews it every third of that."""
+    """Seconds of the lease of a lock that is acquired without `lease_time`. The watchdog renews it after each third."""
     fair_lock_wait_timeout: float = 300.0
-    """How long a waiter of a fair lock keeps its place without showing up."""
-    check_lock_synced_replicas: bool = True
-    """Whether an acquire counts only when the replicas have it (not with a single server)."""
-    replicas_sync_timeout: float = 1.0
-    """How long to wait for the replicas to confirm."""
-    sharded_pubsub: Literal["auto"] | bool = "auto"
-    """Whether to use SPUBLISH and SSUBSCRIBE; "auto": where the server is a cluster that knows them."""
+    """Seconds for which a waiter of a fair lock keeps its place in the queue without a sign of life."""
     retry_attempts: int = 4
-    """How often a command is sent again after a failure; 0: never."""
+    """How often a command is sent again after a failure. 0: never."""
     connect_timeout: float = 10.0
-    """How long connecting may take, the handshake included."""
+    """Seconds that connecting may take, including the handshake."""
     timeout: float = 3.0
-    """How long a reply may take."""
+    """Seconds that a reply may take."""
     name_mapper: Callable[[str], str] | None = None
-    """Turns an object's name into the one on the server."""
+    """Maps an object's name to its name on the server."""
 
     host: str = "localhost"
     port: int = 6379
     path: str | None = None
-    """A unix socket; `host` and `port` are not used then."""
+    """The path of a unix socket, which is used instead of `host` and `port`."""
     database: int = 0
     username: str | None = None
     password: str | None = dataclasses.field(default=None, repr=False)
     credential_provider: CredentialProvider | None = dataclasses.field(default=None, repr=False)
-    """redis-py's; asked at every connect, instead of `username` and `password`."""
+    """One of redis-py's. It is called at every connect, instead of using `username` and `password`."""
     client_name: str | None = None
-    """What CLIENT LIST shows."""
+    """The name that CLIENT LIST shows."""
     ssl: bool = False
-    """Whether to speak TLS."""
+    """Whether to use TLS."""
     ssl_context: tls.SSLContext | None = dataclasses.field(default=None, repr=False)
-    """How; Python's default context (certificate and host name checked) when `ssl` is set without one."""
+    """The TLS settings. With `ssl` and without a context: Python's default, which checks certificate and host name."""
     server_hostname: str | None = None
-    """The name that the server's certificate must carry; `host` when None."""
+    """The name that the server's certificate must be for. None: `host`."""
     connection_pool_size: int = 64
-    """The most connections of one client, subscriptions and the watchdog aside."""
+    """The largest number of connections of one client, not counting its subscription and its watchdog."""
     ping_interval: float = 10.0
-    """How long a subscription may stay silent before it is asked, and then cut; 0: never asked."""
+    """Seconds without a message after which a subscription sends a PING. It reconnects when there is no reply within
+    `timeout`. 0: never."""
     socket_keepalive: bool = True
     release_when_owner_ends: bool = False
     """Whether a lock without `lease_time` is released, as a lost one, when the thread or task that took it has ended
@@ -87,14 +82,12 @@ class Config:
                 raise ConfigError(f"{name} must be True or False")
         for name in _TEXTS:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, str):  # the value may be a password: never shown
+            if value is not None and not isinstance(value, str):  # without the value: it may be a password
                 raise ConfigError(f"{name} must be text or None, not {type(value).__name__}")
         if not isinstance(self.host, str) or not self.host:
             raise ConfigError("host must be a name or an address")
         if self.path == "":
             raise ConfigError("path must name a unix socket")
-        if self.sharded_pubsub != "auto" and type(self.sharded_pubsub) is not bool:
-            raise ConfigError('sharded_pubsub must be "auto", True or False')
         if self.name_mapper is not None and not callable(self.name_mapper):
             raise ConfigError("name_mapper must be a function from str to str, or None")
         if self.credential_provider is not None and (self.username is not None or self.password is not None):
@@ -102,16 +95,16 @@ class Config:
         if self.ssl and self.path is not None:
             raise ConfigError("TLS (ssl) isn't spoken over a unix socket (path)")
         if self.ssl_context is not None and not self.ssl:
-            raise ConfigError("ssl_context needs ssl=True or rediss://")  # else it would talk in the clear
+            raise ConfigError("ssl_context needs ssl=True or rediss://")  # otherwise nothing would be encrypted
         if self.ssl and self.ssl_context is None:
             object.__setattr__(self, "ssl_context", tls.create_default_context())
 
     @classmethod
     def of(cls, address: object = None, **fields: Any) -> Config:
-        """What `connect` takes, as a Config: None (localhost), a URL, a Config, or redis-py's client.
+        """The Config for an address that `connect` accepts: None (localhost), a URL, a Config, or redis-py's client.
 
-        `fields` are Config fields and win over what the address says. A client's pool is not used, only its
-        settings. ConfigError for a URL or a client that can't be used, TypeError for anything else.
+        `fields` are Config fields, and take precedence over the address. Of a redis-py client only the settings are
+        used, not its connections. ConfigError: a URL or a client that can't be used. TypeError: another type.
         """
         if isinstance(address, cls):
             return dataclasses.replace(address, **fields) if fields else address
@@ -119,25 +112,24 @@ class Config:
 
     @classmethod
     def from_yaml(cls, source: str | os.PathLike[str] | IO[str], **fields: Any) -> Config:
-        """Redisson's own file, single server: a path, an open text file, or text with a newline in it.
+        """The Config for Redisson's YAML file of a single server: a path, an open text file, or text with a newline.
 
-        `${NAME}` and `${NAME:-default}` are taken from the environment; durations are milliseconds there.
-        Keys that mean nothing in Python are named once in the log, at INFO. `fields` are Config fields and
-        win; `name_mapper` and `credential_provider` stand in for Java classes. ConfigError for an unknown key
-        or a value that can't be used.
+        `${NAME}` and `${NAME:-default}` are replaced from the environment. Durations in the file are milliseconds.
+        Keys that have no meaning in Python are logged once, at INFO. `fields` are Config fields, and take precedence;
+        `name_mapper` and `credential_provider` replace Java classes. ConfigError: an unknown key, or a value that
+        can't be used.
         """
-        # Here: most programs never read a file, and every import of pyredisson would pay for PyYAML.
+        # Imported here, as most programs never read a file: PyYAML would slow down every import of pyredisson.
         from pyredisson._settings import redisson_yaml
 
         return cls(**{**redisson_yaml.settings_of_file(source, fields), **fields})
 
 
 _LONGEST_LEASE = MAX_LEASE_MS / 1000
-_LONGEST_SOCKET_WAIT = (2**31 - 1) / 1000  # above, settimeout() wraps round and times out early
+_LONGEST_SOCKET_WAIT = (2**31 - 1) / 1000  # settimeout() overflows above it, and times out early
 _DURATIONS = {
     "lock_watchdog_timeout": (0.001, _LONGEST_LEASE),
     "fair_lock_wait_timeout": (0.001, _LONGEST_LEASE),
-    "replicas_sync_timeout": (0.001, _LONGEST_SOCKET_WAIT),  # WAIT takes 0 as for ever
     "connect_timeout": (0.001, _LONGEST_SOCKET_WAIT),
     "timeout": (0.001, _LONGEST_SOCKET_WAIT),
     "ping_interval": (0.0, _LONGEST_SOCKET_WAIT),
@@ -148,5 +140,5 @@ _INTEGERS = {
     "database": (0, 2**31 - 1),
     "connection_pool_size": (1, 2**31 - 1),
 }
-_FLAGS = ("check_lock_synced_replicas", "release_when_owner_ends", "socket_keepalive", "ssl")
+_FLAGS = ("release_when_owner_ends", "socket_keepalive", "ssl")
 _TEXTS = ("path", "username", "password", "client_name", "server_hostname")

@@ -1,9 +1,8 @@
-"""Redisson's own YAML file (single server) as fields of a Config."""
+"""Reads Redisson's YAML file of a single server as fields of a Config."""
 
 from __future__ import annotations
 
 import difflib
-import logging
 import os
 import re
 import ssl as tls
@@ -12,10 +11,9 @@ from typing import IO, Any, Literal
 
 import yaml
 
+from pyredisson._diagnostics import logger
 from pyredisson._settings.addresses import settings_of_url, ssl_context
 from pyredisson.errors import ConfigError
-
-log = logging.getLogger("pyredisson")
 
 _Reader = Callable[[yaml.Node, str], Any]
 
@@ -23,16 +21,17 @@ _Reader = Callable[[yaml.Node, str], Any]
 def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection[str]) -> dict[str, Any]:
     """The Config fields that a file sets: a path, an open text file, or text with a newline in it.
 
-    `given` names the fields that stand beside the file. ConfigError for what can't be used or isn't known.
+    `given` are the names of the fields that the caller sets itself. ConfigError: an unknown key, or a value that can't
+    be used.
     """
     text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
     try:
-        # Composed, not loaded: Java's !<class> tags are harmless, a password `0123` or `yes` stays as it is.
+        # Composed, not loaded: so Java's !<class> tags have no effect, and a password `0123` or `yes` stays text.
         document = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        member_release = getattr(error, "problem_mark", None)
-        where = f" at line {member_release.line + 1}, column {member_release.column + 1}" if member_release else ""
-        raise ConfigError(f"not valid YAML{where}") from None  # the reason may quote a password
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"not valid YAML{where}") from None  # without the reason, which may quote a password
     root = _mapping(document, "the file")
     for key in root:
         if key.endswith("ServersConfig"):
@@ -40,19 +39,19 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     if "singleServerConfig" not in root:
         raise ConfigError("singleServerConfig is missing")
     server = _mapping(root.pop("singleServerConfig"), "singleServerConfig")
-    session = _SHARED_KEYS.keys() | _TLS_KEYS | _JAVA_CLASSES.keys() | _IGNORED_SHARED
-    _refuse_unknown(root, session | _ROOT_KEYS.keys() | _IGNORED_ROOT)
-    _refuse_unknown(server, session | _SERVER_KEYS.keys() | _IGNORED_SERVER | {"address"})
+    shared = _SHARED_KEYS.keys() | _TLS_KEYS | _JAVA_CLASSES.keys() | _IGNORED_SHARED
+    _refuse_unknown(root, shared | _ROOT_KEYS.keys() | _IGNORED_ROOT)
+    _refuse_unknown(server, shared | _SERVER_KEYS.keys() | _IGNORED_SERVER | {"address"})
 
     nodes = {key: node for part in (root, server) for key, node in part.items() if node.tag != _NULL}
     ignored = sorted(nodes.keys() & (_IGNORED_ROOT | _IGNORED_SHARED | _IGNORED_SERVER))
     if ignored:
-        log.info("Redisson settings that have no meaning in Python: %s", ", ".join(ignored))
-    for key, (default, instead) in _JAVA_CLASSES.items():
-        # Each place counts: one mapper overlooked, and Java and Python lock different keys.
+        logger.info("Redisson settings that have no meaning in Python: %s", ", ".join(ignored))
+    for key, (default, field) in _JAVA_CLASSES.items():
+        # At the root and beside the address: with a name mapper overlooked, Java and Python would lock different keys.
         tags = {part[key].tag for part in (root, server) if key in part} - {_NULL}
-        if instead not in given and any(tag.rpartition(".")[2] != default for tag in tags):
-            advice = f"; give {instead}= beside the file" if instead else ""
+        if field not in given and any(tag.rpartition(".")[2] != default for tag in tags):
+            advice = f"; give {field}= beside the file" if field else ""
             raise ConfigError(f"{key}: a Java class can't be taken over{advice}")
 
     settings = settings_of_url(_address(nodes))
@@ -67,7 +66,7 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
 
 
 def _content(source: str | os.PathLike[str] | IO[str]) -> str:
-    # A path has no newline; text taken for a path would be quoted by FileNotFoundError, password and all.
+    # Text with a newline can't be a path. Opened as a path, FileNotFoundError would quote it with its password.
     if isinstance(source, str) and "\n" in source:
         return source
     if isinstance(source, (str, os.PathLike)):
@@ -90,7 +89,7 @@ def _redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
     verification = "STRICT"
     endpoint = nodes.get("sslEnableEndpointIdentification")
     if endpoint is not None and not _flag(endpoint, "sslEnableEndpointIdentification"):
-        verification = "NONE"  # as Redisson reads it: the certificate isn't checked either
+        verification = "NONE"  # as in Redisson, where the certificate isn't checked then, either
     if "sslVerificationMode" in nodes:
         verification = _text(nodes["sslVerificationMode"], "sslVerificationMode")
     if verification not in ("NONE", "CA_ONLY", "STRICT"):
@@ -114,7 +113,7 @@ def _redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
 
 
 def _pem(node: yaml.Node, key: str) -> str:
-    """The path of a PEM file that Redisson names by URL (file:...) or path."""
+    """The path of a PEM file, from a path or a URL (file:...)."""
     path = re.sub(r"^file:(//(?=/))?", "", _text(node, key))
     try:
         with open(path, "rb") as file:
@@ -157,7 +156,7 @@ def _texts(node: yaml.Node, key: str) -> list[str]:
 
 def _integer(node: yaml.Node, key: str) -> int:
     text = _text(node, key)
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):  # 19: Java's long; int() itself refuses far longer ones
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):  # 19 digits: Java's long
         raise ConfigError(f"{key} must be a whole number")
     return int(text)
 
@@ -176,12 +175,10 @@ def _flag(node: yaml.Node, key: str) -> bool:
 _PLACEHOLDER = re.compile(r"\$\{([\w.]+)(?::-([^}]*))?\}")
 _NULL = "tag:yaml.org,2002:null"
 
-# Redisson's key: the field, and how its text is read. Shared keys stand at the root or beside the address.
+# Redisson's key: the field, and the function that reads its text. Shared keys are at the root or beside the address.
 _ROOT_KEYS: dict[str, tuple[str, _Reader]] = {
     "lockWatchdogTimeout": ("lock_watchdog_timeout", _milliseconds),
     "fairLockWaitTimeout": ("fair_lock_wait_timeout", _milliseconds),
-    "checkLockSyncedSlaves": ("check_lock_synced_replicas", _flag),
-    "slavesSyncTimeout": ("replicas_sync_timeout", _milliseconds),
 }
 _SHARED_KEYS: dict[str, tuple[str, _Reader]] = {
     "username": ("username", _text),
@@ -207,7 +204,7 @@ _TLS_KEYS = {
     "sslTruststore",
     "sslVerificationMode",
 }
-# The class that does nothing, and the field that stands in for any other.
+# The Java class that is accepted, and the field that replaces any other class.
 _JAVA_CLASSES = {
     "commandMapper": ("DefaultCommandMapper", None),
     "credentialsResolver": ("DefaultCredentialsResolver", "credential_provider"),
@@ -215,6 +212,7 @@ _JAVA_CLASSES = {
 }
 _IGNORED_ROOT = {
     "addressResolverGroupFactory",
+    "checkLockSyncedSlaves",
     "cleanUpKeysAmount",
     "codec",
     "codecProvider",
@@ -240,6 +238,7 @@ _IGNORED_ROOT = {
     "registrationKey",
     "reliableTopicWatchdogTimeout",
     "resolverProvider",
+    "slavesSyncTimeout",
     "threads",
     "transportMode",
     "useLinuxNativeEpoll",

@@ -1,4 +1,4 @@
-"""What the logic asks of its world: time, commands, signals. Threads, asyncio and the simulator each give one."""
+"""The interface between the logic and its backend: time, commands, waiting. The tests' simulator is a third backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyredisson._protocol.scripts import ScriptSet
 
 
 class Wakeup(Protocol):
-    """Says "look again" to one waiter; may be set from any thread of its world."""
+    """Makes one waiter look again. In the threads backend any thread may set it, in asyncio the event loop's thread."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
@@ -20,54 +20,55 @@ class Wakeup(Protocol):
 
 
 class Runtime(Protocol):
-    """One world. In the thread world these coroutines block and never suspend."""
+    """One backend. In the threads backend these coroutines block their thread and never suspend."""
 
     scripts: ScriptSet
-    """The scripts as the server at hand takes them."""
+    """The scripts in the form that the connected server takes."""
 
     blocking: bool
-    """Whether a call keeps its thread until it ends, so that nothing else goes on there."""
+    """Whether a call occupies its thread until it ends, so that no other call can go on there."""
 
     def clock(self) -> float:
-        """Seconds, monotonic; counts the time in which the machine was suspended, where the system can."""
+        """Seconds, monotonic. Includes the time in which the machine was suspended, where the system counts it."""
 
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
-        """One command, one reply. Raises what Redis reports, or `NoReply`.
+        """Sends one command and returns its reply. Raises an error reply, or `NoReply`.
 
-        With `new_connection`, over a connection made after every earlier `NoReply`, and after the server dropped the
-        connections that were cut: what they carried can't run any more once this command has run.
+        With `new_connection`, the command is sent over a connection that was made after every earlier `NoReply`, and
+        after the server has dropped the connections that failed: their commands can't run after this one.
         """
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        """As `send`; also gives the identity of the server that replied, None where it isn't known."""
+        """As `send`; also returns the identity of the server that replied. None: unknown."""
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        """Several commands in one write; an error reply stands in the list, `NoReply` is raised."""
+        """Sends several commands in one write. Error replies are in the list; `NoReply` is raised."""
 
     def post(self, payload: bytes) -> None:
-        """Sends an idempotent command in the background, after whatever this world sent before.
+        """Sends an idempotent command in the background, after the commands that this backend has sent before.
 
-        Never waits and never raises. It is repeated until it has run or has become pointless.
+        Never waits and never raises. The command is sent again until it has run, or is of no use any more.
         """
 
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Has an operation run beside the caller's own, to its end, whatever becomes of the caller."""
+        """Runs an operation in the background to its end, also when the caller fails or is cancelled."""
 
     def on_command_failed(self, error: RedisError) -> None:
-        """Takes note that a command was not served, and is tried again."""
+        """A command was not served, and is sent again."""
 
     def on_command_served(self) -> None:
-        """Takes note that a command was served after others had failed."""
+        """A command was served after others had failed."""
 
     async def wait(self, wakeup: Wakeup, seconds: float) -> None:
-        """Until the signal is set or the time is over."""
+        """Waits until the wakeup is set or the time is over."""
 
     async def sleep(self, seconds: float) -> None:
-        """Ends early when the runtime is closed: what is sent after that raises `ClosedError`."""
+        """Pauses. It ends early when the runtime is closed; a command that is sent after that raises `ClosedError`."""
 
-    def wakeup(self) -> Wakeup: ...
+    def wakeup(self) -> Wakeup:
+        """A new wakeup, which isn't set."""
 
     def jitter(self) -> float:
-        """A random number in [0, 1)."""
+        """A random number of at least 0 and below 1."""
 
     async def close(self) -> None: ...

@@ -102,8 +102,7 @@ class TestFields:
         config = Config()
         assert (config.host, config.port, config.path, config.database) == ("localhost", 6379, None, 0)
         assert (config.lock_watchdog_timeout, config.fair_lock_wait_timeout) == (30.0, 300.0)
-        assert (config.check_lock_synced_replicas, config.replicas_sync_timeout) == (True, 1.0)
-        assert (config.sharded_pubsub, config.retry_attempts, config.name_mapper) == ("auto", 4, None)
+        assert (config.retry_attempts, config.name_mapper) == (4, None)
         assert (config.connect_timeout, config.timeout) == (10.0, 3.0)
         assert (config.ssl, config.ssl_context) == (False, None)
 
@@ -117,7 +116,6 @@ class TestFields:
         [
             "lock_watchdog_timeout",
             "fair_lock_wait_timeout",
-            "replicas_sync_timeout",
             "connect_timeout",
             "timeout",
             "ping_interval",
@@ -133,13 +131,11 @@ class TestFields:
         [
             ("timeout", 0),  # a socket that never waits
             ("connect_timeout", 0),
-            ("replicas_sync_timeout", 0),  # WAIT would wait for ever
             ("lock_watchdog_timeout", 0),
             ("lock_watchdog_timeout", 2**52),
             ("fair_lock_wait_timeout", 2**52),
             ("timeout", 2**31),  # settimeout() would wrap round and time out at once
             ("connect_timeout", 2**31),
-            ("replicas_sync_timeout", 2**31),
             ("ping_interval", 2**31),
             ("retry_attempts", -1),
             ("retry_attempts", 1.0),
@@ -149,10 +145,8 @@ class TestFields:
             ("port", "6379"),
             ("database", -1),
             ("connection_pool_size", 0),
-            ("check_lock_synced_replicas", "yes"),
+            ("release_when_owner_ends", "yes"),
             ("socket_keepalive", None),
-            ("sharded_pubsub", "never"),
-            ("sharded_pubsub", 1),
             ("name_mapper", "prefix"),
             ("host", ""),
             ("host", None),

@@ -78,8 +78,6 @@ class TestYaml:
             socket_keepalive=False,
             lock_watchdog_timeout=20.0,
             fair_lock_wait_timeout=200.0,
-            check_lock_synced_replicas=False,
-            replicas_sync_timeout=1.5,
         )
         assert Config.from_yaml(file) == Config.from_yaml(str(file)) == expected
         assert Config.from_yaml(DOCUMENTED) == Config.from_yaml(io.StringIO(DOCUMENTED)) == expected

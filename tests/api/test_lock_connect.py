@@ -180,7 +180,6 @@ async def test_errors_are_exported() -> None:
         "LockUpgradeError": RuntimeError,
         "LockTimeoutError": TimeoutError,
         "PermitNotHeldError": ValueError,
-        "NotReplicatedError": pyredisson.RedissonError,
     }
     for name, base in bases.items():
         assert issubclass(getattr(pyredisson, name), base)

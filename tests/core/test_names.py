@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyredisson._core import latch_channel, owner_name, parts_on_cluster, prefixed, slot, suffixed
+from pyredisson._core import latch_channel, parts_on_cluster, prefixed, slot, suffixed
 
 names = st.one_of(
     st.binary(max_size=30),
@@ -87,22 +85,6 @@ def test_braces_are_added_only_to_a_name_without_one(name: bytes, word: bytes) -
     assert prefixed(word, name) == word + b":" + tagged
     assert suffixed(name, word) == tagged + b":" + word
     assert latch_channel(name) == b"redisson_countdownlatch__channel__{" + name + b"}"
-
-
-@pytest.mark.parametrize("owner", [0, 1, 9, 10, 2**32, 2**63 - 1, 2**64 - 1])
-def test_owner_name(owner: int) -> None:
-    client_id = str(uuid.uuid4())
-    assert owner_name(client_id, owner) == f"{client_id}:{owner}".encode()
-
-
-def test_owner_name_takes_any_text_as_id() -> None:
-    assert owner_name("grün", 7) == "grün:7".encode()
-
-
-@pytest.mark.parametrize("owner", [-1, 2**64])
-def test_owner_name_refuses_what_is_no_id(owner: int) -> None:
-    with pytest.raises(OverflowError):
-        owner_name("id", owner)
 
 
 @pytest.mark.parametrize("name", [b"foo", b"{t}foo", b"foo{t}", b"{a{b}", b"{a}b}", b"x}y{z}"])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyredisson._core import command, frames, pack
+from pyredisson._core import command, pack
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -35,18 +35,12 @@ def test_command_is_what_hiredis_packs(args: list[bytes | str | int]) -> None:
     assert command(*args) == packed(args)
 
 
-@given(st.lists(st.binary(max_size=30) | texts | numbers, max_size=6))
-def test_frames_is_each_argument_as_a_bulk_string(args: list[bytes | str | int]) -> None:
-    assert frames(*args) == b"".join(map(bulk, args))
-
-
 @given(st.binary(max_size=80), st.lists(st.binary(max_size=30) | numbers, max_size=6))
-def test_pack_adds_frames_to_what_was_made_before(head: bytes, args: list[bytes | int]) -> None:
+def test_pack_appends_each_argument_as_a_bulk_string(head: bytes, args: list[bytes | int]) -> None:
     assert pack(head, *args) == head + b"".join(map(bulk, args))
 
 
 def test_no_argument() -> None:
-    assert frames() == b""
     assert pack(b"") == b""
     assert command() == b"*0\r\n"
 
@@ -64,9 +58,8 @@ def test_an_enum_of_ints_is_its_number() -> None:
 
 @pytest.mark.parametrize("arg", [True, False, 1.0, None, bytearray(b"x"), memoryview(b"x"), [b"x"]])
 def test_other_types_are_refused(arg: object) -> None:
-    for function in (frames, command):
-        with pytest.raises(TypeError, match=f"bytes, str or int, not {type(arg).__name__}"):
-            function(b"before", arg)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"bytes, str or int, not {type(arg).__name__}"):
+        command(b"before", arg)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=f"bytes or int, not {type(arg).__name__}"):
         pack(b"", b"before", arg)  # type: ignore[arg-type]
 
