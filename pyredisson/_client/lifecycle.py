@@ -15,17 +15,18 @@ from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.runtime import ThreadRuntime
-from pyredisson._client.callbacks import Callbacks
+from pyredisson._client.callback_threads import CallbackThreads
 from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
 from pyredisson.logic.channels import ChannelRegistry, Subscriber
+from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import ROUNDS_PER_LEASE, Loop
+from pyredisson.logic.watchdog import ROUNDS_PER_LEASE
 
 SHORTEST_REPLY_TIMEOUT = 0.05
 """Seconds: the shortest timeout of the watchdog's commands, which depends on the lease."""
@@ -88,7 +89,7 @@ class ClientLifecycle:
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         """For a new session, and again after a fork. The mutexes are new, too: threads of the parent may hold them."""
-        self._callbacks = Callbacks()
+        self._callback_threads = CallbackThreads()
         self._unsent: dict[bytes, None] = {}
         """The commands of the final release, in their order."""
         self._release_coming = False
@@ -113,7 +114,7 @@ class ClientLifecycle:
 
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread."""
-        self._callbacks.call(callback)
+        self._callback_threads.call(callback)
 
     def send_last(self, payload: bytes) -> None:
         """Sends a command of a call that was in flight when the client was closed."""
@@ -152,7 +153,7 @@ class ClientLifecycle:
             finally:
                 self._release_coming = False
                 self._releasing.release()
-        self._callbacks.close(max(SHORTEST_CLOSE_TIMEOUT, deadline - clock()))
+        self._callback_threads.close(max(SHORTEST_CLOSE_TIMEOUT, deadline - clock()))
         if self._unsent:
             # Added after the final release looked for the last time.
             self._start_final_release()

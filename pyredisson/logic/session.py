@@ -15,11 +15,12 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.groups.registry import GroupRegistry
 from pyredisson.logic.holds import GONE, LEASE_ENDED, Hold, HoldTable
 from pyredisson.logic.locks.fair_queue import LocalQueues
+from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
 from pyredisson.logic.owners import EpochNumbers, Owner
 from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.watchdog import Loop, Watchdog
+from pyredisson.logic.watchdog import Watchdog
 from pyredisson.owners import FIRST_AUTOMATIC_ID
 
 

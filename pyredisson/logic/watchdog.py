@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
-import traceback
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from redis.exceptions import NoScriptError, RedisError
@@ -21,7 +19,8 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import ClosedError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, Hold, HoldTable, Renewal
-from pyredisson.logic.ports import Runtime, Wakeup
+from pyredisson.logic.loops import Loop, log_exception, run_loop, weak_loop
+from pyredisson.logic.ports import Runtime
 from pyredisson.logic.repairs import Repairs
 
 BATCH = 100
@@ -32,9 +31,6 @@ GRID_STEPS_PER_ROUND = 100
 """Renewals are due at the points of a grid, so that many holds share a batch and the threads wake seldom."""
 RETRIES_PER_ROUND = 10
 """How often a failed renewal is repeated in the time of one round."""
-
-
-Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Alarm(Timer):
@@ -97,8 +93,8 @@ class Watchdog:
         self._loops_started = 0
         self._running: dict[str, object] = {}
         """For each loop the run that claimed it."""
-        self._keep_alive: dict[str, Watchdog] = {}
-        """Contains this watchdog while it has something to send. The threads refer to this dict all the time."""
+        self.keep_alive: dict[str, Watchdog] = {}
+        """Contains this watchdog while it has something to send: until then a dropped client is not collected."""
         self.closed = False
 
     def watch(self, hold: Hold, now: float) -> None:
@@ -149,7 +145,7 @@ class Watchdog:
         self._step_ends = (step + 1) * self._grid_step / 1000
 
     def _on_repair(self) -> None:
-        self._keep_alive["unsent"] = self
+        self.keep_alive["unsent"] = self
         self._start_or_wake()
         self._renew_wakeup.set()
 
@@ -157,7 +153,7 @@ class Watchdog:
 
     def keep_time(self) -> Coroutine[Any, Any, None]:
         """Passes on what is due for renewal, and declares lost what has ended, until the watchdog is closed."""
-        return _run_loop(
+        return run_loop(
             weakref.ref(self),
             "keep_time",
             self._runtime,
@@ -178,7 +174,7 @@ class Watchdog:
                         self._on_due(timer)
                 except Exception:  # noqa: BLE001
                     # Any exception, for example of a user's logging filter: all other holds depend on this loop.
-                    _log_exception("looking at a hold failed")
+                    log_exception("looking at a hold failed")
         next_due = wheel.next_due()
         # With an empty wheel it looks every half round. So `watch` doesn't need to wake it for a renewed lease.
         idle = max(1, self._round // 2)
@@ -203,7 +199,7 @@ class Watchdog:
 
     def renew(self) -> Coroutine[Any, Any, None]:
         """Renews leases and sends repairs, until the watchdog is closed. No failure ends it."""
-        return _run_loop(
+        return run_loop(
             weakref.ref(self), "renew", self._runtime, self._renew_wakeup, lambda watchdog: watchdog._renew_once()
         )
 
@@ -217,16 +213,16 @@ class Watchdog:
             failed = False
         except Exception:  # noqa: BLE001
             # Any exception: the leases of all other holds depend on this loop.
-            _log_exception("the watchdog failed and goes on")
+            log_exception("the watchdog failed and goes on")
             failed = True
         pause = self._lease / ROUNDS_PER_LEASE
         if failed:
             pause *= (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND
         # `clear` first: the test finds a repair that another thread has added before, and the entry that is added with
         # a later repair stays.
-        self._keep_alive.clear()
+        self.keep_alive.clear()
         if self.repairs.unsent:
-            self._keep_alive["unsent"] = self
+            self.keep_alive["unsent"] = self
         return pause
 
     async def _renew_due(self) -> bool:
@@ -335,11 +331,11 @@ class Watchdog:
             # Each start is noted after it succeeded: if a thread can't start, the next hold tries again. `keep_time`
             # is last, as it sets `_next_look`: from then on only holds that are due earlier come here.
             for loop in ("renew", "keep_time")[self._loops_started :]:
-                self._start(_weak_loop(self, loop))
+                self._start(weak_loop(self, loop))
                 self._loops_started += 1
             self._started = True
 
-    def _claim(self, loop: str) -> bool:
+    def claim(self, loop: str) -> bool:
         """Whether this run of a loop is the first one.
 
         An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs of
@@ -351,56 +347,3 @@ class Watchdog:
 
     def _now_ms(self) -> int:
         return int(self._runtime.clock() * 1000)
-
-
-async def _run_loop(
-    reference: weakref.ref[Watchdog],
-    loop: str,
-    runtime: Runtime,
-    wakeup: Wakeup,
-    once: Callable[[Watchdog], Awaitable[float]],
-) -> None:
-    """One of the watchdog's loops.
-
-    While it waits it refers only weakly to the watchdog, which refers to the client: a client that the program has
-    dropped is collected.
-    """
-    watchdog = reference()
-    if watchdog is None or not watchdog._claim(loop):
-        return
-    while watchdog is not None:
-        # Before `closed` is read: `close` sets `closed` first and the wakeup then, so that one of both is noticed.
-        wakeup.clear()
-        if watchdog.closed:
-            return
-        pause = await once(watchdog)
-        watchdog = None
-        await runtime.wait(wakeup, pause)
-        watchdog = reference()
-
-
-def _weak_loop(watchdog: Watchdog, loop: str) -> Loop:
-    """One of the loops, for a thread that must not keep the watchdog alive while it waits."""
-    reference = weakref.ref(watchdog)
-    keep_alive = watchdog._keep_alive
-
-    async def run() -> None:
-        watchdog = reference()
-        if watchdog is not None:
-            running = getattr(watchdog, loop)()
-            watchdog = None
-            await running
-        keep_alive.clear()
-
-    run.__name__ = loop
-    return run
-
-
-def _log_exception(what: str) -> None:
-    """Logs the exception that is being handled."""
-    try:
-        logger.exception(what)
-    except Exception:  # noqa: BLE001
-        # A logging filter may raise, too. Its exception goes to stderr, as `logging` does it, unless that is closed.
-        with contextlib.suppress(OSError, ValueError):
-            traceback.print_exc()

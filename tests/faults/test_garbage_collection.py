@@ -17,7 +17,7 @@ from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._client.callbacks import Callbacks
+from pyredisson._client.callback_threads import CallbackThreads
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.read_write_lock import READER, WRITER
@@ -322,7 +322,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
     called: list[str] = []
 
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
-        callbacks = Callbacks()
+        callbacks = CallbackThreads()
         called.clear()
 
         def one() -> None:
@@ -339,7 +339,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
 
         return act, lambda: callbacks.call(other)
 
-    collect_at_each_line([Callbacks.call, Callbacks._start_thread], story)
+    collect_at_each_line([CallbackThreads.call, CallbackThreads._start_thread], story)
 
 
 def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(server: Server) -> None:

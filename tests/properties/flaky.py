@@ -16,8 +16,8 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.loops import Loop
 from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import Loop
 
 
 class Fate(Enum):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.loops import Loop
 from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import Loop, Watchdog
+from pyredisson.logic.watchdog import Watchdog
 
 from .network import Network, Node
 from .runtime import SimRuntime

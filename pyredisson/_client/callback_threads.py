@@ -17,7 +17,7 @@ IDLE = 5.0
 """Seconds after which a thread without work ends."""
 
 
-class Callbacks:
+class CallbackThreads:
     """Calls of one callback run one after the other; calls of different callbacks run at the same time.
 
     The threads start when there is work. They refer to this object only, so they don't keep a client alive.
@@ -29,7 +29,7 @@ class Callbacks:
         self._calls: dict[Callback, queue.SimpleQueue[None]] = {}
         """For each callback with calls that run or are due: one entry for each call that has not begun."""
         self._ready: deque[Callback] = deque()
-        """Callbacks of `_calls` that no thread works on."""
+        """CallbackThreads of `_calls` that no thread works on."""
         self._threads: dict[threading.Thread, None] = {}
         self._closed = False
 
