@@ -49,7 +49,7 @@ cdef inline Py_ssize_t body_size(object arg, bint text_too) except -1:
         value = PyLong_AsLongLong(arg)
         return digits(magnitude(value)) + (value < 0)
     if text_too and PyUnicode_Check(arg):
-        look(arg, &text)
+        as_text(arg, &text)
         return text.size
     wanted = "bytes, str or int" if text_too else "bytes or int"
     raise TypeError(f"an argument is {wanted}, not {type(arg).__name__}")
@@ -77,7 +77,7 @@ cdef inline char *put_frames(char *at, tuple args) except NULL:
                 at += 1
             at = put_number(at, magnitude(value), <int> size)
         else:
-            look(arg, &text)
+            as_text(arg, &text)
             at = put_head(at, c"$", text.size)
             memcpy(at, text.at, text.size)
             at += text.size

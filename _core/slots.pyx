@@ -30,7 +30,7 @@ cdef struct Text:
     Py_ssize_t size
 
 
-cdef inline int look(object value, Text *text) except -1:
+cdef inline int as_text(object value, Text *text) except -1:
     if PyBytes_Check(value):
         text.at = PyBytes_AS_STRING(value)
         text.size = PyBytes_GET_SIZE(value)
@@ -72,7 +72,7 @@ cdef inline bint hash_tag(const char *at, Py_ssize_t size, Text *tag) noexcept n
 
 cdef inline int slot_of(object name) except -1:
     cdef Text key
-    look(name, &key)
+    as_text(name, &key)
     hash_tag(key.at, key.size, &key)
     return crc_of(key.at, key.size) & (SLOTS - 1)
 

@@ -65,7 +65,7 @@ class Subscription:
             self._channels.deliver(reply[1], reply[2])
             return
         if not self._in_flight:
-            raise InvalidResponse(f"a reply that nobody asked for: {reply!r}")
+            raise InvalidResponse(f"a reply that belongs to no command: {reply!r}")
         channel = self._in_flight.popleft()
         if channel is None:
             # The reply to an UNSUBSCRIBE or a PING. If the server refused to unsubscribe, its messages find no waiter.

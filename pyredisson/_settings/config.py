@@ -91,7 +91,7 @@ class Config:
         if self.name_mapper is not None and not callable(self.name_mapper):
             raise ConfigError("name_mapper must be a function from str to str, or None")
         if self.credential_provider is not None and (self.username is not None or self.password is not None):
-            raise ConfigError("credential_provider stands instead of username and password; give one of them")
+            raise ConfigError("credential_provider replaces username and password; give one of them")
         if self.ssl and self.path is not None:
             raise ConfigError("TLS (ssl) isn't spoken over a unix socket (path)")
         if self.ssl_context is not None and not self.ssl:

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import ssl as tls
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, Any, Literal
 
 import yaml
@@ -24,15 +24,7 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     `given` are the names of the fields that the caller sets itself. ConfigError: an unknown key, or a value that can't
     be used.
     """
-    text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
-    try:
-        # Composed, not loaded: so Java's !<class> tags have no effect, and a password `0123` or `yes` stays text.
-        document = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"not valid YAML{where}") from None  # without the reason, which may quote a password
-    root = _mapping(document, "the file")
+    root = _mapping(_parse(_content(source)), "the file")
     for key in root:
         if key.endswith("ServersConfig"):
             raise ConfigError(f"{key} isn't available in this version, only singleServerConfig is")
@@ -47,12 +39,7 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     ignored = sorted(nodes.keys() & (_IGNORED_ROOT | _IGNORED_SHARED | _IGNORED_SERVER))
     if ignored:
         logger.info("Redisson settings that have no meaning in Python: %s", ", ".join(ignored))
-    for key, (default, field) in _JAVA_CLASSES.items():
-        # At the root and beside the address: with a name mapper overlooked, Java and Python would lock different keys.
-        tags = {part[key].tag for part in (root, server) if key in part} - {_NULL}
-        if field not in given and any(tag.rpartition(".")[2] != default for tag in tags):
-            advice = f"; give {field}= beside the file" if field else ""
-            raise ConfigError(f"{key}: a Java class can't be taken over{advice}")
+    _refuse_java_classes((root, server), given)
 
     settings = settings_of_url(_address(nodes))
     for key, (field, read) in (_ROOT_KEYS | _SHARED_KEYS | _SERVER_KEYS).items():
@@ -63,6 +50,26 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     if settings.get("ssl"):
         settings["ssl_context"] = _redisson_ssl_context(nodes)
     return settings
+
+
+def _parse(text: str) -> yaml.Node | None:
+    text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), text)
+    try:
+        # Composed, not loaded: so Java's !<class> tags have no effect, and a password `0123` or `yes` stays text.
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"not valid YAML{where}") from None  # without the reason, which may quote a password
+
+
+def _refuse_java_classes(parts: Sequence[Mapping[str, yaml.Node]], given: Collection[str]) -> None:
+    for key, (default, field) in _JAVA_CLASSES.items():
+        # At the root and beside the address: with a name mapper overlooked, Java and Python would lock different keys.
+        tags = {part[key].tag for part in parts if key in part} - {_NULL}
+        if field not in given and any(tag.rpartition(".")[2] != default for tag in tags):
+            advice = f"; give {field}= beside the file" if field else ""
+            raise ConfigError(f"{key}: a Java class can't be taken over{advice}")
 
 
 def _content(source: str | os.PathLike[str] | IO[str]) -> str:

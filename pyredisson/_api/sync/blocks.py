@@ -191,8 +191,8 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
         add_release_failure(error, failure)
     finally:
         _remove_taken(entered)
-    if elsewhere and lock._explicit_owner is None and not lock._callers.left_elsewhere:
-        lock._callers.left_elsewhere = True
+    if elsewhere and lock._explicit_owner is None and not lock._callers.warned_of_exit:
+        lock._callers.warned_of_exit = True
         warn_user(LEFT_ON_ANOTHER_THREAD.format(lock))
 
 

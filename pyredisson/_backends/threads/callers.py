@@ -24,7 +24,7 @@ class _Local(threading.local):
 
 
 class _EndNotice:
-    """Marks an owner as ended when its thread ends: Python then destroys what is local to the thread."""
+    """Marks an owner as ended when its thread ends, because Python destroys thread-local objects then."""
 
     __slots__ = ("_calls",)
 
@@ -39,10 +39,10 @@ class Callers:
     """Assigns an owner to each calling thread. An owner's id is never used twice, unlike that of a thread."""
 
     local: _Local
-    on_event_loop = False
+    _warned_of_loop = False
     """Whether the user was warned that a client for threads is used on the thread of an event loop."""
-    left_elsewhere = False
-    """Whether the user was warned of a `with` block that one thread entered and another one left."""
+    warned_of_exit = False
+    """Whether the user was warned of a `with` block that one thread entered and another one exited."""
 
     def begin(self, session: Session) -> None:
         """Starts without any owner: for a new client, and after a fork."""
@@ -57,8 +57,8 @@ class Callers:
 
     def warn_of_loop(self) -> None:
         """Warns once of a call on a thread whose event loop is running."""
-        if not self.on_event_loop:
-            self.on_event_loop = True
+        if not self._warned_of_loop:
+            self._warned_of_loop = True
             warn_user(ON_AN_EVENT_LOOP)
 
     def _adopt(self) -> Owner:

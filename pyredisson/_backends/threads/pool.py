@@ -6,7 +6,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from redis.exceptions import TimeoutError
 
@@ -15,6 +16,8 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.errors import ClosedError
+
+T = TypeVar("T")
 
 
 class Pool:
@@ -53,7 +56,8 @@ class Pool:
             if new_connection or not failure.stale:
                 raise
         finally:
-            # As `_return`. It isn't called: a call of a function would cost every command of this hot path.
+            # The same as `_return` and, around it, as `_call`. They aren't called, as each call of a function would
+            # slow down every command.
             if connection.state is IDLE:
                 self._idle.append(connection)
             else:
@@ -64,27 +68,11 @@ class Pool:
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         """As `send`; also returns the identity of the server that replied."""
-        connection = self._take(new_connection=new_connection)
-        try:
-            return connection.call(payload), connection.server_id
-        except NoReply as failure:
-            if new_connection or not failure.stale:
-                raise
-        finally:
-            self._return(connection)
-        return await self.send_identified(payload, new_connection=True)
+        return self._call(lambda used: (used.call(payload), used.server_id), new_connection=new_connection)
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Sends several commands in one write; error replies are in the list."""
-        connection = self._take(new_connection=new_connection)
-        try:
-            return connection.call_all(payloads)
-        except NoReply as failure:
-            if new_connection or not failure.stale:
-                raise
-        finally:
-            self._return(connection)
-        return await self.send_all(payloads, new_connection=True)
+        return self._call(lambda used: used.call_all(payloads), new_connection=new_connection)
 
     def close_idle(self) -> None:
         """Closes the connections that no call uses."""
@@ -123,6 +111,17 @@ class Pool:
         self.close_idle()
         for wakeup in list(self._waiting):
             wakeup.set()
+
+    def _call(self, call: Callable[[Connection], T], *, new_connection: bool) -> T:
+        connection = self._take(new_connection=new_connection)
+        try:
+            return call(connection)
+        except NoReply as failure:
+            if new_connection or not failure.stale:
+                raise
+        finally:
+            self._return(connection)
+        return self._call(call, new_connection=True)
 
     def _take(self, *, new_connection: bool) -> Connection:
         if new_connection:
