@@ -84,7 +84,7 @@ class FinalRelease:
                 return
             elif now >= self._deadline:
                 logger.warning(
-                    "%d calls were still under way when client %s was closed", in_flight, self._node.client_id
+                    "%d calls were still in flight when client %s was closed", in_flight, self._node.client_id
                 )
                 return
             else:

@@ -137,7 +137,7 @@ class Watchdog:
         self._renew_wakeup.set()
 
     def _enter_grid_step(self, now: float) -> None:
-        """Computes when a hold that is acquired in this step of the grid is due: the same for all, so it is kept."""
+        """Computes once for all holds that are acquired in this step of the grid when their renewal is due."""
         debug.look()
         step = int(now * 1000) // self._grid_step
         self._renewal_due = step * self._grid_step + self._round
