@@ -1,28 +1,31 @@
 #!lua
--- Takes a fair lock if it is the owner's turn, or counts one more hold of its holder; else gets in line.
+-- Acquires a fair lock, or adds a hold for the owner that has it. An owner that has to wait enters the queue.
 --
--- KEYS[1]  the lock: a hash, owner -> holds
+-- KEYS[1]  the lock: a hash, owner -> number of holds
 -- KEYS[2]  its queue: a list of owners, the next one first
--- KEYS[3]  their scores: a zset, owner -> until when Redisson keeps its place, ms of server time
--- KEYS[4]  our own waiters: a hash, owner -> when it last looked, ms (0 or less: it is gone)
--- KEYS[5]  our own clients: a zset, client -> until when it counts as alive, ms
--- ARGV[1]  its channel; a waiter listens to this one, a colon, and its own name
--- ARGV[2]  owner
--- ARGV[3]  holds that the owner has after this call (1: a fresh hold); absolute, so a second run changes nothing
--- ARGV[4]  lease, ms
+-- KEYS[3]  the scores of the queue: a sorted set, owner -> until when Redisson keeps its place, ms (server's time)
+-- KEYS[4]  the waiters of pyredisson: a hash, owner -> when it last asked for the lock, ms (0 or less: it has left)
+-- KEYS[5]  the clients of pyredisson: a sorted set, client -> until when it counts as alive, ms
+-- ARGV[1]  the lock's channel; a waiter subscribes to this name followed by a colon and the waiter's own name
+-- ARGV[2]  the owner
+-- ARGV[3]  how many holds the owner has after this call (1: its first hold)
+-- ARGV[4]  the lease, ms
 -- ARGV[5]  how long a place in the queue lasts by Redisson's rules, ms
--- ARGV[6]  1: get in line; 0: only try
--- returns  nil: taken; else the time left to whoever holds it, ms (-1: endless; when it is free, but another's turn:
---          how long that one has for taking it);
---          -2: a further hold was asked for, but this owner doesn't hold the lock, so its earlier hold is lost;
---          -3: many dead waiters had to be dropped, and there are more: to be sent again at once
+-- ARGV[6]  1: enter the queue if the lock can't be acquired now; 0: only try
+-- returns  nil: acquired; otherwise the remaining lease of the holder, ms (-1: endless; if the lock is free, but it is
+--          another waiter's turn: how long that waiter has for acquiring it);
+--          -2: a nested hold was asked for, but this owner doesn't hold the lock: its earlier hold is lost;
+--          -3: 200 dead waiters were dropped, and there are more: the command must be sent again at once
+--
+-- Idempotent: the number of holds is absolute, and an owner that is in the queue doesn't enter it again. A copy that
+-- arrives after the owner has left (see fair_leave) changes nothing.
 --
 -- redis-cli --eval fair_acquire.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me:1 1 30000 300000 1
-local left = redis.call('PTTL', KEYS[1])
-if left ~= -2 and redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
+local remaining = redis.call('PTTL', KEYS[1])
+if remaining ~= -2 and redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
     redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-    -- An inner hold never shortens the lease of an outer one.
-    if left < tonumber(ARGV[4]) then
+    -- A nested hold never shortens the lease of the outer hold.
+    if remaining < tonumber(ARGV[4]) then
         redis.call('PEXPIRE', KEYS[1], ARGV[4])
     end
     return false
@@ -34,17 +37,17 @@ end
 local owner, wait = ARGV[2], tonumber(ARGV[5])
 local looked = redis.call('HGET', KEYS[4], owner)
 if looked and is_gone(looked) then
-    -- A late copy of one who gave up.
-    return left == -2 and OFFER or left
+    -- A late copy of a command: its owner has left the queue.
+    return remaining == -2 and OFFER or remaining
 end
 
--- A waiter of ours has lost its place, to a client whose clock is ahead or that takes much off the scores: the next
--- ones get more time.
+-- A waiter of pyredisson has lost its place. The reason is a Java client whose clock is ahead, or one that takes much
+-- off the scores. From now on the scores of waiters are kept further ahead (see `margin`).
 local function was_evicted()
     local field = redis.call('HGET', KEYS[4], MARGIN)
     local at = tonumber(string.match(field or '', ' (%d+)$') or 0)
     if math.abs(now - at) < 1000 then
-        -- One of several that were evicted together.
+        -- Several waiters were evicted together: the margin is raised once.
         return
     end
     local ms = margin(field)
@@ -54,14 +57,14 @@ local function was_evicted()
     redis.call('HSET', KEYS[4], MARGIN, text(ms) .. ' ' .. text(now))
 end
 
--- Our waiters are kept as long as the lock is held, and longer.
+-- The key of pyredisson's waiters must outlive the lock's lease.
 local function look()
     redis.call('HSET', KEYS[4], owner, text(now))
-    redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(left, 0)))
+    redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(remaining, 0)))
 end
 
--- Whoever calls is alive. While it waits its score stays as far ahead as it was: Redisson takes its own waiting
--- time off every score for each of its waiters that gets the lock.
+-- The caller is alive, so its score moves on with time. Otherwise it would run out: Redisson subtracts its own waiting
+-- time from every score whenever one of its waiters acquires the lock.
 local function stay()
     local score = redis.call('ZSCORE', KEYS[3], owner)
     if score and looked and tonumber(looked) < now then
@@ -73,7 +76,7 @@ local function stay()
     return score
 end
 
-if left == -2 then
+if remaining == -2 then
     local head, _, dropped, more = redis.call('LINDEX', KEYS[2], 0), nil, false, false
     if head ~= owner then
         stay()
@@ -89,7 +92,7 @@ if left == -2 then
             drop(head, 'LPOP')
             if redis.call('EXISTS', KEYS[2]) == 0 then
                 forget_queue()
-                -- Of those whom Redisson dropped.
+                -- KEYS[4] may still name waiters that Redisson has dropped. Only the margin is kept.
                 local raised = redis.call('HGET', KEYS[4], MARGIN)
                 redis.call('DEL', KEYS[4])
                 if raised then
@@ -103,10 +106,10 @@ if left == -2 then
     if dropped then
         hand_off(wait, false)
     end
-    left = OFFER
+    remaining = OFFER
 end
 if ARGV[6] ~= '1' then
-    return left
+    return remaining
 end
 local tail = drop_gone_tail()
 local place = 0
@@ -114,7 +117,7 @@ if not stay() then
     if looked then
         was_evicted()
     end
-    local soonest = now + math.max(left, 0)
+    local soonest = now + math.max(remaining, 0)
     local score = soonest + wait
     if tail then
         local last = tonumber(redis.call('ZSCORE', KEYS[3], tail) or soonest)
@@ -126,17 +129,18 @@ if not stay() then
     end
     place = redis.call('RPUSH', KEYS[2], owner)
     if place == FRONT + 1 then
-        -- From here on scores aren't kept near, and must last from one look to the next.
+        -- Behind the first places `keep_front` doesn't adjust scores, so a score must last from one call of its
+        -- owner to the next.
         score = score + wait
     end
     redis.call('ZADD', KEYS[3], text(score), owner)
     if offered_at(owner) then
-        -- At a former place, which Redisson has dropped.
+        -- The offer was made at an earlier place, which Redisson has dropped.
         redis.call('HDEL', KEYS[4], OFFERED)
     end
     look()
 end
 if place <= FRONT then
-    keep_front(wait, left)
+    keep_front(wait, remaining)
 end
-return left
+return remaining

@@ -1,14 +1,17 @@
 #!lua flags=allow-oom
--- Hands a fair lock to the next in line whose holder has found out that its hold is gone; nothing if it is held.
+-- Notifies the next waiter of a fair lock whose holder has noticed that its hold is lost.
+-- Does nothing if the lock is held.
 --
--- KEYS[1]  the lock: a hash, owner -> holds
--- KEYS[2]  its queue
--- KEYS[3]  the scores of the queue
--- KEYS[4]  our own waiters
--- KEYS[5]  our own clients
--- ARGV[1]  its channel; the next one listens to this one, a colon, and its own name
+-- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[2]  its queue: a list of owners, the next one first
+-- KEYS[3]  the scores of the queue: a sorted set, owner -> until when Redisson keeps its place, ms (server's time)
+-- KEYS[4]  the waiters of pyredisson: a hash, owner -> when it last asked for the lock, ms (0 or less: it has left)
+-- KEYS[5]  the clients of pyredisson: a sorted set, client -> until when it counts as alive, ms
+-- ARGV[1]  the lock's channel; a waiter subscribes to this name followed by a colon and the waiter's own name
 -- ARGV[2]  how long a place in the queue lasts by Redisson's rules, ms
--- returns  1: the lock is free, and the next in line was told; 0: somebody holds it. A second run tells him again.
+-- returns  1: the lock is free, and the next waiter was notified; 0: the lock is held
+--
+-- Idempotent: a second run only repeats the message.
 --
 -- redis-cli --eval fair_lost.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000
 if redis.call('EXISTS', KEYS[1]) == 1 then

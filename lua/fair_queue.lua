@@ -1,18 +1,19 @@
--- Shared by the scripts of the fair lock: who is next, and how he is told.
+-- Included by the scripts of the fair lock: which waiter is next, and how it is notified.
 --
--- The queue and its scores are Redisson's. Our own waiters stand in KEYS[4] as well, with the time of their last
--- look (0 or less: gone), and don't live by their scores but by that look and by their client's ticks (KEYS[5]).
-local ALIVE = 1500 -- ms for which a look or a tick is a sign of life
-local OFFER = 2000 -- ms for which a free lock is kept for a head of ours
-local HEAD = 8000 -- ms after which Redisson passes over a head of ours that nobody keeps up; more after an eviction
-local KEEP = 7200000 -- ms for which our own keys outlive what they speak of, also if the clock steps forward
-local LATE = 60000 -- ms for which a late copy of a command is to be expected
+-- The queue and its scores (KEYS[2], KEYS[3]) are Redisson's. KEYS[4] holds the waiters of pyredisson with the time at
+-- which they last asked for the lock (0 or less: the waiter has left). Whether such a waiter is alive doesn't depend on
+-- its score, but on that time and on the heartbeat of its client (KEYS[5]).
+local ALIVE = 1500 -- ms for which an acquire command or a heartbeat is a sign of life
+local OFFER = 2000 -- ms for which a free lock is reserved for a head that is a waiter of pyredisson
+local HEAD = 8000 -- ms after which Redisson drops a dead waiter of pyredisson at the head; more after an eviction
+local KEEP = 7200000 -- ms for which pyredisson's keys outlive the lock's lease, also if the clock steps forward
+local LATE = 60000 -- ms within which a late copy of a command may arrive
 local MEMORY = 3600000 -- ms for which an eviction is remembered
-local FRONT = 16 -- places whose scores are kept near to what they need
-local DROPS = 200 -- heads that one call drops at most
-local OFFERED = ':offered' -- field of KEYS[4]: when the free lock was offered, and to whom
-local GRACE = ':grace' -- field of KEYS[4]: until when nobody is called dead, as all clients were silent
-local MARGIN = ':margin' -- field of KEYS[4]: the present value of HEAD, and when it was raised
+local FRONT = 16 -- number of places whose scores `keep_front` adjusts
+local DROPS = 200 -- number of dead heads that one call drops at most
+local OFFERED = ':offered' -- field of KEYS[4]: when the free lock was offered, and to which waiter
+local GRACE = ':grace' -- field of KEYS[4]: until when no waiter counts as dead, because all clients were silent
+local MARGIN = ':margin' -- field of KEYS[4]: the raised value of HEAD, and when it was raised
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -34,14 +35,14 @@ local function drop(owner, pop)
     end
 end
 
--- Without a queue there are no scores. Clients that are forgotten look again and queue anew, so that a queue which
--- somebody deleted strands nobody.
+-- Without a queue there are no scores. The clients are forgotten, too: then their next heartbeat makes their waiters
+-- ask again and enter a new queue. So no waiter is stranded by the deletion of a queue.
 local function forget_queue()
     redis.call('DEL', KEYS[3], KEYS[5])
     redis.call('HDEL', KEYS[4], GRACE, ':cursor')
 end
 
--- Those who gave up in the middle of the queue, and are now the last.
+-- Drops waiters that left the middle of the queue and are at its end now. Returns the last waiter that remains.
 local function drop_gone_tail()
     local tail
     for _ = 1, DROPS do
@@ -59,7 +60,7 @@ local function drop_gone_tail()
     return tail
 end
 
--- When the lock was offered to that owner, if it was and nobody else had the offer since.
+-- When the lock was offered to this owner; nil: it wasn't, or another owner got the offer since.
 local function offered_at(owner)
     local at, whom = string.match(redis.call('HGET', KEYS[4], OFFERED) or '', '^(%d+) (.*)$')
     -- The clock may have been set back.
@@ -69,8 +70,8 @@ local function offered_at(owner)
     return nil
 end
 
--- If all clients were silent it may be the server that stood still, or its clock that stepped forward: then they
--- have the time of a sign of life to speak before anybody is called dead.
+-- If all clients were silent, the server may have been paused, or its clock may have stepped forward. Then no waiter
+-- counts as dead for another 1.5 s (ALIVE), so that the clients can send a heartbeat first.
 local function in_grace()
     local last = redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]
     local till = tonumber(redis.call('HGET', KEYS[4], GRACE) or 0)
@@ -84,15 +85,15 @@ local function in_grace()
     return now < till
 end
 
-local ticks = {}
+local heartbeats = {}
 
 local function is_silent(owner, looked)
     if looked + ALIVE >= now then
         return false
     end
     local client = string.match(owner, '^[^:]*')
-    ticks[client] = ticks[client] or redis.call('ZSCORE', KEYS[5], client) or '0'
-    return tonumber(ticks[client]) < now
+    heartbeats[client] = heartbeats[client] or redis.call('ZSCORE', KEYS[5], client) or '0'
+    return tonumber(heartbeats[client]) < now
 end
 
 local function dead(owner, score, looked, free)
@@ -100,7 +101,7 @@ local function dead(owner, score, looked, free)
         return true
     end
     if not looked then
-        -- Not ours: it keeps its turn by its score.
+        -- A waiter of Redisson keeps its turn as long as its score says.
         return tonumber(score) <= now
     end
     if is_gone(looked) then
@@ -113,8 +114,8 @@ local function dead(owner, score, looked, free)
     return offered and offered + OFFER <= now and not in_grace()
 end
 
--- Drops dead heads. Gives the head (nil: nobody waits), whether it is ours, whether any was dropped, and whether
--- there was no time for all of them: then another call has to go on.
+-- Drops dead heads. Returns the living head (nil: nobody waits), whether it is a waiter of pyredisson, whether any was
+-- dropped, and whether there are more than one call may drop: then another call has to continue.
 local function living_head(free)
     for drops = 0, DROPS do
         local head = redis.call('LINDEX', KEYS[2], 0)
@@ -132,14 +133,14 @@ local function living_head(free)
         end
         drop(head, 'LPOP')
         if looked and not is_gone(looked) and not score then
-            -- Somebody removed its score, but it may be alive and well: it queues anew.
+            -- Only its score was removed, so the waiter may be alive: the message makes it enter the queue again.
             redis.pcall('PUBLISH', ARGV[1] .. ':' .. head, '0')
         end
     end
     return nil, false, true, true
 end
 
--- How far ahead the score of a head of ours is kept.
+-- How far in the future the score of a head is kept that is a waiter of pyredisson, ms.
 local function margin(field)
     local ms, at = string.match(field or '', '^(%d+) (%d+)$')
     if ms and now < at + MEMORY then
@@ -148,10 +149,11 @@ local function margin(field)
     return HEAD
 end
 
--- Keeps the scores of the first in line near to what they need: Redisson takes its own waiting time off every score
--- for each of its waiters that gets the lock, and drops a head by its score alone. A living waiter of ours is kept
--- ahead of that; one that dies is then dropped by Java soon after it has become the head, also if only Java waits.
-local function keep_front(wait, left)
+-- Adjusts the scores of the first places. Redisson subtracts its own waiting time from every score whenever one of its
+-- waiters acquires the lock, and drops a head only by its score. So the score of a living waiter of pyredisson is kept
+-- just high enough that Redisson doesn't drop it. If the waiter dies, Redisson drops it soon after it has become the
+-- head, also if no client of pyredisson is alive.
+local function keep_front(wait, remaining)
     local front = redis.call('LRANGE', KEYS[2], 0, FRONT - 1)
     if #front == 0 then
         return
@@ -162,8 +164,8 @@ local function keep_front(wait, left)
     for i, owner in ipairs(front) do
         local score, look = tonumber(scores[i] or nil), looked[i + 1]
         local new = score
-        -- One of Redisson's that waits for longer than `wait` takes more off. Only such a one explains more than this.
-        local most = needs + 3 * wait + math.max(left, 0) + LATE
+        -- The highest plausible score. Only a waiter of Redisson with a waiting time above `wait` explains more.
+        local most = needs + 3 * wait + math.max(remaining, 0) + LATE
         if not look then
             needs = score and score > most and score or needs + wait
         elseif score and is_gone(look) then
@@ -183,8 +185,8 @@ local function keep_front(wait, left)
     end
 end
 
--- Tells the head that the lock is free. `fresh`: it has only now become so. Gives the head, if there is one, and
--- whether another call has to go on looking for it.
+-- Notifies the head that the lock is free. `fresh`: it became free in this call. Returns the head (nil: none was
+-- found), and whether another call has to continue the search.
 local function hand_off(wait, fresh)
     local head, ours, _, more = living_head(not fresh)
     if not head then
@@ -198,13 +200,14 @@ local function hand_off(wait, fresh)
         end
     else
         if tonumber(redis.call('ZSCORE', KEYS[3], head)) > now + wait then
-            -- Behind many of ours a score may lie far ahead, and hold up everybody if it is a dead one's.
+            -- Behind many waiters of pyredisson a score may lie far in the future. If this waiter of Redisson is dead,
+            -- all others would wait until then.
             redis.call('ZADD', KEYS[3], 'XX', text(now + wait), head)
         end
-        -- When it gives the lock back, nobody of ours may be alive.
+        -- When it releases the lock, perhaps no client of pyredisson is alive to adjust the scores.
         keep_front(wait, -2)
     end
-    -- pcall: a user without permission on the channel must still be able to release.
+    -- pcall: a user that may not publish on the channel must still be able to release.
     redis.pcall('PUBLISH', ARGV[1] .. ':' .. head, '0')
     return head, false
 end

@@ -1,13 +1,13 @@
--- Shared by scripts of the fair lock that clear away what is left of others. Stands behind fair_queue.
-local UNSEEN = 600000 -- ms after which a waiter that has no place any more is forgotten
-local SLICE = 32 -- fields of KEYS[4] that one call looks through
-local CURSOR = ':cursor' -- field of KEYS[4]: how far `sweep` has come
+-- Included after fair_queue by the scripts of the fair lock that remove the remains of other waiters.
+local UNSEEN = 600000 -- ms after which a waiter without a place in the queue is forgotten
+local SLICE = 32 -- number of fields of KEYS[4] that one call examines
+local CURSOR = ':cursor' -- field of KEYS[4]: where the next `sweep` continues
 
--- Removes a few of those who left the middle of the queue, and what is written of those whose time is over.
+-- Removes some waiters that left the middle of the queue, and the fields of waiters that have no place any more.
 local function sweep()
     local reply = redis.call('HSCAN', KEYS[4], redis.call('HGET', KEYS[4], CURSOR) or '0', 'COUNT', SLICE)
     local fields = reply[2]
-    -- To search the queue takes time.
+    -- Searching the queue takes time: at most about 10000 elements are examined.
     local length = redis.call('LLEN', KEYS[2])
     local searches = length > 10000 and 0 or math.min(SLICE, math.ceil(10000 / (length + 1)))
     for i = 1, #fields, 2 do

@@ -1,44 +1,45 @@
 #!lua
--- Takes a fenced lock, or counts one more hold of its holder; each time with a token above all earlier ones.
+-- Acquires a fenced lock, or adds a hold for the owner that has it; each time with a token above all earlier ones.
 --
--- KEYS[1]  the lock: a hash, owner -> holds
+-- KEYS[1]  the lock: a hash, owner -> number of holds
 -- KEYS[2]  the newest token: a number; it stays when the lock is free
 -- KEYS[3]  the newest token of a counter that was deleted
--- ARGV[1]  owner
--- ARGV[2]  holds that the owner has after this call (1: a fresh hold); absolute, so a second run leaves a gap
---          between tokens and changes nothing else
--- ARGV[3]  lease, ms
--- returns  {token}: taken; else the time left to whoever holds it, ms (-1: endless);
---          -2: a further hold was asked for, but nobody holds the lock, so the owner's earlier hold is lost
+-- ARGV[1]  the owner
+-- ARGV[2]  how many holds the owner has after this call (1: its first hold)
+-- ARGV[3]  the lease, ms
+-- returns  {token}: acquired; otherwise the remaining lease of the holder, ms (-1: endless);
+--          -2: a nested hold was asked for, but nobody holds the lock: the owner's earlier hold is lost
+--
+-- Idempotent: the number of holds is absolute. A second run only leaves a gap between tokens.
 --
 -- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , me:1 1 30000
-local left = redis.call('PTTL', KEYS[1])
-if left == -2 then
+local remaining = redis.call('PTTL', KEYS[1])
+if remaining == -2 then
     if ARGV[2] ~= '1' then
-        return left
+        return remaining
     end
 elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-    return left
+    return remaining
 end
--- Before anything is taken: it fails where the key holds no number.
+-- Before the lock is changed: INCR fails if the key holds no number.
 local token = redis.call('INCR', KEYS[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if token < 10 ^ 15 then
-    -- No token of ours, which begin at the server's time: the counter was deleted, or Java began it anew. The clock
-    -- may have been set back since it was deleted.
+    -- This token is below the server's time, at which the tokens of pyredisson begin: the counter was deleted, or Java
+    -- has begun a new one. The clock may have been set back since the deletion, so the deleted token counts, too.
     now = math.max(now, tonumber(redis.call('GET', KEYS[3]) or 0) + 1)
 end
 if token < now then
-    -- Tokens begin at the server's time, so they go on where they were when the key was deleted.
+    -- Tokens begin at the server's time, so they continue above earlier tokens after the key was deleted.
     token = now
     redis.call('SET', KEYS[2], string.format('%.0f', now))
 elseif token >= 2 ^ 53 then
     return redis.error_reply('ERR the token is beyond 2^53, where scripts can no longer tell one from the next')
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
--- An inner hold never shortens the lease of an outer one.
-if left < tonumber(ARGV[3]) then
+-- A nested hold never shortens the lease of the outer hold.
+if remaining < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 return {token}

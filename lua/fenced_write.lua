@@ -1,19 +1,21 @@
 #!lua
--- Runs a command that writes one key, unless somebody with a newer fencing token has written there.
+-- Runs a command that writes one key, unless a holder with a newer fencing token has written there.
 --
 -- KEYS[1]    the key
--- KEYS[2]    the newest token that was seen there
--- ARGV[1]    token; the newest one passes again, so that a holder may write several times
+-- KEYS[2]    the newest token that was seen for this key
+-- ARGV[1]    the token; the newest token may write several times
 -- ARGV[2]    for how long the newest token is remembered from now on, ms
 -- ARGV[3]    the command
 -- ARGV[4..]  its arguments after the key
--- returns    {1, what the command returns}; {0, the newest token}: refused
+-- returns    {1, the reply of the command}; {0, the newest token}: refused
+--
+-- As idempotent as the command that it runs.
 --
 -- redis-cli --eval fenced_write.lua report pyredisson_fencing:{report} , 7 86400000 SET done
 local newest = redis.call('GET', KEYS[2])
 if newest and tonumber(newest) > tonumber(ARGV[1]) then
     return {0, newest}
 end
--- Before the command: also one that fails shows that this token is in use.
+-- Before the command: a command that fails, too, shows that this token is in use.
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 return {1, redis.call(ARGV[3], KEYS[1], unpack(ARGV, 4))}

@@ -1,25 +1,27 @@
 #!lua flags=allow-oom
--- Counts a latch down by one, once.
+-- Counts a latch down by one, exactly once.
 --
 -- KEYS[1]  the latch: a string, the count; absent: zero
--- KEYS[2]  the lane's latest call
--- ARGV[1]  number of this call on its lane
+-- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  the latch's channel
--- returns  1: the latch opened; 0: it is still counting, or was open before
+-- returns  1: the latch opened; 0: the count is still above zero, or was zero before
+--
+-- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
 --
 -- redis-cli --eval latch_count_down.lua done pyredisson_once:{done}:me:1 , 2 redisson_countdownlatch__channel__{done}
 
--- include: once
+-- include: exactly_once
 local count = tonumber(redis.call('GET', KEYS[1]) or 0)
 if count > 1 then
-    once(0)
+    record(0)
     redis.call('DECR', KEYS[1])
     return 0
 end
-once(count == 1 and 1 or 0)
+record(count == 1 and 1 or 0)
 redis.call('DEL', KEYS[1])
 if count == 1 then
-    -- Never while the count is above zero: Redisson's waiters would ask for it without a pause.
+    -- Only now: with a count above zero, this message would make Redisson's waiters poll without a pause.
     redis.pcall('PUBLISH', ARGV[2], '0')
     return 1
 end

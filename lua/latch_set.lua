@@ -1,20 +1,22 @@
 #!lua
--- Sets the count of a latch that is open, once.
+-- Sets the count of a latch that is open, exactly once.
 --
 -- KEYS[1]  the latch: a string, the count; absent: zero
--- KEYS[2]  the lane's latest call
--- ARGV[1]  number of this call on its lane
--- ARGV[2]  count, above zero
+-- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- ARGV[1]  the number of this call on its session slot
+-- ARGV[2]  the count, above zero
 -- ARGV[3]  the latch's channel
--- returns  1: set; 0: the latch is still counting
+-- returns  1: set; 0: the count is still above zero
+--
+-- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
 --
 -- redis-cli --eval latch_set.lua done pyredisson_once:{done}:me:1 , 2 3 redisson_countdownlatch__channel__{done}
 
--- include: once
+-- include: exactly_once
 if tonumber(redis.call('GET', KEYS[1]) or 0) > 0 then
-    return once(0)
+    return record(0)
 end
-once(1)
+record(1)
 redis.call('SET', KEYS[1], ARGV[2])
 redis.pcall('PUBLISH', ARGV[3], '1')
 return 1

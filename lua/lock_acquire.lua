@@ -1,25 +1,27 @@
 #!lua
--- Takes a lock, or counts one more hold of its holder.
+-- Acquires a lock, or adds a hold for the owner that has it.
 --
--- KEYS[1]  the lock: a hash, owner -> holds
--- ARGV[1]  owner
--- ARGV[2]  holds that the owner has after this call (1: a fresh hold); absolute, so a second run changes nothing
--- ARGV[3]  lease, ms
--- returns  nil: taken; else the time left to whoever holds it, ms (-1: endless);
---          -2: a further hold was asked for, but nobody holds the lock, so the owner's earlier hold is lost
+-- KEYS[1]  the lock: a hash, owner -> number of holds
+-- ARGV[1]  the owner
+-- ARGV[2]  how many holds the owner has after this call (1: its first hold)
+-- ARGV[3]  the lease, ms
+-- returns  nil: acquired; otherwise the remaining lease of the holder, ms (-1: endless);
+--          -2: a nested hold was asked for, but nobody holds the lock: the owner's earlier hold is lost
+--
+-- Idempotent: the number of holds is absolute.
 --
 -- redis-cli --eval lock_acquire.lua orders , me:1 1 30000
-local left = redis.call('PTTL', KEYS[1])
-if left == -2 then
+local remaining = redis.call('PTTL', KEYS[1])
+if remaining == -2 then
     if ARGV[2] ~= '1' then
-        return left
+        return remaining
     end
 elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-    return left
+    return remaining
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
--- An inner hold never shortens the lease of an outer one.
-if left < tonumber(ARGV[3]) then
+-- A nested hold never shortens the lease of the outer hold.
+if remaining < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 return false

@@ -1,18 +1,20 @@
 #!lua flags=allow-oom
--- Extends the leases of many locks, each only if it is still its owner's.
+-- Renews the leases of many locks, each only if its owner still holds it.
 --
--- KEYS[i]    a lock: a hash, owner -> holds
--- ARGV[1]    lease, ms
+-- KEYS[i]    a lock: a hash, owner -> number of holds
+-- ARGV[1]    the lease, ms
 -- ARGV[i+1]  the owner of KEYS[i]
--- returns    for each lock 1: extended; 0: not this owner's
+-- returns    for each lock 1: renewed; 0: this owner doesn't hold it
+--
+-- Idempotent: a lease is only ever extended to the stated length.
 --
 -- redis-cli --eval lock_renew.lua orders stock , 30000 me:1 me:1
 local renewed = {}
 local lease = tonumber(ARGV[1])
 for i, lock in ipairs(KEYS) do
-    -- pcall: a key of a wrong type is not ours and must not stop its neighbours' renewal.
+    -- pcall: a key of a wrong type is no lock, and must not prevent the renewal of the other locks.
     if redis.pcall('HEXISTS', lock, ARGV[i + 1]) == 1 then
-        -- A longer lease of a nested hold stays.
+        -- A longer lease of a nested hold is kept.
         if redis.call('PTTL', lock) < lease then
             redis.call('PEXPIRE', lock, ARGV[1])
         end

@@ -1,18 +1,20 @@
 #!lua
--- Takes permits that end with their leases, all that were asked for or none.
+-- Acquires permits that end with their leases: all that were asked for, or none.
 --
--- KEYS[1]    the semaphore: its free permits
+-- KEYS[1]    the semaphore: the number of its free permits
 -- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms (922337203685477: never)
--- KEYS[3]    exists if whoever makes this call has given it up, and doesn't want these permits any more
--- KEYS[4]    the claim of a waiter that wants several: others leave it some
--- KEYS[5]    the claims' period: it begins with the first claim and ends with the turn of the others
--- ARGV[1]    its channel
--- ARGV[2]    lease, ms (-1: endless)
--- ARGV[3]    by which name to claim what can't be taken now; empty: not at all
--- ARGV[i+3]  an id for each permit wanted: new ones, by which a second run knows that the first one took them
--- returns    nil: taken; else after how many ms to ask again (-1: endless; the next permit in use lasts so long, or
---            a claim does), and how many are free; -2 and 0: an earlier copy took them, and some have ended since;
---            -3 and 0: there is no semaphore
+-- KEYS[3]    exists if the caller has withdrawn this call: it doesn't want these permits any more
+-- KEYS[4]    the claim of a waiter that wants several permits: other callers leave it that many
+-- KEYS[5]    the period of the claims: it begins with the first claim, and ends with the turn of the others
+-- ARGV[1]    the semaphore's channel
+-- ARGV[2]    the lease, ms (-1: endless)
+-- ARGV[3]    the name under which to claim permits that can't be acquired now; empty: no claim
+-- ARGV[i+3]  a new id for each permit
+-- returns    nil: acquired; otherwise {ms after which to ask again, number of free permits} (-1: no such time; the time
+--            is over when the next permit in use ends, or a claim); {-2, 0}: an earlier copy acquired them, and some of
+--            them have ended since; {-3, 0}: there is no semaphore
+--
+-- Idempotent: the ids show a second run that the first run acquired the permits.
 --
 -- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} , redisson_sc:{p} 30000 '' 0123456789abcdef
 local claim, turn, me = KEYS[4], KEYS[5], ARGV[3]
@@ -43,12 +45,12 @@ if there == wanted then
     return false
 end
 if there > 0 then
-    -- Others may have those by now that had ended before this copy came. Or it comes so late that some were given
-    -- back, and the rest is none of its business.
+    -- Some permits had ended before this copy arrived, and others may have acquired them. Or the copy is so late that
+    -- some were released meanwhile. In both cases it must not change anything.
     return {-2, 0}
 end
 local free = redis.call('GET', KEYS[1])
--- No more than needed, and the others another time: a million at once would hold up everybody.
+-- Frees no more ended permits than needed: a million of them at once would block the server.
 local limit = wanted - math.min(tonumber(free or 0), 0)
 local ended = redis.call('ZRANGEBYSCORE', KEYS[2], 0, string.format('%.0f', now), 'LIMIT', 0, limit)
 for _, id in ipairs(ended) do
@@ -72,19 +74,19 @@ if free >= wanted and claimed == 0 then
         redis.call('PEXPIRE', KEYS[2], life)
     end
     if me ~= '' and redis.call('DEL', claim) == 1 and free > wanted then
-        -- Others were told of these, and held back. pcall: see permit_release.
+        -- Because of the claim, other waiters left these permits when they were notified. pcall: see permit_release.
         redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free - wanted))
     end
     return false
 end
 if ended[1] and free > 0 then
-    -- Too few for this caller may be enough for another one. pcall: see permit_release.
+    -- Too few permits for this caller may be enough for another waiter. pcall: see permit_release.
     redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
 end
 local next = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-local left = -1
+local remaining = -1
 if next[1] and tonumber(next[2]) < forever then
-    left = math.max(math.ceil(tonumber(next[2]) - now), 0)
+    remaining = math.max(math.ceil(tonumber(next[2]) - now), 0)
 end
 local again, mine = claimed, false
 if me ~= '' then
@@ -93,7 +95,7 @@ end
 if mine or claimed > 0 then
     free = 0
 end
-if again > 0 and (left < 0 or again < left) then
-    left = again
+if again > 0 and (remaining < 0 or again < remaining) then
+    remaining = again
 end
-return {left, free}
+return {remaining, free}

@@ -1,16 +1,17 @@
--- Included by scripts that take permits: a waiter that wants several may claim them, and others then leave it some.
--- Needs `claim` (a key: how many permits are claimed, and by whom), `turn` (a key that bounds all claims) and `me`.
+-- Included by scripts that acquire permits: a waiter that wants several permits may claim them. Then other callers
+-- leave it that many. Needs `claim` (a key: the number of permits that are claimed, and the claimant), `turn` (a key
+-- that bounds all claims together) and `me` (the caller's name).
 local CLAIM, LOOK_AGAIN = 2000, 1000
--- All claims together hold others back for this long at most; then nobody may claim for the time of a turn.
+-- Claims in a row hold other callers back for at most 5 s (IN_A_ROW). Then no claim is possible for 5 s (TURN).
 local IN_A_ROW, TURN = 5000, 5000
 
--- How long the claim lasts, ms. Without an end it isn't ours: then it holds back nobody for longer than ours do.
-local function claim_left()
-    local left = redis.call('PTTL', claim)
-    return left < 0 and CLAIM or math.max(left, 1)
+-- How long the claim lasts, ms. A key without an expiry was not made by these scripts: it counts as a new claim.
+local function claim_remaining()
+    local remaining = redis.call('PTTL', claim)
+    return remaining < 0 and CLAIM or math.max(remaining, 1)
 end
 
--- For how long others' claim keeps the caller from taking so many of the free permits, ms; 0: it doesn't.
+-- For how long another waiter's claim keeps the caller from acquiring `wanted` of the free permits, ms; 0: it doesn't.
 local function held_back(free, wanted)
     local claimed = redis.call('GET', claim)
     if not claimed then
@@ -20,14 +21,14 @@ local function held_back(free, wanted)
     if not needed or claimant == me or free - wanted >= tonumber(needed) then
         return 0
     end
-    return claim_left()
+    return claim_remaining()
 end
 
--- Claims so many permits, where that is possible now. Returns after how many ms to ask again, and whether it did.
+-- Claims `wanted` permits if that is possible now. Returns after how many ms to ask again, and whether it claimed.
 local function make_claim(wanted)
     local claimed = redis.call('GET', claim)
     if claimed and string.match(claimed, '^%d+ (.*)$') ~= me then
-        return claim_left(), false
+        return claim_remaining(), false
     end
     local period = redis.call('PTTL', turn)
     if period < 0 then
@@ -37,7 +38,7 @@ local function make_claim(wanted)
     if period <= TURN then
         return math.max(period, 1), false
     end
-    -- A live claimant renews its claim; one that died holds up the others no longer than that.
+    -- A living claimant renews its claim. The claim of a dead one ends after this time.
     local lasts = math.min(CLAIM, period - TURN)
     redis.call('SET', claim, string.format('%.0f %s', wanted, me), 'PX', lasts)
     return math.min(LOOK_AGAIN, lasts), true

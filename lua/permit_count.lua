@@ -1,10 +1,12 @@
 #!lua
--- Counts a semaphore's permits, when those that have ended are free again.
+-- Counts the permits of a semaphore, after it has freed those whose leases have ended.
 --
--- KEYS[1]  the semaphore: its free permits
+-- KEYS[1]  the semaphore: the number of its free permits
 -- KEYS[2]  its permits in use: a sorted set, id -> when it ends, ms
--- ARGV[1]  its channel
--- returns  how many are free (nil: the semaphore has never had any), how many are in use
+-- ARGV[1]  the semaphore's channel
+-- returns  {number of free permits (nil: the semaphore has never had any), number of permits in use}
+--
+-- Idempotent: a permit that has ended is freed once, because it is removed from KEYS[2].
 --
 -- redis-cli --eval permit_count.lua p {p}:timeout , redisson_sc:{p}
 local time = redis.call('TIME')
@@ -14,7 +16,7 @@ local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], 0, string.format('%.0f', n
 if ended > 0 then
     free = redis.call('INCRBY', KEYS[1], ended)
     if free > 0 then
-        -- pcall: a user without permission on the channel may look all the same.
+        -- pcall: a user that may not publish on the channel must still be able to count.
         redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
     end
 end

@@ -1,10 +1,12 @@
 #!lua
--- Looks how long a permit lasts, or sets that anew.
+-- Returns the remaining lease of a permit, or sets a new one.
 --
 -- KEYS[1]  a semaphore's permits in use: a sorted set, id -> when it ends, ms (922337203685477: never)
 -- ARGV[1]  the permit's id
 -- ARGV[2]  optional: its lease from now on, ms (-1: endless)
--- returns  nil: it is unknown or has ended; else what is left of it, ms (-1: endless)
+-- returns  nil: the permit is unknown or has ended; otherwise its remaining lease, ms (-1: endless)
+--
+-- Idempotent: a second run sets the same lease, counted from its own time.
 --
 -- redis-cli --eval permit_lease.lua {p}:timeout , 0123456789abcdef 30000
 local forever = 922337203685477

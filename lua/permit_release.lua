@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
--- Gives back permits before their leases end; also undoes an acquire whose outcome is unknown.
+-- Releases permits before their leases end. Also undoes an acquire that is in doubt.
 --
--- KEYS[1]    the semaphore: its free permits
+-- KEYS[1]    the semaphore: the number of its free permits
 -- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms
--- KEYS[i+2]  optional: a key that keeps a late copy of the acquire from taking these permits once more
--- ARGV[1]    its channel
--- ARGV[2]    1: all of them or, if one is unknown or has ended, none; 0: those that are there, ended or not
--- ARGV[i+2]  the permits' ids
--- returns    empty: done; else how many are unknown, then the ids of those that are unknown or have ended
+-- KEYS[i+2]  optional: a key that keeps a late copy of the acquire from acquiring these permits again
+-- ARGV[1]    the semaphore's channel
+-- ARGV[2]    1: release all of them or, if one is unknown or has ended, none; 0: release those that exist, ended or not
+-- ARGV[i+2]  the ids of the permits
+-- returns    empty: done; otherwise the number of unknown ids, then the ids that are unknown or have ended
+--
+-- Idempotent: a permit is freed once, because its id is removed from KEYS[2].
 --
 -- redis-cli --eval permit_release.lua p {p}:timeout , redisson_sc:{p} 1 0123456789abcdef
 local time = redis.call('TIME')
@@ -33,13 +35,13 @@ for _, id in ipairs(held) do
     redis.call('ZREM', KEYS[2], id)
 end
 for i = 3, #KEYS do
-    -- A minute longer than the client that is in doubt goes on sending.
+    -- A minute longer than the client repeats a call that is in doubt.
     redis.call('SET', KEYS[i], '1', 'PX', 660000)
 end
 if held[1] then
     local free = redis.call('INCRBY', KEYS[1], #held)
     if free > 0 then
-        -- pcall: a user without permission on the channel must still be able to release.
+        -- pcall: a user that may not publish on the channel must still be able to release.
         redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
     end
 end

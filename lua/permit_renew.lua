@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
--- Extends the leases of many permits, of whatever semaphores, each only if it hasn't ended.
+-- Renews the leases of many permits, of any semaphores, each only if it hasn't ended.
 --
 -- KEYS[i]    a semaphore's permits in use: a sorted set, id -> when it ends, ms
--- ARGV[1]    lease, ms
+-- ARGV[1]    the lease, ms
 -- ARGV[i+1]  the id of the permit in KEYS[i]
--- returns    for each permit 1: extended; 0: it is unknown or has ended
+-- returns    for each permit 1: renewed; 0: it is unknown or has ended
+--
+-- Idempotent: a lease is only ever extended.
 --
 -- redis-cli --eval permit_renew.lua {p}:timeout {p}:timeout , 30000 0123456789abcdef fedcba9876543210
 local time = redis.call('TIME')
@@ -12,12 +14,12 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = now + ARGV[1]
 local renewed = {}
 for i, permits in ipairs(KEYS) do
-    -- pcall: a key of a wrong type is not ours and must not stop its neighbours' renewal.
+    -- pcall: a key of a wrong type is no semaphore, and must not prevent the renewal of the other permits.
     local before = redis.pcall('ZSCORE', permits, ARGV[i + 1])
     renewed[i] = 0
-    -- A number as text, or false, or the error as a table.
+    -- ZSCORE gave a number as a string, or false, or an error as a table.
     if type(before) == 'string' and tonumber(before) > now then
-        -- Never shorter: this may be a late copy.
+        -- Never shortened: this may be a late copy.
         if tonumber(before) < ends then
             redis.call('ZADD', permits, 'XX', string.format('%.0f', ends), ARGV[i + 1])
         end

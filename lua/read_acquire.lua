@@ -1,15 +1,17 @@
 #!lua
--- Takes the read side of a read-write lock, or counts one more hold of its reader.
+-- Acquires the read side of a read-write lock, or adds a hold for the reader that has it.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> holds, writer:write -> holds
--- KEYS[2]  what the names of the readers' timeout keys begin with
--- KEYS[3]  the claim of a writer that waits for the readers to leave
--- ARGV[1]  reader
--- ARGV[2]  holds that the reader has after this call (1: a fresh hold); absolute, so a second run changes nothing
--- ARGV[3]  lease, ms
--- ARGV[4]  the field of the same owner's write side: who writes may also read
--- returns  nil: taken; else how long to wait for whoever is in or has a claim, ms (-1: endless);
---          -2: a further hold was asked for, but the reader has none, so its earlier hold is lost
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[2]  the prefix of the names of the readers' timeout keys
+-- KEYS[3]  the claim of a writer that waits for the readers to release the lock
+-- ARGV[1]  the reader
+-- ARGV[2]  how many holds the reader has after this call (1: its first hold)
+-- ARGV[3]  the lease, ms
+-- ARGV[4]  the field of the same owner's write side: a writer may also read
+-- returns  nil: acquired; otherwise how long to wait for the holder or for the claim, ms (-1: endless);
+--          -2: a nested hold was asked for, but the reader has none: its earlier hold is lost
+--
+-- Idempotent: the number of holds is absolute.
 --
 -- redis-cli --eval read_acquire.lua orders {orders}: pyredisson_rwlock_writer:{orders} , me:1 1 30000 me:1:write
 local lock, leases = KEYS[1], KEYS[2]
@@ -21,28 +23,30 @@ if holds == 0 then
         return -2
     end
     local mode = redis.call('HGET', lock, 'mode')
-    local left = redis.call('PTTL', lock)
-    if mode == 'read' or left == -2 then
-        -- Readers that come and overlap for ever would starve a writer. One that is in already may go on.
+    local remaining = redis.call('PTTL', lock)
+    if mode == 'read' or remaining == -2 then
+        -- New readers wait for a claim: readers that follow each other without a gap would starve the writer. A reader
+        -- that has a hold may acquire another one.
         local claimed = redis.call('PTTL', KEYS[3])
         if claimed ~= -2 then
             return claimed
         end
         redis.call('HSET', lock, 'mode', 'read')
     elseif redis.call('HEXISTS', lock, ARGV[4]) == 0 then
-        -- Somebody writes; or, without a mode, a lock of another kind goes by that name.
-        return left
+        -- Another owner writes. Or there is no mode: then the key is a lock of another kind.
+        return remaining
     end
 end
-for given_back = hold + 1, holds do
-    redis.call('DEL', lease_key(reader, given_back))
+for released = hold + 1, holds do
+    redis.call('DEL', lease_key(reader, released))
 end
--- What an earlier hold of the same name left there is no lease of this one.
+-- A timeout key of an earlier hold with the same number doesn't count for a new hold.
 if holds < hold or redis.call('PTTL', lease_key(reader, hold)) < lease then
     redis.call('SET', lease_key(reader, hold), '1', 'PX', ARGV[3])
 end
 redis.call('HSET', lock, reader, ARGV[2])
--- After the timeout key, so that the lock outlives it; and never shortened: others read, too.
+-- After the timeout key, so that the lock outlives it. Never shortened, because other readers may have longer
+-- leases.
 if redis.call('PTTL', lock) < lease then
     redis.call('PEXPIRE', lock, ARGV[3])
 end

@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
--- Gives back holds of the read side, down to a stated number; also undoes an acquire whose outcome is unknown.
+-- Releases holds of the read side, down to a stated number. Also undoes an acquire that is in doubt.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> holds, writer:write -> holds
--- KEYS[2]  what the names of the readers' timeout keys begin with
--- KEYS[3]  the period of the waiting writers' claims, which ends when the lock is free
--- ARGV[1]  its channel
--- ARGV[2]  reader
--- ARGV[3]  holds that the reader has left; absolute, so a second run changes nothing
--- returns  1: the lock is free now; 0: still held, by whomever; nil: the reader holds nothing
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[2]  the prefix of the names of the readers' timeout keys
+-- KEYS[3]  the period of the writers' claims, which ends when the lock becomes free
+-- ARGV[1]  the lock's channel
+-- ARGV[2]  the reader
+-- ARGV[3]  how many holds remain
+-- returns  1: the lock is free now; 0: it is still held, by any owner; nil: the reader has no hold
+--
+-- Idempotent: the number of holds is absolute, and a reader without a hold changes nothing.
 --
 -- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} , redisson_rwlock:{orders} me:1 0
 local lock, leases = KEYS[1], KEYS[2]
@@ -18,13 +20,13 @@ if holds == 0 then
     return false
 end
 local longest = 0
-for given_back = hold + 1, holds do
-    longest = math.max(longest, time_left(reader, given_back))
-    redis.call('DEL', lease_key(reader, given_back))
+for released = hold + 1, holds do
+    longest = math.max(longest, time_left(reader, released))
+    redis.call('DEL', lease_key(reader, released))
 end
 if hold > 0 then
     redis.call('HSET', lock, reader, ARGV[3])
-    -- The longest lease of nested holds counts for all: the reader goes on in the belief that it has it.
+    -- The longest lease of nested holds is valid for all of them, and the reader relies on it.
     if longest > 0 and redis.call('PTTL', lease_key(reader, hold)) < longest then
         redis.call('SET', lease_key(reader, hold), '1', 'PX', longest)
     end
@@ -32,11 +34,11 @@ if hold > 0 then
 end
 redis.call('HDEL', lock, reader)
 if redis.call('HGET', lock, 'mode') == 'write' then
-    -- The lock lasts as long as its writer's lease, which stands nowhere else.
+    -- The lock's expiry is the writer's lease, which is stored nowhere else.
     return 0
 end
 if redis.call('HLEN', lock) > 1 then
-    -- Where the lock lasts clearly longer than this reader's lease, it lasts for another's.
+    -- If the lock lasts clearly longer than this reader's lease, it does so for another reader.
     if redis.call('PTTL', lock) > longest + 10 then
         return 0
     end
@@ -45,9 +47,9 @@ if redis.call('HLEN', lock) > 1 then
         redis.call('PEXPIRE', lock, longest)
         return 0
     end
-    -- Those who are left have let their leases end.
+    -- The leases of the other readers have ended.
 end
 redis.call('DEL', lock, KEYS[3])
--- pcall: a user without permission on the channel must still be able to release.
+-- pcall: a user that may not publish on the channel must still be able to release.
 redis.pcall('PUBLISH', ARGV[1], '0')
 return 1

@@ -1,17 +1,20 @@
 #!lua
--- Takes permits, once.
+-- Acquires permits, exactly once.
 --
--- KEYS[1]  the semaphore: a string, the free permits (below zero: so many must come back before one is free)
--- KEYS[2]  the claim of a waiter that wants several: others leave it some
--- KEYS[3]  the lane's latest call
--- ARGV[1]  number of this call on its lane
--- ARGV[2]  how many; 0: all that are free, claimed or not
--- returns  above zero: so many were taken; else none were, which is not remembered: minus (how many are free, and
---          2^32 times the ms for which they are claimed by somebody else, who comes first: then none count as free); -2^52: there is no semaphore
+-- KEYS[1]  the semaphore: a string, the number of free permits (negative: so many must be released before one is free)
+-- KEYS[2]  the claim of a waiter that wants several permits: other callers leave it that many
+-- KEYS[3]  the client's session slot: the number and the result of its latest call
+-- ARGV[1]  the number of this call on its session slot
+-- ARGV[2]  how many permits; 0: all that are free, claimed or not
+-- returns  above zero: so many were acquired. Otherwise none were, which is not recorded:
+--          -(f + 2^32 * t), where f is the number of free permits, and t the time in ms for which they are claimed by
+--          another waiter, which comes first (f is 0 then); -2^52: there is no semaphore
+--
+-- Idempotent: a copy of a successful call is answered with the recorded result (see exactly_once).
 --
 -- redis-cli --eval semaphore_acquire.lua stock pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1
 
--- include: once
+-- include: exactly_once
 local claim, turn, me = KEYS[2], nil, ''
 -- include: permit_claims
 local free = redis.call('GET', KEYS[1])
@@ -23,14 +26,14 @@ local wanted = tonumber(ARGV[2])
 if wanted == 0 then
     wanted = free
 elseif wanted <= free then
-    local left = held_back(free, wanted)
-    if left > 0 then
-        return -left * 2 ^ 32
+    local remaining = held_back(free, wanted)
+    if remaining > 0 then
+        return -remaining * 2 ^ 32
     end
 end
 if wanted <= 0 or wanted > free then
     return -math.max(free, 0)
 end
-once(wanted)
+record(wanted)
 redis.call('DECRBY', KEYS[1], string.format('%.0f', wanted))
 return wanted

@@ -1,20 +1,25 @@
 #!lua
--- Takes permits, once, for a waiter that has been passed over; or claims them, so that others leave it some.
+-- Acquires permits, exactly once, for a waiter that was passed over.
+-- If that is impossible it claims them: then other callers leave it that many.
 --
--- KEYS[1]  the semaphore: a string, the free permits
--- KEYS[2]  the claim: how many permits, and for whom
--- KEYS[3]  the claims' period: it begins with the first claim and ends with the turn of the others
--- KEYS[4]  the lane's latest call
--- ARGV[1]  number of this call on its lane
--- ARGV[2]  how many
--- ARGV[3]  the waiter, by a name that only it has
+-- KEYS[1]  the semaphore: a string, the number of free permits
+-- KEYS[2]  the claim: the number of permits, and the claimant
+-- KEYS[3]  the period of the claims: it begins with the first claim, and ends with the turn of the others
+-- KEYS[4]  the client's session slot: the number and the result of its latest call
+-- ARGV[1]  the number of this call on its session slot
+-- ARGV[2]  how many permits
+-- ARGV[3]  the waiter, by a name that no other waiter has
 -- ARGV[4]  the semaphore's channel
--- returns  above zero: so many were taken; else none were, which is not remembered: minus (how many are free for
---          those who need less, and 2^32 times the ms after which to ask again); -2^52: there is no semaphore
+-- returns  above zero: so many were acquired. Otherwise none were, which is not recorded:
+--          -(f + 2^32 * t), where f is the number of permits that waiters with a smaller need may acquire, and t the
+--          time in ms after which to ask again; -2^52: there is no semaphore
+--
+-- Idempotent: a copy of a successful call is answered with the recorded result (see exactly_once), and a second claim
+-- replaces the first.
 --
 -- redis-cli --eval semaphore_claim.lua stock pyredisson_semaphore_claim:{stock} pyredisson_semaphore_turn:{stock} pyredisson_once:{stock}:me:1 , 2 4 me:1 redisson_sc:{stock}
 
--- include: once
+-- include: exactly_once
 local claim, turn, me = KEYS[2], KEYS[3], ARGV[3]
 -- include: permit_claims
 local free = redis.call('GET', KEYS[1])
@@ -23,18 +28,19 @@ if not free then
 end
 free = tonumber(free)
 local wanted = tonumber(ARGV[2])
-local left = wanted <= free and held_back(free, wanted) or 0
-if wanted > free or left > 0 then
+local remaining = wanted <= free and held_back(free, wanted) or 0
+if wanted > free or remaining > 0 then
     local again, claimed = make_claim(wanted)
-    if claimed or left > 0 then
+    if claimed or remaining > 0 then
         free = 0
     end
     return -(math.max(free, 0) + again * 2 ^ 32)
 end
-once(wanted)
+record(wanted)
 redis.call('DECRBY', KEYS[1], string.format('%.0f', wanted))
 if redis.call('DEL', claim) == 1 and free > wanted then
-    -- Others were told of these, and held back. pcall: a user without permission on the channel may acquire, too.
+    -- Because of the claim, other waiters left these permits when they were notified. pcall: a user that may not
+    -- publish on the channel must still be able to acquire.
     redis.pcall('PUBLISH', ARGV[4], string.format('%.0f', free - wanted))
 end
 return wanted

@@ -1,21 +1,23 @@
 #!lua
--- Makes a semaphore, once, if there is none.
+-- Creates a semaphore if there is none, exactly once.
 --
--- KEYS[1]  the semaphore: a string, the free permits
--- KEYS[2]  the lane's latest call
--- ARGV[1]  number of this call on its lane
+-- KEYS[1]  the semaphore: a string, the number of free permits
+-- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  how many permits
 -- ARGV[3]  after how many ms the semaphore ends; 0: never
 -- ARGV[4]  the semaphore's channel
--- returns  1: made; 0: there is one
+-- returns  1: created; 0: it exists already
+--
+-- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
 --
 -- redis-cli --eval semaphore_set.lua stock pyredisson_once:{stock}:me:1 , 2 5 0 redisson_sc:{stock}
 
--- include: once
+-- include: exactly_once
 if redis.call('EXISTS', KEYS[1]) == 1 then
-    return once(0)
+    return record(0)
 end
-once(1)
+record(1)
 if ARGV[3] == '0' then
     redis.call('SET', KEYS[1], ARGV[2])
 else

@@ -1,17 +1,19 @@
 #!lua flags=allow-oom
--- Gives back what an acquire took whose outcome nobody waits for any more, and keeps late copies of it from running.
+-- Undoes an acquire that is in doubt: releases what it acquired, and keeps late copies of it from running.
 --
--- KEYS[1]  the semaphore: a string, the free permits
--- KEYS[2]  the lane's latest call
--- ARGV[1]  one more than the number of that acquire on its lane
+-- KEYS[1]  the semaphore: a string, the number of free permits
+-- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- ARGV[1]  the number of that acquire on its session slot, plus one
 -- ARGV[2]  the semaphore's channel
--- returns  how many permits were given back
+-- returns  how many permits were released
+--
+-- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
 --
 -- redis-cli --eval semaphore_undo.lua stock pyredisson_once:{stock}:me:1 , 3 redisson_sc:{stock}
 
--- include: once
-once(0)
--- A semaphore that was deleted meanwhile doesn't come back.
+-- include: exactly_once
+record(0)
+-- A semaphore that was deleted meanwhile must not be created again.
 if tonumber(last) ~= tonumber(ARGV[1]) - 1 or redis.call('EXISTS', KEYS[1]) == 0 then
     return 0
 end

@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
--- Gives back holds of the write side, down to a stated number; also undoes an acquire whose outcome is unknown.
+-- Releases holds of the write side, down to a stated number. Also undoes an acquire that is in doubt.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> holds, writer:write -> holds
--- KEYS[2]  what the names of the readers' timeout keys begin with
--- ARGV[1]  its channel
--- ARGV[2]  writer, `:write` included
--- ARGV[3]  holds that the writer has left (0: nobody writes any more); absolute, so a second run changes nothing
--- returns  1: nobody writes now; 0: still held; nil: the writer holds nothing
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[2]  the prefix of the names of the readers' timeout keys
+-- ARGV[1]  the lock's channel
+-- ARGV[2]  the writer, `:write` included
+-- ARGV[3]  how many holds remain (0: it stops writing)
+-- returns  1: nobody writes now; 0: still held; nil: the writer has no hold
+--
+-- Idempotent: the number of holds is absolute, and a writer without a hold changes nothing.
 --
 -- redis-cli --eval write_release.lua orders {orders}: , redisson_rwlock:{orders} me:1:write 0
 local lock, leases = KEYS[1], KEYS[2]
@@ -21,12 +23,12 @@ end
 redis.call('HDEL', lock, ARGV[2])
 local longest = longest_lease()
 if longest > 0 then
-    -- The writer goes on reading.
+    -- The writer has a hold of the read side, too, and keeps it.
     redis.call('HSET', lock, 'mode', 'read')
     redis.call('PEXPIRE', lock, longest)
 else
     redis.call('DEL', lock)
 end
--- pcall: a user without permission on the channel must still be able to release.
+-- pcall: a user that may not publish on the channel must still be able to release.
 redis.pcall('PUBLISH', ARGV[1], '1')
 return 1

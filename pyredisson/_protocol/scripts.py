@@ -34,7 +34,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "write_acquire": (3, 4),
     "write_give_up": (2, 2),
     "write_release": (2, 3),
-    "once_delete": None,
+    "exactly_once_delete": None,
     "permit_acquire": None,
     "permit_count": (2, 1),
     "permit_lease": None,

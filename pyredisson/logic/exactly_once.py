@@ -137,5 +137,12 @@ def delete_command(
 ) -> bytes:
     """Removes the object of these keys, and publishes `message` (empty: nothing). Its reply is 1 if it was there."""
     return command(
-        b"EVALSHA", scripts.once_delete, len(keys) + 1, *keys, memory + slot.suffix, slot.number, channel, message
+        b"EVALSHA",
+        scripts.exactly_once_delete,
+        len(keys) + 1,
+        *keys,
+        memory + slot.suffix,
+        slot.number,
+        channel,
+        message,
     )

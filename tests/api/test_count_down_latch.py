@@ -298,7 +298,7 @@ class TestDoubt:
             faults.append(lose(proxy, sha("latch_count_down")))
             await latch.count_down()
             assert await latch.get_count() == left
-        faults.append(lose(proxy, sha("once_delete")))
+        faults.append(lose(proxy, sha("exactly_once_delete")))
         assert await latch.delete() is True
         assert all(fault.happened.is_set() for fault in faults)
         assert not server_state.redis.exists("done")

@@ -78,7 +78,7 @@ class TestDoubt:
         struck("acquire")
         assert await semaphore.drain_permits() == 4
         assert free(server_state) == 0
-        faults.append(lose(proxy, script("once_delete", flags=server.version >= (7,)).sha))
+        faults.append(lose(proxy, script("exactly_once_delete", flags=server.version >= (7,)).sha))
         assert await semaphore.delete() is True
         struck("set")
         assert await semaphore.try_set_permits(6) is True
@@ -121,7 +121,7 @@ class TestDoubt:
             assert late.held.is_set()
             expected = b"3" if call == "acquire" else b"7"
             assert redis.get("stock") == expected
-            # Another call over the same lane, and then the late one.
+            # Another call on the same session slot, and then the late one.
             await semaphore.try_acquire()
             await semaphore.release()
             await asyncio.to_thread(late.deliver)

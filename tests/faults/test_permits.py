@@ -93,7 +93,7 @@ class TestLostReplies:
         assert await backend.do(semaphore.update_lease_time(permit, 50)) is True
         struck("permit_count")
         assert await backend.do(semaphore.get_permits()) == 3
-        struck("once_delete")
+        struck("exactly_once_delete")
         assert await backend.do(semaphore.delete()) is True
         assert all(fault.happened.is_set() for fault in faults)
         assert not admin.exists("p", USED)

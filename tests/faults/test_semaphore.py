@@ -378,7 +378,7 @@ if child:
 
 
 def test_after_a_fork_both_count_for_themselves(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
-    """With the same lanes one's calls would be taken for late copies of the other's."""
+    """With the same session slots the calls of one process would count as late copies of the other's."""
     admin.set("stock", PERMITS)
     assert child(FORK, server.url).receive() == "0"
     assert admin.get("stock") == b"5"

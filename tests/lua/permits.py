@@ -8,7 +8,7 @@ from .scripted import Scripted
 
 FREE, USED = "pool", "{pool}:timeout"
 CLAIM, TURN = "pyredisson_semaphore_claim:{pool}", "pyredisson_semaphore_turn:{pool}"
-MARK, LANE = "pyredisson_permit_withdrawn:{pool}:", "pyredisson_once:{pool}:me:0"
+MARK, SLOT = "pyredisson_permit_withdrawn:{pool}:", "pyredisson_once:{pool}:me:0"
 FOREVER = 922337203685477
 A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 240))
 
@@ -37,7 +37,7 @@ class PermitScripts(Scripted):
         return self.run("permit_count", [FREE, USED], self.channel, redis=redis)
 
     def set(self, number: int, permits: int, redis: Any = None) -> Any:
-        return self.run("permit_set", [FREE, USED, LANE], number, permits, self.channel, redis=redis)
+        return self.run("permit_set", [FREE, USED, SLOT], number, permits, self.channel, redis=redis)
 
     def now(self) -> int:
         seconds, micros = self.redis.time()

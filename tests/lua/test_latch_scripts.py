@@ -13,20 +13,20 @@ from pyredisson.testing import Server
 
 from .scripted import Scripted, published
 
-LANE, OTHER = "pyredisson_once:{done}:me:0", "pyredisson_once:{done}:me:1"
+SLOT, OTHER = "pyredisson_once:{done}:me:0", "pyredisson_once:{done}:me:1"
 
 
 class LatchScripts(Scripted):
     channel = "redisson_countdownlatch__channel__{done}"
 
-    def set(self, number: int, count: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("latch_set", ["done", lane], number, count, self.channel, redis=redis)
+    def set(self, number: int, count: int, slot: str = SLOT, redis: Any = None) -> Any:
+        return self.run("latch_set", ["done", slot], number, count, self.channel, redis=redis)
 
-    def count_down(self, number: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("latch_count_down", ["done", lane], number, self.channel, redis=redis)
+    def count_down(self, number: int, slot: str = SLOT, redis: Any = None) -> Any:
+        return self.run("latch_count_down", ["done", slot], number, self.channel, redis=redis)
 
-    def delete(self, number: int, lane: str = LANE, redis: Any = None) -> Any:
-        return self.run("once_delete", ["done", lane], number, self.channel, "1", redis=redis)
+    def delete(self, number: int, slot: str = SLOT, redis: Any = None) -> Any:
+        return self.run("exactly_once_delete", ["done", slot], number, self.channel, "1", redis=redis)
 
     def count(self) -> str | None:
         """The count, as Redisson reads it."""
@@ -47,7 +47,7 @@ class TestSet:
             assert scripts.set(2, 3) == 1
             assert scripts.count() == "3"
             assert scripts.redis.pttl("done") == -1
-        assert 650_000 < scripts.redis.pttl(LANE) <= 660_000
+        assert 650_000 < scripts.redis.pttl(SLOT) <= 660_000
         # Redisson's waiters close the gate before anyone waits for the new count.
         assert published(subscription) == [b"1"]
 
@@ -106,7 +106,7 @@ class TestCountDown:
     def test_two_lanes(self, scripts: LatchScripts) -> None:
         scripts.redis.set("done", 3)
         scripts.count_down(6)
-        scripts.count_down(2, lane=OTHER)
+        scripts.count_down(2, slot=OTHER)
         assert scripts.count() == "1"
 
     def test_late_and_after_a_newer_call(self, scripts: LatchScripts) -> None:

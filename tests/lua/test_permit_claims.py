@@ -13,7 +13,7 @@ from pyredisson.testing import Server
 from .scripted import Scripted, published
 
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
-LANE, USED = "pyredisson_once:{stock}:me:0", "{stock}:timeout"
+SLOT, USED = "pyredisson_once:{stock}:me:0", "{stock}:timeout"
 WAIT = 2**32
 IDS = [bytes([number]) * 16 for number in range(8)]
 
@@ -24,14 +24,14 @@ class ClaimScripts(Scripted):
 
     def acquire(self, permits: int, redis: Any = None) -> Any:
         self.number += 2
-        return self.run("semaphore_acquire", ["stock", CLAIM, LANE], self.number, permits, redis=redis)
+        return self.run("semaphore_acquire", ["stock", CLAIM, SLOT], self.number, permits, redis=redis)
 
     def claim(self, permits: int, me: str = "me", redis: Any = None) -> Any:
         self.number += 2
         return self.claim_again(permits, me, redis)
 
     def claim_again(self, permits: int, me: str = "me", redis: Any = None) -> Any:
-        keys = ["stock", CLAIM, TURN, LANE]
+        keys = ["stock", CLAIM, TURN, SLOT]
         return self.run("semaphore_claim", keys, self.number, permits, me, self.channel, redis=redis)
 
     def give_up(self, me: str = "me", redis: Any = None) -> Any:
@@ -63,7 +63,7 @@ def test_too_few_are_claimed(scripts: ClaimScripts, subscription: PubSub) -> Non
         assert 9_000 < scripts.left(TURN) <= 10_000
         scripts.redis.pexpire(CLAIM, 1_000)
     assert scripts.text("stock") == "2"
-    assert not scripts.redis.exists(LANE)
+    assert not scripts.redis.exists(SLOT)
     assert published(subscription) == []
 
 

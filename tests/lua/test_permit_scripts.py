@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson.testing import Server
 
-from .permits import FOREVER, FREE, LANE, MARK, USED, A, B, C, D, E, PermitScripts
+from .permits import FOREVER, FREE, MARK, SLOT, USED, A, B, C, D, E, PermitScripts
 from .scripted import published
 
 
@@ -218,7 +218,7 @@ class TestSet:
             assert scripts.set(2, 5) == 5
             assert scripts.free() == "5"
         assert scripts.redis.ttl(FREE) == -1
-        assert 650_000 < scripts.redis.pttl(LANE) <= 660_000
+        assert 650_000 < scripts.redis.pttl(SLOT) <= 660_000
         assert published(subscription) == [b"5"]
 
     def test_none_at_all(self, scripts: PermitScripts, subscription: PubSub) -> None:

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from pyredisson.testing import Server
 
 from .scripted import published
-from .semaphores import LANE, OTHER, SemaphoreScripts
+from .semaphores import OTHER, SLOT, SemaphoreScripts
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ class TestSet:
 
     def test_a_copy_of_the_one_that_made_it(self, scripts: SemaphoreScripts) -> None:
         scripts.make(2, 5)
-        scripts.acquire(2, 3, lane=OTHER)
+        scripts.acquire(2, 3, slot=OTHER)
         assert scripts.make(2, 5) == 1
         assert scripts.free() == "2"
         scripts.redis.delete("stock")
@@ -130,10 +130,10 @@ class TestDelete:
     def test_all_its_keys(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
         scripts.redis.mset({"stock": 3, "{stock}:timeout": 1})
         assert scripts.delete(2, "{stock}:timeout", message="1") == 1
-        assert scripts.redis.keys() == [LANE.encode()]
+        assert scripts.redis.keys() == [SLOT.encode()]
         scripts.redis.set("{stock}:timeout", 1)
         assert scripts.delete(4, "{stock}:timeout", message="1") == 0
-        assert scripts.redis.keys() == [LANE.encode()]
+        assert scripts.redis.keys() == [SLOT.encode()]
         assert published(subscription) == [b"1"]
 
     def test_a_copy_spares_the_next_one(self, scripts: SemaphoreScripts) -> None:

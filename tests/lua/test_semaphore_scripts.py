@@ -67,7 +67,7 @@ class TestAcquire:
     def test_lanes_know_nothing_of_each_other(self, scripts: SemaphoreScripts) -> None:
         scripts.redis.set("stock", 5)
         assert scripts.acquire(8, 2) == 2
-        assert scripts.acquire(2, 1, lane=OTHER) == 1
+        assert scripts.acquire(2, 1, slot=OTHER) == 1
         assert scripts.free() == "2"
 
     def test_late_and_after_a_newer_call(self, scripts: SemaphoreScripts) -> None:
@@ -162,7 +162,7 @@ class TestUndo:
     def test_below_zero_it_wakes_nobody(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
         scripts.redis.set("stock", 3)
         scripts.acquire(2, 3)
-        scripts.add(2, -5, lane=OTHER)
+        scripts.add(2, -5, slot=OTHER)
         assert scripts.undo(2) == 3
         assert scripts.free() == "-2"
         assert published(subscription) == []
@@ -194,13 +194,13 @@ class TestServers:
         with scripts.out_of_memory():
             for call in (scripts.acquire, scripts.make):
                 with pytest.raises(ResponseError, match="maxmemory"):
-                    call(2, 1, lane=OTHER)
+                    call(2, 1, slot=OTHER)
             if scripts.flags:
                 # Older servers can't be told that these free more than they take.
                 assert scripts.undo(2) == 3
-                assert scripts.add(2, 1, lane=OTHER) == 1
+                assert scripts.add(2, 1, slot=OTHER) == 1
                 assert scripts.free() == "6"
-                assert scripts.delete(4, lane=OTHER) == 1
+                assert scripts.delete(4, slot=OTHER) == 1
 
     def test_without_permission_on_the_channel(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
         with scripts.user("~*", "+@all", "resetchannels") as deaf:
