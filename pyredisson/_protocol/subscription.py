@@ -15,6 +15,7 @@ from pyredisson._protocol.no_reply import Reply
 PING = command(b"PING")
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+"""Seconds of the first and of the longest pause before a failed connection is replaced."""
 
 
 class Channels(Protocol):
