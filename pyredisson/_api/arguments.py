@@ -56,7 +56,7 @@ def explicit_owner(session: Session, owner: AnyOwner | None) -> Owner | None:
     owner_id = id_of_owner(owner)
     if type(owner) is int and owner >= FIRST_AUTOMATIC_ID:
         raise ValueError(f"an int for owner must be in 0 .. 2**32 - 1, not {owner}")
-    return session.explicit_owner(owner_id)
+    return session.owners.explicit(owner_id)
 
 
 def lease_of(lease_time: Duration | None) -> int | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from copy import copy
+from weakref import KeyedRef
 
 from pyredisson._core import CallQueues
+from pyredisson.owners import FIRST_AUTOMATIC_ID
 
 _call_numbers = itertools.count(1)
 
@@ -86,6 +88,50 @@ class Owner:
         other._prefix = f"{self._prefix}.{next(_call_numbers)}"
         other.name = other._prefix.encode()
         return other
+
+
+class OwnerRegistry:
+    """Makes the owners of one client."""
+
+    def __init__(self) -> None:
+        self._client_id = ""
+        self._automatic_ids = itertools.count(FIRST_AUTOMATIC_ID)
+        self._epoch_numbers = EpochNumbers()
+        self._explicit: dict[int, KeyedRef[int, Owner]] = {}
+        """Explicit owners to which a handle, or a call in flight, refers."""
+
+    def begin(self, client_id: str) -> None:
+        """Makes owners of this client from now on.
+
+        Explicit owners that were made before `fork` become owners of the new client: handles refer to them.
+        """
+        self._client_id = client_id
+        self._automatic_ids = itertools.count(FIRST_AUTOMATIC_ID)
+        for reference in list(self._explicit.values()):
+            if (owner := reference()) is not None:
+                owner.begin(client_id)
+
+    def new(self) -> Owner:
+        """An owner for a thread or a task. Its id has never been used before."""
+        return Owner(self._client_id, next(self._automatic_ids))
+
+    def explicit(self, owner_id: int) -> Owner:
+        """The owner with an id that the user chose. It exists for as long as something refers to it."""
+        known = self._explicit
+        while True:
+            new = Owner(self._client_id, owner_id, self._epoch_numbers)
+            reference = known.setdefault(owner_id, KeyedRef(new, self._forget, owner_id))
+            owner = reference()
+            if owner is not None:
+                return owner
+            self._forget(reference)
+
+    def _forget(self, dead: KeyedRef[int, Owner]) -> None:
+        known, owner_id = self._explicit, dead.key
+        # No function is called between the test and `del`: another thread could run there, and register the same owner
+        # anew, whose reference must stay.
+        if owner_id in known and known[owner_id] is dead:
+            del known[owner_id]
 
 
 def owner_id(name: bytes) -> int:

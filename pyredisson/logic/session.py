@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
-from weakref import KeyedRef
 
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
@@ -17,11 +15,10 @@ from pyredisson.logic.holds import GONE, LEASE_ENDED, Hold, HoldTable
 from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
-from pyredisson.logic.owners import EpochNumbers, Owner
+from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.watchdog import Watchdog
-from pyredisson.owners import FIRST_AUTOMATIC_ID
 
 
 class Resources(NamedTuple):
@@ -68,26 +65,18 @@ class Session:
         self._release_when_owner_ends = config.release_when_owner_ends
         self._host = host
         self.lost_callbacks = LostCallbacks(host.run_callback)
-        self._epoch_numbers = EpochNumbers()
-        self._explicit: dict[int, KeyedRef[int, Owner]] = {}
-        """Explicit owners that a handle, or a call in flight, refers to."""
+        self.owners = OwnerRegistry()
         self._open()
 
     def reset_after_fork(self) -> None:
-        """In the child: becomes a new client without holds and waiters. Those that it had are the parent's.
-
-        The handles of explicit owners stay valid in the child. Their owners become owners of the new client.
-        """
+        """In the child: becomes a new client without holds and waiters. Those that it had are the parent's."""
         self._open()
-        for reference in list(self._explicit.values()):
-            if (owner := reference()) is not None:
-                owner.begin(self.id)
 
     def _open(self) -> None:
-        """Sets all that belongs to one client id: owners, holds, waiters, and what is sent under that id."""
+        """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id."""
         self.id, self.runtime, watchdog_runtime, self.channels = self._host.open(self.repair)
         self.clock = self.runtime.clock
-        self._ids = itertools.count(FIRST_AUTOMATIC_ID)
+        self.owners.begin(self.id)
         self.holds = HoldTable(self.clock, self._on_hold_lost)
         self.watchdog = Watchdog(
             self.holds,
@@ -100,28 +89,6 @@ class Session:
         self.local_queues = LocalQueues()
         self.groups = GroupRegistry()
         self.permits = PermitRegistry()
-
-    def new_owner(self) -> Owner:
-        """An owner for a thread or a task. Its id has never been used before."""
-        return Owner(self.id, next(self._ids))
-
-    def explicit_owner(self, owner_id: int) -> Owner:
-        """The owner with an id that the user chose. It exists for as long as something refers to it."""
-        known = self._explicit
-        while True:
-            new = Owner(self.id, owner_id, self._epoch_numbers)
-            reference = known.setdefault(owner_id, KeyedRef(new, self._forget, owner_id))
-            owner = reference()
-            if owner is not None:
-                return owner
-            self._forget(reference)
-
-    def _forget(self, dead: KeyedRef[int, Owner]) -> None:
-        known, owner_id = self._explicit, dead.key
-        # No function is called between the test and `del`: another thread could run there, and register the same owner
-        # anew, whose reference must stay.
-        if owner_id in known and known[owner_id] is dead:
-            del known[owner_id]
 
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""

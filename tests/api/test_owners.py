@@ -97,17 +97,17 @@ async def test_a_question_makes_no_owner(backend: Backend) -> None:
         await lock.is_held_by(2 + number)
     gc.collect()
     assert sys.getallocatedblocks() - before < MANY / 10
-    assert len(client._session._explicit) == 1
+    assert len(client._session.owners._explicit) == 1
 
 
 async def test_owners_are_forgotten_with_their_handles(backend: Backend) -> None:
     client = backend.connect(NOWHERE)
     handles = [client.get_lock("orders", owner=number) for number in range(1000)]
-    assert len(client._session._explicit) == 1000
+    assert len(client._session.owners._explicit) == 1000
     del handles
     for number in range(MANY):
         client.get_lock("orders", owner=f"request {number}")
-    assert len(client._session._explicit) == 0
+    assert len(client._session.owners._explicit) == 0
 
 
 async def test_a_hold_outlives_its_handle(backend: Backend, server_state: ServerState) -> None:
@@ -120,7 +120,7 @@ async def test_a_hold_outlives_its_handle(backend: Backend, server_state: Server
     await client.get_lock("orders", owner="alice").unlock()
     assert not server_state.holds("orders")
     gc.collect()
-    assert not client._session._explicit
+    assert not client._session.owners._explicit
 
 
 @pytest.mark.parametrize("owner", [7, "alice"])
@@ -138,7 +138,7 @@ async def test_a_name_in_doubt_is_not_used_again(
         await client.get_lock("stock", owner=owner).unlock()
         await client.get_lock("orders", owner=owner).unlock()
         gc.collect()  # the error that told of the doubt refers to the call
-        assert not client._session._explicit
+        assert not client._session.owners._explicit
     assert len(names) == 3
     assert client._session.id + ":7" not in names
 

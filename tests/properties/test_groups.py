@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
         self.group = self.make()
         self.parties = []
         for _ in range(2):
-            each = [client.session.new_owner() for client in self.clients]
+            each = [client.session.owners.new() for client in self.clients]
             self.parties.append(GroupOwner([each[place] for place, _ in self.places]))
         self.depth = [0, 0]
 

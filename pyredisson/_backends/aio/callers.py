@@ -39,7 +39,7 @@ class Callers:
     def _adopt(self, task: asyncio.Task[Any] | None) -> Owner:
         if task is None:
             raise RuntimeError("a lock's owner is a task, and no task is running here")
-        owner = self.owners[task] = self._session.new_owner()
+        owner = self.owners[task] = self._session.owners.new()
         # A weak reference: a task that goes on must not keep a client alive that the program has dropped.
         reference = self._reference
         task.add_done_callback(lambda task: None if (callers := reference()) is None else callers._on_done(task))

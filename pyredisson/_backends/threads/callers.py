@@ -62,6 +62,6 @@ class Callers:
             warn_user(ON_AN_EVENT_LOOP)
 
     def _adopt(self) -> Owner:
-        owner = self.local.owner = self._session.new_owner()
+        owner = self.local.owner = self._session.owners.new()
         self.local.end_notice = _EndNotice(owner)
         return owner

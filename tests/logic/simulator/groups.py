@@ -32,7 +32,7 @@ class GroupUser(User):
 
     def __init__(self, client: Client, judge: GroupJudge, members: Sequence[LockLogic], name: str) -> None:
         super().__init__(client, judge, name)
-        owners = {member.session: member.session.new_owner() for member in members}
+        owners = {member.session: member.session.owners.new() for member in members}
         self.groups = [self.group(part) for part in self.parts(members)]
         self.parties = [GroupOwner([owners[member.session] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)

@@ -28,7 +28,7 @@ class Owner(User):
 
     def __init__(self, client: Client, judge: LockJudge, locks: Sequence[LockLogic], name: str) -> None:
         super().__init__(client, judge, name)
-        self.holder = client.session.new_owner()
+        self.holder = client.session.owners.new()
         self.locks = locks
         self.depth = {lock.identity: 0 for lock in locks}
         """How many acquires of it have said True and were not given back."""
