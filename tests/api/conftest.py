@@ -62,4 +62,4 @@ def queue(admin: Redis) -> Queue:
 @pytest.fixture
 def short_member_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A multi-lock waits only briefly for a member before it releases the members that it has acquired."""
-    monkeypatch.setattr(multi_lock, "PATIENCE", 0.02)
+    monkeypatch.setattr(multi_lock, "MEMBER_WAIT", 0.02)

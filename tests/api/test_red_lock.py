@@ -217,7 +217,7 @@ class TestServersThatFail:
         proxies[0].resume()
         proxies[1].resume()
         await gone(backend, redises)
-        await backend.until(lambda: not any(member.session.groups.unanswered for member in members(red)))
+        await backend.until(lambda: not any(member.session.groups.pending_acquires for member in members(red)))
         assert await red.try_lock()
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         await red.unlock()
@@ -336,6 +336,24 @@ class TestLost:
         async with red:
             assert not red.lost.is_set()
         assert len(told) == 1
+
+    async def test_members_that_were_released_separately(
+        self, backend: Backend, servers: list[Server], redises: list[Any]
+    ) -> None:
+        """The error names these members, and not the one that is released with the group."""
+        clients = [backend.connect(each.url) for each in servers]
+        locks = [client.get_lock("a") for client in clients]
+        red = clients[0].get_red_lock(*locks)
+        await red.lock()
+        await locks[0].unlock()
+        assert await red.is_held()
+        await locks[2].unlock()
+        with pytest.raises(LockLostError, match="is not held any more") as raised:
+            await red.unlock()
+        reasons = str(raised.value).partition("any more: ")[2]
+        assert reasons.count("it was released separately") == 2
+        assert [f":{server.port}/" in reasons for server in servers] == [True, False, True]
+        assert held(redises) == [[], [], []]
 
     async def test_the_body_is_cancelled(self, tasks: Backend, servers: list[Server], redises: list[Any]) -> None:
         red = make(tasks, servers, lock_watchdog_timeout=0.9)

@@ -289,7 +289,7 @@ class TestMultiLock:
     async def test_a_lost_extension(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch, fault: str
     ) -> None:
-        monkeypatch.setattr(multi_lock, "SHORT", -1.0)
+        monkeypatch.setattr(multi_lock, "EXTEND_AFTER", -1.0)
         group = make("multi", [backend.connect(each.url) for each in proxies])
         ports = [member.session.server for member in group._logic.members]
         first, last = (

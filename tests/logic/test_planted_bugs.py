@@ -152,11 +152,11 @@ class NoGiveUp(FairLockLogic):
 
 
 class NothingBack(MultiLockLogic):
-    """What was had is kept when not all was."""
+    """The members that an attempt has acquired are not released when it doesn't acquire all of them."""
 
     __slots__ = ()
 
-    def taken(self, party: GroupOwner, taken: Sequence[object]) -> list[MemberRelease]:
+    def releases_after_attempt(self, owner: GroupOwner, acquired: Sequence[bool]) -> list[MemberRelease]:
         return []
 
 

@@ -289,8 +289,8 @@ class MajorityOrNothing(Machine):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for what the test holds up."""
-    monkeypatch.setattr(red_lock, "PART", 0.0)
-    monkeypatch.setattr(red_lock, "LEAST_PATIENCE", 0.0005)
+    monkeypatch.setattr(red_lock, "TIMEOUT_PART", 0.0)
+    monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", 0.0005)
 
 
 def test_a_member_that_failed_the_inner_level_stays_with_the_outer(servers: list[Server], redises: list[Any]) -> None:

@@ -1,8 +1,8 @@
-"""Several locks held as one: the owners of its members, and what becomes of their holds together."""
+"""Several locks held as one: what multi-locks and red locks have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import HoldLevel
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply
-from pyredisson.errors import LockLostError, LockTimeoutError
+from pyredisson.errors import LockLostError, LockTimeoutError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -18,34 +18,39 @@ from pyredisson.logic.watchdog import Alarm
 
 
 class GroupOwner:
-    """The owners of a group's members: one thread, or task, is another owner in each client."""
+    """The owner of a group: one owner for each member. One thread or task is another owner in each client."""
 
     __slots__ = ("id", "owners")
 
     def __init__(self, owners: Sequence[Owner]) -> None:
         self.owners = owners
+        """In the order of the group's members."""
         self.id = tuple(owner.id for owner in owners)
 
     def readable(self) -> str:
-        """Its names on the servers, for messages."""
+        """The names of the owners on the servers, for messages."""
         return ", ".join(dict.fromkeys(readable(owner.name) for owner in self.owners))
 
 
 class MemberRelease(NamedTuple):
-    """One member's hold, and the level of it that goes with one level of the group."""
+    """The release of one level of one member's hold, as a part of the release of one level of the group."""
 
     member: LockLogic
     owner: Owner
     hold: Hold
     level: HoldLevel
 
+    async def release(self) -> None:
+        """Releases the level. Does nothing if it is released already, also in the background."""
+        await self.member.release(self.owner, self.hold, self.level)
+
     def release_in_background(self) -> None:
-        """Gives it back: here at once, on the server in the background; unless that was done."""
+        """Releases the level: here at once, on the server in the background. Does nothing if it is released already."""
         self.member.release_in_background(self.owner, self.hold, self.level)
 
 
 class GroupLogic:
-    """What all groups have in common. Owners and durations come in checked, members in their order."""
+    """What all groups have in common. Owners and durations were checked before; the members are in their order."""
 
     __slots__ = ("identity", "members", "quorum", "session")
 
@@ -55,135 +60,230 @@ class GroupLogic:
     def __init__(self, members: Sequence[LockLogic], quorum: int) -> None:
         self.members = tuple(members)
         self.quorum = quorum
+        """The group is held while at least so many members are held."""
         self.session = members[0].session
-        """Its clock, its signals and its watchdog serve the whole group."""
+        """Its clock, its runtime, its watchdog and its registry serve the whole group."""
         self.identity: Hashable = (self.kind, *[(member.session.server, member.identity) for member in members])
 
-    async def acquire(self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None) -> bool:
-        """Waits for the group until `deadline` (None: as long as it takes). False: not had in time, nothing is held."""
-        raise NotImplementedError
-
-    async def release(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
-        """Gives back one hold of `hold_of(owner_of_group)`; raises if there is none, or if it was lost meanwhile."""
-        raise NotImplementedError
-
-    async def is_held(self, owner_of_group: GroupOwner) -> bool:
-        """Whether the group is held, as the servers and the local clock say."""
-        raise NotImplementedError
+    def with_owners(self, owner: GroupOwner) -> Iterator[tuple[LockLogic, Owner]]:
+        """Each member with its owner."""
+        return zip(self.members, owner.owners, strict=True)
 
     def drift(self, hold: Hold) -> float:
-        """Seconds before its own end from which on a member's hold isn't believed any more."""
+        """So many seconds before its `valid_until` a member's hold is no longer relied on."""
         return 0.0
 
-    def hold_of(self, party_id: tuple[int, ...]) -> GroupHold | None:
-        """The party's innermost hold of the group, lost or not."""
-        levels = self.session.groups.holds.get((self.identity, party_id))
-        return next(reversed(levels), None) if levels else None
+    # Acquiring
 
-    def keep(self, hold: GroupHold) -> None:
-        """The party has it, above what it had before."""
-        self.session.groups.add(hold.key, hold)
+    async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
+        """Waits for the group until `deadline` (None: without limit). False: not acquired by then, nothing is held.
 
-    def drop(self, hold: GroupHold) -> None:
-        """The party gives it back. Idempotent."""
-        self.session.groups.remove(hold.key, hold)
+        The lease is in milliseconds; None: the watchdogs renew the members until they are released.
+        """
+        raise NotImplementedError
+
+    def releases_after_attempt(self, owner: GroupOwner, acquired: Sequence[bool]) -> list[MemberRelease]:
+        """What releases the members that an attempt has just acquired (True), in reverse order."""
+        return self.member_releases(owner, GroupHold(self, owner, acquired))
+
+    def watch(self, hold: GroupHold) -> None:
+        """Has the `on_lost` callbacks called when a hold is lost that was just acquired.
+
+        Not for a nested hold: the watch of an outer level calls them.
+        """
+        levels = self.session.groups.levels(hold.key)
+        if not any(other is not hold and other.state is HELD for other in levels):
+            hold.listen(self._on_end)
+
+    def _on_end(self, hold: GroupHold) -> None:
+        # Several members may end at the same time, on different threads: only one of these calls finds the listener.
+        if hold.unlisten(self._on_end) and hold.state is LOST:
+            self.session.lost_callbacks.run(self.identity)
+            self.session.groups.remember_lost(hold)
+
+    # Releasing
+
+    async def release(self, owner: GroupOwner, hold: GroupHold | None) -> None:
+        """Releases one level of `hold_of(owner)`: one level of each member. Raises if there is none, or if it was lost.
+
+        In each case the level counts as released: what can't be released now is released in the background.
+        """
+        if hold is None:
+            await self._release_without_hold(owner)
+            return
+        # Before anything is released: an interrupt in here leaves the whole release to the caller.
+        member_releases = self.member_releases(owner, hold)
+        try:
+            self.session.groups.remove(hold)
+            await self._release(owner, hold, member_releases)
+        except BaseException:
+            release_all_in_background(member_releases)
+            raise
+
+    async def _release(self, owner: GroupOwner, hold: GroupHold, member_releases: list[MemberRelease]) -> None:
+        """Releases the members. After an error the caller releases in the background what is not released yet."""
+        raise NotImplementedError
+
+    async def _release_without_hold(self, owner: GroupOwner) -> None:
+        """The owner has no hold of the group: raises, unless it holds each member on its own."""
+        raise NotImplementedError
+
+    def release_in_background(self, owner: GroupOwner, hold: GroupHold | None) -> None:
+        """Releases a level whose release was interrupted before it began. Does nothing if the release has begun."""
+        if hold is not None and self.session.groups.has(hold):
+            release_all_in_background(self.member_releases(owner, hold))
+            self.session.groups.remove(hold)
+
+    def member_releases(self, owner: GroupOwner, hold: GroupHold) -> list[MemberRelease]:
+        """What releases one level of the group, in reverse order. Members that are not held any more are left out."""
+        member_releases = []
+        for (member, member_owner), acquired in zip(self.with_owners(owner), hold.holds, strict=True):
+            present = acquired
+            if acquired is not None and acquired.state is LOST:
+                # A later acquire of the owner has perhaps merged this lost hold with other lost ones (`merge_lost`).
+                latest = member.hold_of(member_owner.id)
+                present = latest if latest is None or latest.state is LOST else latest.lost_below
+            if present is not None and present.count:
+                member_releases.append(MemberRelease(member, member_owner, present, HoldLevel()))
+        return member_releases[::-1]
+
+    # Queries and errors
+
+    async def is_held(self, owner: GroupOwner) -> bool:
+        """Whether the owner holds enough members, as the servers and the local clock both say."""
+        raise NotImplementedError
+
+    def hold_of(self, owner_id: tuple[int, ...]) -> GroupHold | None:
+        """The innermost hold of the owner, lost or not."""
+        hold: GroupHold | None = self.session.groups.innermost((self.identity, owner_id))
+        return hold
 
     def expire_if_due(self, hold: GroupHold) -> bool:
-        """Declares members lost whose leases have ended. True: too few members are held for the group."""
+        """Declares members lost whose leases have ended. True: the group is not held any more."""
         hold.expire_members()
         return hold.state is not HELD
 
-    def release_in_background(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
-        """Gives back what a release that was interrupted has not begun with."""
-        if hold is not None and hold in self.session.groups.holds.get(hold.key, ()):
-            for member_release in self.member_releases(owner_of_group, hold):
-                member_release.release_in_background()
-            self.drop(hold)
+    def loss_of(self, owner: GroupOwner, hold: GroupHold) -> LockLostError:
+        """The error for a hold that was lost, or of which members were released separately.
 
-    def member_releases(self, owner_of_group: GroupOwner, hold: GroupHold) -> list[MemberRelease]:
-        """What giving back one level means, in reverse order."""
-        member_releases = []
-        for member, owner, had in zip(self.members, owner_of_group.owners, hold.holds, strict=True):
-            present = had
-            if had is not None and had.state is LOST:
-                # The lost ones of one owner are kept as one.
-                top = member.hold_of(owner.id)
-                present = top if top is None or top.state is LOST else top.lost_below
-            if present is not None and present.count:
-                member_releases.append(MemberRelease(member, owner, present, HoldLevel()))
-        return member_releases[::-1]
+        Call it before the members are released: it can't know who has released a member.
+        """
+        lost = hold.state is LOST
+        reasons = [
+            f"{_described(member)}: {reason}"
+            for member, member_hold in zip(self.members, hold.holds, strict=True)
+            if (reason := _reason_of_loss(member_hold, only_lost=lost)) is not None
+        ]
+        text = f"{self.named(owner)} {'was lost' if lost else 'is not held any more'}: {'; '.join(reasons)}"
+        return LockLostError(text, name=str(self), owner=owner.readable())
 
-    def taken(self, owner_of_group: GroupOwner, taken: Sequence[object]) -> list[MemberRelease]:
-        """What giving back those members means that an acquire has just taken (True), in reverse order."""
-        return self.member_releases(owner_of_group, GroupHold(self, owner_of_group, taken))
-
-    def watch(self, hold: GroupHold) -> None:
-        """Sees to it that `on_lost` callbacks hear of the hold that was just taken; of a nested one they do already."""
-        levels = list(self.session.groups.holds.get(hold.key, ()))
-        if not any(other is not hold and other.state is HELD for other in levels):
-            hold.listen(self._ended)
-
-    def _ended(self, hold: GroupHold) -> None:
-        if hold.unlisten(self._ended) and hold.state is LOST:
-            self.session.lost_callbacks.run(self.identity)
-            self.session.groups.remember_lost(hold.key)
-
-    def loss_of(self, owner_of_group: GroupOwner, hold: GroupHold) -> LockLostError:
-        """The error for a hold that was lost."""
-        why = "; ".join(
-            f"{_where(member)}: {'it was not had' if lost is None else lost.reason}"
-            for member, lost in zip(self.members, hold.holds, strict=True)
-            if lost is None or lost.state is LOST
-        )
-        return LockLostError(
-            f"{self.named(owner_of_group)} was lost: {why}", name=str(self), owner=owner_of_group.readable()
-        )
-
-    async def timed_out(self, owner_of_group: GroupOwner, wait: float) -> LockTimeoutError:
-        """What to raise after waiting so many seconds, with the first member's holder that is found."""
-        said, found = "no member is held by others", None
+    async def timed_out(self, owner: GroupOwner, wait: float) -> LockTimeoutError:
+        """The error after a wait of so many seconds, with the holder of the first member that another owner holds."""
+        text, holder = "no member is held by others", None
         try:
-            for member, owner in zip(self.members, owner_of_group.owners, strict=True):
-                words, holder = await member.holder(member.session.runtime.send)
-                if holder is not None and (holder.client_id, holder.owner_id) != (member.session.id, owner.id):
-                    said, found = f"{_where(member)}: {words}", holder
+            for member, member_owner in self.with_owners(owner):
+                found_text, found = await member.holder(member.session.runtime.send)
+                if found is not None and (found.client_id, found.owner_id) != (member.session.id, member_owner.id):
+                    text, holder = f"{_described(member)}: {found_text}", found
                     break
         except (NoReply, RedisError) as problem:
-            said = f"who holds it can't be told: {problem}"
-        text = f"{self.named(owner_of_group)} was not had in {wait:g} s: {said}"
-        return LockTimeoutError(text, name=str(self), owner=owner_of_group.readable(), holder=found)
+            text = f"who holds it can't be told: {problem}"
+        return LockTimeoutError(
+            f"{self.named(owner)} was not had in {wait:g} s: {text}",
+            name=str(self),
+            owner=owner.readable(),
+            holder=holder,
+        )
 
-    def named(self, owner_of_group: GroupOwner) -> str:
+    def named(self, owner: GroupOwner) -> str:
         """The group and its owners, for messages."""
-        return f"{self} of owner {owner_of_group.readable()}"
+        return f"{self} of owner {owner.readable()}"
 
     def __str__(self) -> str:
-        return f"{self.kind} of {', '.join(map(_where, self.members))}"
+        return f"{self.kind} of {', '.join(map(_described, self.members))}"
+
+
+class GroupAttempt:
+    """One attempt to acquire a group: acquires enough members, or releases again the members that it has acquired.
+
+    Each kind of group acquires and releases members in its own way.
+    """
+
+    __slots__ = ("group", "owner")
+
+    def __init__(self, group: GroupLogic, owner: GroupOwner) -> None:
+        self.group = group
+        self.owner = owner
+
+    async def run(self) -> bool:
+        """True: the group is acquired. False: not enough members were acquired, and none of them is held any more."""
+        group, groups = self.group, self.group.session.groups
+        member_releases: list[MemberRelease] = []
+        hold: GroupHold | None = None
+        try:
+            if await self.acquire_members():
+                hold = GroupHold(group, self.owner, self.acquired())
+                # The first leases may have ended before the last member was acquired.
+                if not group.expire_if_due(hold):
+                    groups.add(hold)
+                    group.watch(hold)
+                    return True
+            member_releases = group.releases_after_attempt(self.owner, self.acquired())
+            await self.release_members(member_releases)
+            return False
+        except BaseException:
+            # An error, or an interrupt or a cancellation at any point above: the caller never gets the hold.
+            self.close()
+            # If releases have begun, the same ones are continued: others would release outer levels of the owner.
+            member_releases = member_releases or group.releases_after_attempt(self.owner, self.acquired())
+            if hold is not None:
+                groups.remove(hold)
+            release_all_in_background(member_releases)
+            raise
+
+    async def acquire_members(self) -> bool:
+        """Acquires members. True: enough of them."""
+        raise NotImplementedError
+
+    def acquired(self) -> list[bool]:
+        """Which members were acquired so far."""
+        raise NotImplementedError
+
+    async def release_members(self, member_releases: list[MemberRelease]) -> None:
+        """Releases the members of an attempt that did not acquire enough of them."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends an attempt that was interrupted: what it acquires later is released. Idempotent."""
 
 
 class GroupHold:
-    """One hold of each member as one, which is lost as soon as fewer than a quorum of them can be proven.
+    """One level of a group: what one acquire of the group has acquired, one level of each of its members' holds.
 
-    Of a group that is held more than once, each level is one of these: it may have been had with other members.
+    Each level is a `GroupHold` of its own, as each may have been acquired with other members.
     """
 
     __slots__ = ("_group", "_watches", "holds", "key")
 
-    def __init__(self, group: GroupLogic, owner_of_group: GroupOwner, taken: Sequence[object]) -> None:
-        """Of the members that an acquire of the party has just taken (True)."""
+    def __init__(self, group: GroupLogic, owner: GroupOwner, acquired: Sequence[bool]) -> None:
+        """`acquired`: of each member, whether the acquire has just acquired it."""
         self._group = group
-        self.key: Hashable = (group.identity, owner_of_group.id)
-        """The group and the party in the table of holds."""
+        self.key: Hashable = (group.identity, owner.id)
+        """The group and the owner in the registry."""
         self._watches: dict[Callable[[Any], None], _Watch] = {}
         self.holds = [
-            member.hold_of(owner.id) if took is True else None
-            for member, owner, took in zip(group.members, owner_of_group.owners, taken, strict=True)
+            member.hold_of(member_owner.id) if was_acquired else None
+            for (member, member_owner), was_acquired in zip(group.with_owners(owner), acquired, strict=True)
         ]
-        """Of each member, which counts this one; None: that member was not had."""
+        """Of each member, the hold that counts this level; None: the acquire did not acquire that member."""
 
     @property
     def state(self) -> HoldState:
-        """Held, given back or lost."""
+        """HELD, RELEASED or LOST. Computed from the states of the members' holds, which only `HoldTable` changes.
+
+        HELD while a quorum of the members is held, LOST when too many are lost for a quorum. RELEASED otherwise: too
+        many members were released, by a release of the group or separately, or are being released.
+        """
         states = [LOST if hold is None else hold.state for hold in self.holds]
         quorum = self._group.quorum
         if len(states) - states.count(LOST) < quorum:
@@ -191,24 +291,27 @@ class GroupHold:
         return HELD if states.count(HELD) >= quorum else RELEASED
 
     def expire_members(self) -> None:
-        """Declares members lost whose leases have ended."""
+        """Declares members lost whose leases have ended, or end within the drift of clocks."""
         for member, hold in zip(self._group.members, self.holds, strict=True):
             if hold is not None:
                 member.session.holds.expire_if_due(hold, self._group.drift(hold))
 
-    def looks(self) -> float:
-        """When the next of its members ends, as far as is known now."""
+    def next_expiry(self) -> float:
+        """The time on the clock at which the next member is lost, if its lease isn't renewed before."""
         drift = self._group.drift
         held = [hold for hold in self.holds if hold is not None and hold.state is HELD]
         return min((hold.valid_until - drift(hold) for hold in held), default=0.0)
 
     def listen(self, listener: Callable[[Any], None]) -> None:
-        """Has `listener` called when the group is lost or given back, perhaps more than once; at once if it is."""
+        """Has `listener` called when the group is lost or released, perhaps more than once.
+
+        A group that is not held calls it at once.
+        """
         watch = self._watches[listener] = _Watch(self._group, self, listener)
         watch.begin()
 
     def unlisten(self, listener: Callable[[Any], None]) -> bool:
-        """Takes a listener back; was it there."""
+        """Undoes `listen`. False: `listener` was not listening."""
         watch = self._watches.pop(listener, None)
         if watch is not None:
             watch.end()
@@ -216,7 +319,11 @@ class GroupHold:
 
 
 class _Watch(Alarm):
-    """Hears of the end of each member, and looks itself when one should have ended."""
+    """Calls a listener when a group is not held any more.
+
+    It is called at the end of each member's hold, and at the time when the next member expires: a red lock's members
+    expire earlier than their holds do, because of the drift of clocks, and no watchdog looks at that time.
+    """
 
     __slots__ = ("_group", "_hold", "_listener")
 
@@ -239,7 +346,7 @@ class _Watch(Alarm):
 
     def ring(self) -> None:
         if not self._group.expire_if_due(self._hold):
-            self._group.session.watchdog.set_alarm(self, self._hold.looks())
+            self._group.session.watchdog.set_alarm(self, self._hold.next_expiry())
         else:
             self(None)
 
@@ -248,5 +355,31 @@ class _Watch(Alarm):
             self._listener(self._hold)
 
 
-def _where(member: LockLogic) -> str:
+async def run_all(operations: Iterable[Callable[[], Awaitable[None]]]) -> list[Exception]:
+    """Runs the operations one after the other, also after one has failed. Returns their errors."""
+    errors: list[Exception] = []
+    for operation in operations:
+        try:
+            await operation()
+        except (RedissonError, RedisError) as error:
+            errors.append(error)
+    return errors
+
+
+def release_all_in_background(member_releases: Iterable[MemberRelease]) -> None:
+    """Releases in the background what is not released yet."""
+    for member_release in member_releases:
+        member_release.release_in_background()
+
+
+def _reason_of_loss(hold: Hold | None, *, only_lost: bool) -> str | None:
+    """Why a member with this hold doesn't count any more; None: it does."""
+    if hold is None:
+        return "it was not acquired"
+    if hold.state is LOST:
+        return hold.reason
+    return None if hold.state is HELD or only_lost else "it was released separately"
+
+
+def _described(member: LockLogic) -> str:
     return f"{readable(member.key)!r} on {member.session.server}"

@@ -1,27 +1,44 @@
-"""Several locks as one, all or nothing: taken in one order, given back in the other."""
+"""The multi-lock: several locks as one, all of them or none.
+
+The model is Redisson's `RedissonMultiLock`. The members are acquired one after the other, and released again if one of
+them isn't acquired in time. A fixed lease begins when all members are acquired. Redisson acquires the members as they
+are listed; here all programs acquire them in the same order (`members_of` in the API), so that no two of them wait for
+each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient
-from pyredisson.errors import LockLostError, RedissonError
-from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease
+from pyredisson.errors import LockLostError
+from pyredisson.logic.groups.group import (
+    GroupAttempt,
+    GroupHold,
+    GroupLogic,
+    GroupOwner,
+    MemberRelease,
+    run_all,
+)
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 
-PATIENCE = 1.5
-"""Seconds, for each member, to wait for the others with some in hand: who takes them in another order waits for us."""
-PAUSE = 0.1
-"""Seconds, at most, between giving back and starting over; random, so that two who met don't meet again."""
-SHORT = 0.05
-"""The part of a fixed lease that may be over when the last member is had."""
+MEMBER_WAIT = 1.5
+"""Seconds for each member, as in Redisson. While some members are held, the others are waited for so long in all. Then
+the held ones are released, because a program that acquires the members in another order may wait for them."""
+LONGEST_PAUSE = 0.1
+"""Seconds, at most, between two attempts. The pause is random, so that two programs that blocked each other don't do so
+in the next attempt too."""
+EXTEND_AFTER = 0.05
+"""A member's lease is extended if more than this part of it is over when the last member is acquired."""
 
 
 class MultiLockLogic(GroupLogic):
-    """Held while all members are."""
+    """A group that is held while all its members are held."""
 
     __slots__ = ()
 
@@ -30,134 +47,115 @@ class MultiLockLogic(GroupLogic):
     def __init__(self, members: Sequence[LockLogic]) -> None:
         super().__init__(members, len(members))
 
-    async def acquire(self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None) -> bool:
-        """Takes all members before `deadline` (None: however long it takes). False: none was taken, or not in time.
+    async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
+        """Acquires all members before `deadline` (None: without limit). False: not in time, and none is held.
 
-        The lease is in ms, of each member and from the moment when all are had; None: the watchdogs renew it.
+        The lease of each member begins when all are acquired. It is in ms; None: the watchdogs renew the members.
         """
         session = self.session
         while True:
             try:
-                if await self._round(owner_of_group, lease, deadline):
+                if await _Attempt(self, owner, lease, deadline).run():
                     return True
             except RedisError as error:
-                # The first member's time is the caller's own, that of the others is shorter.
+                # A server failed until the deadline of its member. That is the caller's deadline for the first member
+                # only, and an earlier one for the others.
                 over = deadline is not None and session.clock() >= deadline
                 if over or not is_transient(error):
                     raise
-            pause = PAUSE * session.runtime.jitter()
+            pause = LONGEST_PAUSE * session.runtime.jitter()
             if deadline is not None:
-                left = deadline - session.clock()
-                if left <= 0:
+                remaining = deadline - session.clock()
+                if remaining <= 0:
                     return False
-                pause = min(pause, left)
+                pause = min(pause, remaining)
             await session.runtime.sleep(pause)
 
-    async def _round(self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None) -> bool:
-        """One go at the members. False: one wasn't had, and none is held."""
-        taken = [False] * len(self.members)
-        member_releases: list[MemberRelease] = []
-        hold: GroupHold | None = None
-        try:
-            if await self._collect(owner_of_group, lease, deadline, taken):
-                hold = GroupHold(self, owner_of_group, taken)
-                if not self.expire_if_due(hold):
-                    self.keep(hold)
-                    self.watch(hold)
-                    return True
-            member_releases = self.taken(owner_of_group, taken)
-            for member_release in member_releases:
-                await _put_back(member_release)
-            return False
-        except BaseException:
-            member_releases = member_releases or self.taken(owner_of_group, taken)
-            if hold is not None:
-                self.drop(hold)
-            for member_release in member_releases:
-                member_release.release_in_background()
-            raise
+    async def _release(self, owner: GroupOwner, hold: GroupHold, member_releases: list[MemberRelease]) -> None:
+        """Releases each member, whatever becomes of the others.
 
-    async def _collect(
-        self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None, taken: list[bool]
-    ) -> bool:
-        clock = self.session.clock
-        # Half a lease at most, or it would end for the first while the last is waited for.
-        patience = PATIENCE * len(self.members)
-        if lease is not None:
-            patience = min(patience, lease / 2000)
-        until = deadline
-        for i, (member, owner) in enumerate(zip(self.members, owner_of_group.owners, strict=True)):
-            if i == 1:
-                # Nobody waits for the one who has nothing: the first is waited for as long as it takes.
-                bound = clock() + patience
-                until = bound if deadline is None else min(deadline, bound)
-            taken[i] = await member.acquire(owner, lease, until)
-            if not taken[i]:
-                return False
-        if lease is not None:
-            for member, owner in zip(self.members, owner_of_group.owners, strict=True):
-                hold = member.hold_of(owner.id)
-                if hold is not None and hold.valid_until - clock() < (1 - SHORT) * lease / 1000:
-                    await member.extend(owner, hold, lease)
-        return True
-
-    async def release(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
-        """Gives back one hold of each member, whatever happens to others; raises `LockLostError` if any was lost.
-
-        If that is known before, the others are given back in the background.
+        Raises `LockLostError` if a member was lost, or was released separately. If that is known before, the caller
+        doesn't wait for the release of the others.
         """
-        members = list(zip(self.members, owner_of_group.owners, strict=True))[::-1]
-        member_releases = (
-            {}
-            if hold is None
-            else {
-                member_release.member: member_release for member_release in self.member_releases(owner_of_group, hold)
-            }
-        )
-        errors: list[Exception] = []
-        try:
-            if hold is not None:
-                self.drop(hold)
-                if self.expire_if_due(hold):
-                    for taken in member_releases.values():
-                        taken.release_in_background()
-                    raise self.loss_of(owner_of_group, hold)
-            for member, owner in members:
-                member_release = member_releases.get(member)
-                try:
-                    if member_release is None:
-                        await member.release(owner, member.hold_of(owner.id))
-                    else:
-                        await member.release(owner, member_release.hold, member_release.level)
-                except (RedissonError, RedisError) as error:
-                    errors.append(error)
-        except BaseException:
-            for member_release in member_releases.values():
-                member_release.release_in_background()
-            raise
-        if errors:
-            raise _foremost(errors)
+        if self.expire_if_due(hold):
+            raise self.loss_of(owner, hold)
+        _raise_main_error(await run_all(member_release.release for member_release in member_releases))
 
-    async def is_held(self, owner_of_group: GroupOwner) -> bool:
-        """Whether all are held, as the servers and the local clock say."""
-        for member, owner in zip(self.members, owner_of_group.owners, strict=True):
-            if not await member.hold_count(owner.id):
+    async def _release_without_hold(self, owner: GroupOwner) -> None:
+        """Releases each member, as Redisson does: the owner may have acquired them one by one."""
+        members = reversed(list(self.with_owners(owner)))
+        _raise_main_error(await run_all(partial(_release_latest, member, owner) for member, owner in members))
+
+    async def is_held(self, owner: GroupOwner) -> bool:
+        """Whether the owner holds all members, as the servers and the local clock both say."""
+        for member, member_owner in self.with_owners(owner):
+            if not await member.hold_count(member_owner.id):
                 return False
         return True
 
 
-async def _put_back(member_release: MemberRelease) -> None:
-    try:
-        await member_release.member.release(member_release.owner, member_release.hold, member_release.level)
-    except (RedissonError, RedisError) as error:
-        # It was lost, or the server will hear of it in the background: nobody has believed to hold it yet.
-        logger.info("giving back one of several locks: %s", error)
+class _Attempt(GroupAttempt):
+    """Acquires the members in their order. The first one that isn't acquired in time ends the attempt."""
+
+    __slots__ = ("_acquired", "_deadline", "_lease")
+
+    def __init__(self, group: MultiLockLogic, owner: GroupOwner, lease: int | None, deadline: float | None) -> None:
+        super().__init__(group, owner)
+        self._lease = lease
+        self._deadline = deadline
+        self._acquired = [False] * len(group.members)
+
+    async def acquire_members(self) -> bool:
+        acquired, lease = self._acquired, self._lease
+        # As long as nothing is held, no other program waits for this one: the first member may take any time.
+        deadline = self._deadline
+        for number, (member, member_owner) in enumerate(self.group.with_owners(self.owner)):
+            if number == 1:
+                deadline = self._deadline_of_others()
+            # In one statement: no interrupt strikes between the end of the acquire and the note that it succeeded.
+            acquired[number] = await member.acquire(member_owner, lease, deadline)
+            if not acquired[number]:
+                return False
+        if lease is not None:
+            await self._extend_leases(lease)
+        return True
+
+    def acquired(self) -> list[bool]:
+        return self._acquired
+
+    async def release_members(self, member_releases: list[MemberRelease]) -> None:
+        for error in await run_all(member_release.release for member_release in member_releases):
+            # The member was lost, or is released in the background. The caller need not know: it never held the group.
+            logger.info("releasing one of several locks: %s", error)
+
+    def _deadline_of_others(self) -> float:
+        """Until when to wait for the others when the first member is acquired."""
+        wait = MEMBER_WAIT * len(self.group.members)
+        if self._lease is not None:
+            # Half a lease, in seconds: the lease of the first member must not end during the wait for the last one.
+            wait = min(wait, self._lease / 2000)
+        limit = self.group.session.clock() + wait
+        return limit if self._deadline is None else min(self._deadline, limit)
+
+    async def _extend_leases(self, lease: int) -> None:
+        """Has the fixed leases begin now, when all members are acquired."""
+        clock = self.group.session.clock
+        for member, member_owner in self.group.with_owners(self.owner):
+            hold = member.hold_of(member_owner.id)
+            if hold is not None and hold.valid_until - clock() < (1 - EXTEND_AFTER) * lease / 1000:
+                await member.extend(member_owner, hold, lease)
 
 
-def _foremost(errors: list[Exception]) -> Exception:
-    """The one to raise, with the others in its notes: that a lock was lost matters more than why one isn't free."""
-    first = next((error for error in errors if isinstance(error, LockLostError)), errors[0])
+async def _release_latest(member: LockLogic, owner: Owner) -> None:
+    await member.release(owner, member.hold_of(owner.id))
+
+
+def _raise_main_error(errors: list[Exception]) -> None:
+    """Raises one of the errors, with the others in its notes: a loss matters most, else the first one."""
+    if not errors:
+        return
+    main = next((error for error in errors if isinstance(error, LockLostError)), errors[0])
     for error in errors:
-        if error is not first:
-            first.add_note(f"and {type(error).__name__}: {error}")
-    return first
+        if error is not main:
+            main.add_note(f"and {type(error).__name__}: {error}")
+    raise main

@@ -1,4 +1,9 @@
-"""One lock on several independent servers, held while a majority of them says so."""
+"""The red lock: one lock on several independent servers, held while a majority of its members is held.
+
+This is the Redlock algorithm of https://redis.io/docs/latest/develop/use/patterns/distributed-locks/. From there come
+the majority, the short timeout of each round, the validity (what remains of the leases after the time that acquiring
+took and the drift of clocks), the random pause before the next round, and the release of all members after a failure.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +15,39 @@ from pyredisson._core import HoldLevel
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
-from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease
-from pyredisson.logic.groups.race import Late, Operation, Race
+from pyredisson.logic.groups.group import (
+    GroupAttempt,
+    GroupHold,
+    GroupLogic,
+    GroupOwner,
+    MemberRelease,
+    release_all_in_background,
+)
+from pyredisson.logic.groups.parallel import Operation, OperationTimeout, ParallelOperations
 from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 
 DRIFT = 0.01
 LEAST_DRIFT = 0.002
-"""How far clocks may part: a hundredth of the lease, and two milliseconds."""
-PART = 0.1
-"""The part of a lease that asking all servers may take, however many of them are slow."""
-LEAST_PATIENCE = 0.05
-"""Seconds; for short leases."""
-GATE = 1.0
+"""How far the clocks of client and server may drift apart during a lease: by 1 % of the lease, and 2 ms. These are the
+values of redlock-rb, the reference implementation of the algorithm."""
+TIMEOUT_PART = 0.1
+"""The part of a lease that one round of requests to all servers may take, however many of them are slow."""
+SHORTEST_TIMEOUT = 0.05
+"""Seconds that a round may take at least, for short leases."""
+MEMBER_WAIT = 1.0
 """Seconds, about, to wait for one busy member before all are asked again: others may be free by then."""
-PAUSE = 0.02
-"""Seconds, at most, before one who was refused asks again; random, so that two who parted the members don't again."""
-FORGOTTEN = 60.0
-"""Seconds after which a member that was asked and never answered may be asked again."""
+LONGEST_PAUSE = 0.02
+"""Seconds, at most, between two attempts when too many members are busy. The pause is random: two programs that each
+acquired some of the members don't do so in the next attempt too."""
+PENDING_LIMIT = 60.0
+"""Seconds after which a member may be asked again that has not replied to an acquire. A server that hangs would
+otherwise get one more request with each attempt."""
 
 
 class RedLockLogic(GroupLogic):
-    """Held while a majority of the members is."""
+    """A group that is held while a majority of its members is held."""
 
     __slots__ = ()
 
@@ -45,223 +60,266 @@ class RedLockLogic(GroupLogic):
         leases = hold.leases if isinstance(hold.leases, list) else [hold.leases]
         return _drift(max(self.session.lease if lease is None else lease for lease in leases))
 
-    async def acquire(self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None) -> bool:
-        """Takes a majority of the members before `deadline` (None: however long it takes). False: none is held.
+    def timeout(self, lease: int | None) -> float:
+        """Seconds for one round of requests to all servers. The lease is in ms; None: that of the watchdogs."""
+        shortest = min(member.session.lease for member in self.members) if lease is None else lease
+        return max(SHORTEST_TIMEOUT, TIMEOUT_PART * shortest / 1000)
 
-        The lease is in ms; None: the watchdogs renew it. `ValueError` for one that clocks' drift uses up. Servers
-        that are down don't matter while a majority answers. When it doesn't, they are asked again until it does, or
-        until `deadline`; without time to wait, as often as a command would be sent again.
+    async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
+        """Acquires a majority of the members before `deadline` (None: without limit). False: none is held.
+
+        The lease is in ms; None: the watchdogs renew the members. `ValueError` for a lease that is not longer than the
+        drift of clocks. Servers that are down don't matter while a majority replies. If no majority replies, all are
+        asked again until one does, or until `deadline`; a call without time to wait makes as many further attempts as
+        a command does.
         """
         if lease is not None and _drift(lease) >= lease / 1000:
             raise ValueError(f"lease_time must leave more than a millisecond after clock drift, not {lease} ms")
-        session = self.session
-        runtime = session.runtime
-        unanswered = refused = 0
-        gate: int | None = None
+        retries = _Retries(self, deadline)
         while True:
-            race = await self._round(owner_of_group, lease, deadline, gate)
-            if race is None:
+            attempt = _Attempt(self, owner, lease, deadline, retries.awaited_member)
+            if await attempt.run():
                 return True
-            busy = [number for number, outcome in race.outcomes.items() if outcome is False]
-            errors = race.errors()
-            if errors and not isinstance(errors[0], RedisError):
-                # Not a server's trouble: no other round would help.
-                raise errors[0]
-            gate = None
-            if len(self.members) - len(errors) < self.quorum:
-                if self._hopeless(errors):
-                    raise errors[0]
-                if deadline == retry.NO_WAIT and unanswered >= session.attempts:
-                    return False
-                pause = retry.delay(unanswered, runtime.jitter())
-                unanswered += 1
-            else:
-                unanswered = 0
-                pause = PAUSE * runtime.jitter()
-                if busy:
-                    # All who wait do so for the same one, and then for the next, in case that one is never free.
-                    gate = sorted(busy)[refused % len(busy)]
-                    refused += 1
-            if deadline is not None and not (deadline == retry.NO_WAIT and unanswered):
-                left = deadline - session.clock()
-                if left <= 0:
-                    return False
-                pause = min(pause, left)
-            await runtime.sleep(pause)
+            pause = retries.pause_after(attempt.operations)
+            if pause is None:
+                return False
+            await self.session.runtime.sleep(pause)
 
-    def _hopeless(self, errors: list[Exception]) -> bool:
-        """Whether so many members fail for reasons that no waiting mends that the others are no majority.
+    async def _release(self, owner: GroupOwner, hold: GroupHold, member_releases: list[MemberRelease]) -> None:
+        """Releases all members in parallel.
 
-        Brings such a reason to the front.
+        Raises `LockLostError` if the majority was lost or released separately, and what Redis reports if no majority
+        confirmed the release; then it is repeated in the background. A server that is down doesn't matter.
         """
-        errors.sort(key=_is_transient)
-        return len(self.members) - sum(not _is_transient(error) for error in errors) < self.quorum
+        loss = self.loss_of(owner, hold) if self.expire_if_due(hold) else None
+        releases = await self.release_members(member_releases, self.timeout(None))
+        if loss is not None:
+            raise loss
+        if hold.state is LOST:
+            # A release has found out that its member was lost before.
+            raise self.loss_of(owner, hold)
+        if releases.successes() < self.quorum:
+            raise releases.errors()[0]
 
-    async def _round(
-        self, owner_of_group: GroupOwner, lease: int | None, deadline: float | None, gate: int | None
-    ) -> Race | None:
-        """Asks all members once. None: a majority is had; else what they said, and nothing is held.
+    async def release_members(self, member_releases: list[MemberRelease], timeout: float) -> ParallelOperations:
+        """Releases these members in parallel, those that don't reply in time in the background."""
+        releases = ParallelOperations(self.session.runtime)
+        for number, member_release in enumerate(member_releases):
+            releases.start(number, _released(member_release))
+        await releases.wait(timeout, min(self.quorum, len(member_releases)), len(member_releases))
+        releases.close()
+        # A release that still waits for its reply counts as done: the owner's next acquire doesn't wait for it.
+        release_all_in_background(member_releases)
+        return releases
 
-        First the member `gate` is waited for, if it is named, with nothing else in hand.
+    async def _release_without_hold(self, owner: GroupOwner) -> None:
+        raise await self._not_held_error(owner)
+
+    async def _not_held_error(self, owner: GroupOwner) -> LockNotHeldError:
+        """The error for a release by an owner without a hold. It names the holder that the first server reports."""
+        refusals = ParallelOperations(self.session.runtime)
+        for number, (member, member_owner) in enumerate(self.with_owners(owner)):
+            if member.hold_of(member_owner.id) is None:
+                refusals.start(number, _refused(member, member_owner))
+        await refusals.wait(self.timeout(None), 1, 1)
+        refusals.close()
+        # Each operation has raised: that the member isn't held, or why the server can't say so.
+        errors = refusals.errors()
+        reason = errors[0] if errors else "its members are, but not together"
+        holder = reason.holder if isinstance(reason, LockNotHeldError) else None
+        text = f"{self.named(owner)} is not held: {reason}"
+        return LockNotHeldError(text, name=str(self), owner=owner.readable(), holder=holder)
+
+    async def is_held(self, owner: GroupOwner) -> bool:
+        """Whether the owner holds a majority, as the servers and the local clock both say.
+
+        Raises what Redis reports if the servers that reply are too few to know.
         """
-        session = self.session
-        race = Race(session.runtime)
-        member_releases: list[MemberRelease] = []
-        hold: GroupHold | None = None
-        try:
-            asked = self._to_ask(owner_of_group)
-            patience = self._patience(lease)
-            if gate in asked:
-                until = session.clock() + GATE * (0.5 + session.runtime.jitter())
-                if deadline is not None:
-                    until = min(until, deadline)
-                self._ask(race, owner_of_group, gate, lease, until)
-                await race.wait(max(0.0, until - session.clock()) + patience, 1, 1)
-            now = session.clock()
-            for number in asked:
-                if number != gate:
-                    self._ask(race, owner_of_group, number, lease, now)
-            await race.wait(patience, self.quorum, len(self.members))
-            race.close()
-            if race.had() >= self.quorum:
-                hold = GroupHold(self, owner_of_group, self._answers(race))
-                # What is left of each lease, drift taken off, decides.
-                if not self.expire_if_due(hold):
-                    self.keep(hold)
-                    self.watch(hold)
-                    return None
-            member_releases = self._taken(owner_of_group, race)
-            await self._release(member_releases, patience)
-            return race
-        except BaseException:
-            race.close()
-            member_releases = member_releases or self._taken(owner_of_group, race)
-            if hold is not None:
-                self.drop(hold)
-            for member_release in member_releases:
-                member_release.release_in_background()
-            raise
-
-    def _to_ask(self, owner_of_group: GroupOwner) -> list[int]:
-        now = self.session.clock()
-        asked = []
-        for number, (member, owner) in enumerate(zip(self.members, owner_of_group.owners, strict=True)):
-            member.session.check_open()
-            # One that hangs is not asked again and again.
-            if now - member.session.groups.unanswered.get((member.identity, owner.id), -FORGOTTEN) >= FORGOTTEN:
-                asked.append(number)
-        return asked
-
-    def _ask(self, race: Race, owner_of_group: GroupOwner, number: int, lease: int | None, until: float) -> None:
-        member, owner = self.members[number], owner_of_group.owners[number]
-        asked = member.session.groups.unanswered
-        place = (member.identity, owner.id)
-
-        async def ask() -> bool:
-            # Here, not before it is begun: who is interrupted then has asked nobody.
-            asked[place] = self.session.clock()
-            try:
-                return await member.acquire(owner, lease, until)
-            finally:
-                asked.pop(place, None)
-
-        def give_back() -> None:
-            hold = member.hold_of(owner.id)
-            if hold is not None:
-                member.release_in_background(owner, hold, HoldLevel())
-
-        race.start(number, ask, give_back)
-
-    def _taken(self, owner_of_group: GroupOwner, race: Race) -> list[MemberRelease]:
-        return self.taken(owner_of_group, self._answers(race))
-
-    def _answers(self, race: Race) -> list[object]:
-        return [race.outcomes.get(number) for number in range(len(self.members))]
-
-    async def release(self, owner_of_group: GroupOwner, hold: GroupHold | None) -> None:
-        """Gives back one hold of each member that is held, at the same time.
-
-        Raises `LockLostError` if the majority was lost, `LockNotHeldError` if there was none, and what Redis reports
-        if no majority confirmed; then it is repeated in the background. A server that is down doesn't matter.
-        """
-        if hold is None:
-            raise await self._not_held_error(owner_of_group)
-        member_releases = self.member_releases(owner_of_group, hold)
-        try:
-            self.drop(hold)
-            lost = self.expire_if_due(hold)
-            race = await self._release(member_releases, self._patience(None))
-        except BaseException:
-            for member_release in member_releases:
-                member_release.release_in_background()
-            raise
-        if lost or hold.state is LOST:
-            raise self.loss_of(owner_of_group, hold)
-        if race.had() < self.quorum:
-            raise race.errors()[0]
-
-    async def is_held(self, owner_of_group: GroupOwner) -> bool:
-        """Whether a majority is held, as the servers and the local clock say; raises if too many don't answer."""
-        hold = self.hold_of(owner_of_group.id)
+        hold = self.hold_of(owner.id)
         if hold is None or self.expire_if_due(hold):
             return False
-        race = Race(self.session.runtime)
-        for number, (member, owner) in enumerate(zip(self.members, owner_of_group.owners, strict=True)):
-            race.start(number, _held(member, owner))
-        await race.wait(self._patience(None), self.quorum, len(self.members))
-        race.close()
-        errors = race.errors()
-        if race.had() < self.quorum <= race.had() + len(errors):
+        queries = ParallelOperations(self.session.runtime)
+        for number, (member, member_owner) in enumerate(self.with_owners(owner)):
+            queries.start(number, _held(member, member_owner))
+        await queries.wait(self.timeout(None), self.quorum, len(self.members))
+        queries.close()
+        held, errors = queries.successes(), queries.errors()
+        if held < self.quorum <= held + len(errors):
             raise errors[0]
-        return race.had() >= self.quorum and not self.expire_if_due(hold)
+        return held >= self.quorum and not self.expire_if_due(hold)
 
-    async def _release(self, member_releases: list[MemberRelease], patience: float) -> Race:
-        race = Race(self.session.runtime)
-        for number, member_release in enumerate(member_releases):
-            race.start(number, _released(member_release))
-        await race.wait(patience, min(self.quorum, len(member_releases)), len(member_releases))
-        race.close()
-        for member_release in member_releases:
-            # Of those that hang: so that whatever this owner takes next doesn't meet them.
-            member_release.release_in_background()
-        return race
 
-    async def _not_held_error(self, owner_of_group: GroupOwner) -> Exception:
-        race = Race(self.session.runtime)
-        for number, (member, owner) in enumerate(zip(self.members, owner_of_group.owners, strict=True)):
-            if member.hold_of(owner.id) is None:
-                race.start(number, _refused(member, owner))
-        await race.wait(self._patience(None), 1, 1)
-        race.close()
-        # Each has raised: that it isn't held, or why that can't be told.
-        why = race.errors()[0] if race.outcomes else "its members are, but not together"
-        holder = why.holder if isinstance(why, LockNotHeldError) else None
-        text = f"{self.named(owner_of_group)} is not held: {why}"
-        return LockNotHeldError(text, name=str(self), owner=owner_of_group.readable(), holder=holder)
+class _Attempt(GroupAttempt):
+    """Asks all members in parallel, and waits for all of them with one timeout.
 
-    def _patience(self, lease: int | None) -> float:
-        shortest = min(member.session.lease for member in self.members) if lease is None else lease
-        return max(LEAST_PATIENCE, PART * shortest / 1000)
+    `awaited_member` is the number of a busy member. It is waited for first, while no other member is held: when its
+    holder releases it, the other members are usually free too.
+    """
+
+    __slots__ = ("_awaited_member", "_deadline", "_lease", "_timeout", "operations")
+
+    group: RedLockLogic
+
+    def __init__(
+        self,
+        group: RedLockLogic,
+        owner: GroupOwner,
+        lease: int | None,
+        deadline: float | None,
+        awaited_member: int | None,
+    ) -> None:
+        super().__init__(group, owner)
+        self.operations = ParallelOperations(group.session.runtime)
+        """The acquires. They return whether the member was acquired."""
+        self._lease = lease
+        self._deadline = deadline
+        self._awaited_member = awaited_member
+        self._timeout = group.timeout(lease)
+
+    async def acquire_members(self) -> bool:
+        group, operations, awaited = self.group, self.operations, self._awaited_member
+        clock = group.session.clock
+        numbers = self._without_pending_acquire()
+        if awaited in numbers:
+            until = clock() + MEMBER_WAIT * (0.5 + group.session.runtime.jitter())
+            if self._deadline is not None:
+                until = min(until, self._deadline)
+            self._start_acquire(awaited, until)
+            await operations.wait(max(0.0, until - clock()) + self._timeout, 1, 1)
+        # The others are not waited for: this is their deadline.
+        now = clock()
+        for number in numbers:
+            if number != awaited:
+                self._start_acquire(number, now)
+        await operations.wait(self._timeout, group.quorum, len(group.members))
+        operations.close()
+        return operations.successes() >= group.quorum
+
+    def acquired(self) -> list[bool]:
+        outcomes = self.operations.outcomes
+        return [outcomes.get(number) is True for number in range(len(self.group.members))]
+
+    async def release_members(self, member_releases: list[MemberRelease]) -> None:
+        await self.group.release_members(member_releases, self._timeout)
+
+    def close(self) -> None:
+        self.operations.close()
+
+    def _without_pending_acquire(self) -> list[int]:
+        """The numbers of the members to ask: all but those that have not replied to an earlier acquire yet."""
+        now = self.group.session.clock()
+        numbers = []
+        for number, (member, member_owner) in enumerate(self.group.with_owners(self.owner)):
+            member.session.check_open()
+            asked_at = member.session.groups.pending_acquires.get((member.identity, member_owner.id))
+            if asked_at is None or now - asked_at >= PENDING_LIMIT:
+                numbers.append(number)
+        return numbers
+
+    def _start_acquire(self, number: int, until: float) -> None:
+        """Starts the acquire of one member, which waits for its holder until then."""
+        member, member_owner = self.group.members[number], self.owner.owners[number]
+        pending = member.session.groups.pending_acquires
+        key = (member.identity, member_owner.id)
+        clock, lease = self.group.session.clock, self._lease
+
+        async def acquire() -> bool:
+            # Not before the operation is started: an interrupt may prevent the start, and then nothing is pending.
+            pending[key] = clock()
+            try:
+                return await member.acquire(member_owner, lease, until)
+            finally:
+                pending.pop(key, None)
+
+        def release_late() -> None:
+            hold = member.hold_of(member_owner.id)
+            if hold is not None:
+                member.release_in_background(member_owner, hold, HoldLevel())
+
+        self.operations.start(number, acquire, release_late)
+
+
+class _Retries:
+    """Decides after each attempt of one `acquire` whether and when the next one is made."""
+
+    def __init__(self, group: RedLockLogic, deadline: float | None) -> None:
+        self.awaited_member: int | None = None
+        """The number of the busy member for which the next attempt waits first."""
+        self._group = group
+        self._deadline = deadline
+        self._failures = 0
+        """How many attempts in a row got replies from fewer members than a majority."""
+        self._refusals = 0
+        """How many attempts met busy members."""
+
+    def pause_after(self, operations: ParallelOperations) -> float | None:
+        """Seconds to pause after an attempt; None: there is no time for another one. Raises if none can help."""
+        group = self._group
+        errors = operations.errors()
+        if errors and not isinstance(errors[0], RedisError):
+            # Not the failure of a server: the next attempt would end in the same way.
+            raise errors[0]
+        self.awaited_member = None
+        if len(group.members) - len(errors) < group.quorum:
+            return self._pause_after_failure(errors)
+        return self._pause_after_refusal(operations)
+
+    def _pause_after_failure(self, errors: list[Exception]) -> float | None:
+        group, session = self._group, self._group.session
+        permanent = [error for error in errors if not _is_transient(error)]
+        if len(group.members) - len(permanent) < group.quorum:
+            # No majority of members remains that could ever be acquired.
+            raise permanent[0]
+        if self._deadline == retry.NO_WAIT and self._failures >= session.attempts:
+            return None
+        pause = retry.delay(self._failures, session.runtime.jitter())
+        self._failures += 1
+        return pause if self._deadline == retry.NO_WAIT else self._within_deadline(pause)
+
+    def _pause_after_refusal(self, operations: ParallelOperations) -> float | None:
+        self._failures = 0
+        pause = LONGEST_PAUSE * self._group.session.runtime.jitter()
+        busy = sorted(number for number, outcome in operations.outcomes.items() if outcome is False)
+        if busy:
+            # All waiters wait for the same member, so the one that acquires it has a good chance for the others. Each
+            # time it is another member, in case that one never becomes free.
+            self.awaited_member = busy[self._refusals % len(busy)]
+            self._refusals += 1
+        return self._within_deadline(pause)
+
+    def _within_deadline(self, pause: float) -> float | None:
+        if self._deadline is None:
+            return pause
+        remaining = self._deadline - self._group.session.clock()
+        return min(pause, remaining) if remaining > 0 else None
 
 
 def _is_transient(error: Exception) -> bool:
-    return isinstance(error, Late) or is_transient(error)
+    return isinstance(error, OperationTimeout) or is_transient(error)
 
 
 def _drift(lease: int) -> float:
+    """In seconds, for a lease in ms."""
     return DRIFT * lease / 1000 + LEAST_DRIFT
 
 
 def _released(member_release: MemberRelease) -> Operation:
+    """The operation that releases a member.
+
+    It may start, or get its turn among the owner's calls, only after the level was released in the background. Then it
+    does nothing.
+    """
+
     async def release() -> bool:
-        # It may begin, or have its turn, when its time is over already: then what it should do is done.
-        await member_release.member.release(member_release.owner, member_release.hold, member_release.level)
+        await member_release.release()
         return True
 
     return release
 
 
 def _refused(member: LockLogic, owner: Owner) -> Operation:
+    """The operation that raises why an owner without a hold can't release the member."""
+
     async def release() -> bool:
         await member.release(owner, None)
         return True
@@ -270,7 +328,9 @@ def _refused(member: LockLogic, owner: Owner) -> Operation:
 
 
 def _held(member: LockLogic, owner: Owner) -> Operation:
-    async def ask() -> bool:
+    """The operation that asks whether the owner holds the member."""
+
+    async def query() -> bool:
         return await member.hold_count(owner.id) > 0
 
-    return ask
+    return query

@@ -1,12 +1,22 @@
-"""What one client remembers for its groups of locks: their holds, and which members have not replied."""
+"""What one client remembers for its groups of locks: their holds, and the acquires of members without a reply yet."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Protocol
 
-from pyredisson.logic.holds import LOST, HoldKey
+from pyredisson.logic.holds import LOST, HoldKey, HoldState
 from pyredisson.logic.losses import UnreleasedLosses
+
+
+class RegisteredHold(Protocol):
+    """What the registry needs of a `GroupHold`."""
+
+    key: Hashable
+    """The group and its owner."""
+
+    @property
+    def state(self) -> HoldState: ...
 
 
 class GroupRegistry:
@@ -14,21 +24,37 @@ class GroupRegistry:
 
     def __init__(self) -> None:
         self.holds: dict[Hashable, dict[Any, None]] = {}
-        """By `GroupHold.key`, which names the group and its owner: the `GroupHold`s, the innermost last."""
-        self.unanswered: dict[HoldKey, float] = {}
-        """Members to which an acquire was sent that has no reply yet, with the time of the sending."""
-        self._lost = UnreleasedLosses(self._is_lost, self._forget_lost)
+        """By the key of the holds: the holds of one group and owner, one for each level, the innermost last."""
+        self.pending_acquires: dict[HoldKey, float] = {}
+        """Members of a red lock that were asked and have not replied yet, with the time when they were asked."""
+        self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
 
-    def add(self, key: Hashable, hold: object) -> None:
-        """Adds a level, the innermost one from now on, to a group's holds."""
+    def levels(self, key: Hashable) -> list[Any]:
+        """The holds with that key, the innermost last."""
+        # A copy, made in one step: another call of the same owner may change the dict at any time.
+        return list(self.holds.get(key, ()))
+
+    def innermost(self, key: Hashable) -> Any:
+        """The innermost hold with that key, lost or not; None: there is none."""
+        levels = self.levels(key)
+        return levels[-1] if levels else None
+
+    def has(self, hold: RegisteredHold) -> bool:
+        """Whether the hold was added and not removed yet."""
+        return hold in self.holds.get(hold.key, ())
+
+    def add(self, hold: RegisteredHold) -> None:
+        """Adds a level, the innermost one from now on."""
+        key = hold.key
         levels: dict[Any, None] = {}
         # Another call of the same owner may remove the last level meanwhile, and the inner dict with it.
         while self.holds.get(key) is not levels:
             levels = self.holds.setdefault(key, {})
             levels[hold] = None
 
-    def remove(self, key: Hashable, hold: object) -> None:
-        """Removes one level of a group's holds. Idempotent."""
+    def remove(self, hold: RegisteredHold) -> None:
+        """Removes one level. Idempotent."""
+        key = hold.key
         levels = self.holds.get(key, {})
         if hold not in levels:
             return
@@ -37,14 +63,14 @@ class GroupRegistry:
             # Another call of the same owner has added a level between the two `pop`s.
             self.holds.setdefault(key, removed).update(removed)
 
-    def remember_lost(self, key: Hashable) -> None:
+    def remember_lost(self, hold: RegisteredHold) -> None:
         """A hold was lost. It stays here until it is released; the oldest lost ones are forgotten above a limit."""
-        self._lost.add(key)
+        self._losses.add(hold.key)
 
-    def _is_lost(self, key: Hashable) -> bool:
-        return any(hold.state is LOST for hold in list(self.holds.get(key, ())))
+    def _has_loss(self, key: Hashable) -> bool:
+        return any(hold.state is LOST for hold in self.levels(key))
 
-    def _forget_lost(self, key: Hashable) -> None:
-        for hold in list(self.holds.get(key, {})):
+    def _forget_losses(self, key: Hashable) -> None:
+        for hold in self.levels(key):
             if hold.state is LOST:
-                self.remove(key, hold)
+                self.remove(hold)

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from pyredisson.errors import LockLostError
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
-from pyredisson.logic.groups.red_lock import GATE, RedLockLogic
+from pyredisson.logic.groups.red_lock import MEMBER_WAIT, RedLockLogic
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.logic.locks.rlock import LockLogic
 
@@ -172,7 +172,7 @@ class GroupJudge(Judge):
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")
-        depth = 0 if hold is None else len(user.groups[number].session.groups.holds[hold.key])
+        depth = 0 if hold is None else len(user.groups[number].session.groups.levels(hold.key))
         if depth != user.depths[number]:
             self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {depth}")
 
@@ -246,7 +246,7 @@ class RedLockJudge(GroupJudge):
 
     def settles_at(self) -> float:
         # Who waits for one member, when the group was given up, gives it back when it has it.
-        return super().settles_at() + 1.5 * GATE
+        return super().settles_at() + 1.5 * MEMBER_WAIT
 
     def failed(self, name: str, error: RedisError) -> None:
         # Of two members that are held, one may be on the server that is down.

@@ -1,0 +1,92 @@
+"""Operations on several servers that run in parallel, with one timeout for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis.exceptions import RedisError, TimeoutError
+
+from pyredisson._diagnostics import logger
+from pyredisson.logic.ports import Runtime
+
+SHORTEST_GRACE = 0.05
+"""Seconds, at least, that the other operations get after enough of them have ended."""
+GRACE_FACTOR = 4
+"""The other operations get so many times as long as the operations that decided the outcome took."""
+
+Operation = Callable[[], Coroutine[Any, Any, bool]]
+
+
+class OperationTimeout(TimeoutError):
+    """An operation had not ended when its outcome was needed. It goes on."""
+
+
+class ParallelOperations:
+    """Starts operations, waits for enough of them, and notes the outcome of each."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.outcomes: dict[int, bool | Exception] = {}
+        """By the number of the operation: what it returned or raised, or `OperationTimeout` after `close`."""
+        self._runtime = runtime
+        self._changed = runtime.wakeup()
+        self._started: list[int] = []
+
+    def start(self, number: int, operation: Operation, on_late_success: Callable[[], None] | None = None) -> None:
+        """Starts an operation. `on_late_success` is called if it returns True after `close`."""
+        self._started.append(number)
+
+        async def run() -> None:
+            outcome: bool | Exception
+            try:
+                outcome = await operation()
+            except Exception as error:  # noqa: BLE001 - the caller looks at the outcomes
+                outcome = error
+            # One step, as `close` may run on another thread: a success either counts or is late, and never both.
+            noted = self.outcomes.setdefault(number, outcome)
+            if noted is not outcome and outcome is True and on_late_success is not None:
+                on_late_success()
+            elif isinstance(outcome, Exception):
+                logger.debug("one of several servers: %s", outcome)
+            self._changed.set()
+
+        self._runtime.spawn(run)
+
+    async def wait(self, timeout: float, needed: int, total: int) -> None:
+        """Waits until each started operation has ended, for `timeout` seconds at most.
+
+        When `needed` of `total` operations have returned True, or can't return True any more, the result is known. Then
+        the other operations get only a short time more.
+        """
+        clock = self._runtime.clock
+        began = clock()
+        end = began + timeout
+        decided = False
+        while len(self.outcomes) < len(self._started):
+            now = clock()
+            successes = self.successes()
+            failures = len(self.outcomes) - successes
+            if not decided and (successes >= needed or failures > total - needed):
+                decided = True
+                end = min(end, now + max(SHORTEST_GRACE, GRACE_FACTOR * (now - began)))
+            if now >= end:
+                return
+            await self._runtime.wait(self._changed, end - now)
+            self._changed.clear()
+
+    def close(self) -> None:
+        """Notes an `OperationTimeout` for each operation that has not ended. No outcome changes after that."""
+        for number in self._started:
+            if number not in self.outcomes:
+                self.outcomes.setdefault(
+                    number, OperationTimeout("a server didn't answer in the time that all of them have")
+                )
+
+    def successes(self) -> int:
+        """How many operations have returned True."""
+        return sum(outcome is True for outcome in self.outcomes.copy().values())
+
+    def errors(self) -> list[Exception]:
+        """What was raised. Errors that are no trouble with a server come first, timeouts last."""
+        errors = [outcome for outcome in self.outcomes.values() if isinstance(outcome, Exception)]
+        return sorted(errors, key=lambda error: (isinstance(error, RedisError), isinstance(error, OperationTimeout)))
