@@ -1,4 +1,4 @@
-"""What pyredisson costs beside its baselines: each benchmark gives rows, and a row knows its target."""
+"""Benchmarks of pyredisson beside baselines. A benchmark returns rows; a row has a value, baselines and a target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Row", "Target"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A promise about one figure of a row: its ratio, or our own value in the row's unit."""
+    """The bound for one figure of a row: for its ratio, or for pyredisson's own value in the unit of the row."""
 
     of: Literal["ratio", "ours"]
     sign: Literal["<=", ">="]
@@ -20,10 +20,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. The ratio is ours to the first baseline, and is always given with a baseline."""
+    """One row of the table. A row with baselines has a ratio: pyredisson to the first baseline."""
 
     name: str
-    """Short; `*` marks what ran with everything pinned to one core."""
+    """Short; `*` marks a row that was measured with everything pinned to one core."""
     what: str
     """What was measured, in a sentence."""
     unit: str
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def judged(self) -> float:
-        """The figure that the target, or who reads a row without one, looks at."""
+        """The figure that the target is about; without a target the ratio, if there is one."""
         if self.ratio is None or (self.target is not None and self.target.of == "ours"):
             return self.ours
         return self.ratio
@@ -48,14 +48,14 @@ class Row:
 
     @property
     def target_text(self) -> str:
-        """As the table shows it."""
+        """The target as the table shows it."""
         if self.target is None:
             return ""
         return f"{self.target.sign} {self.target.bound:g} {self.judged_unit}"
 
     @property
     def used(self) -> float | None:
-        """How much of what the target allows was used up: 1 is just met, less is better."""
+        """The figure relative to its target: 1 just meets the target, less is better; None without a target."""
         if self.target is None:
             return None
         if self.target.sign == "<=":
@@ -64,5 +64,5 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is kept; None without one."""
+        """Whether the target is met; None without one."""
         return None if self.used is None else self.used <= 1

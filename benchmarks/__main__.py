@@ -16,13 +16,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Only a full run is written down: its figures belong together."""
+    """Writes the results of full runs only: their figures belong together."""
     options = _options()
     rows: list[Row] = []
     for name in options.names or NAMES:
         began = time.monotonic()
         print(f"{name} ...", end=" ", flush=True)
-        # A process for each: threads, connections and memory of one must not weigh on the next.
+        # Each benchmark has its own process: threads, connections and memory of one must not slow the next.
         measure: Callable[..., list[Row]] = importlib.import_module(f"benchmarks.{name}").rows
         rows += in_fresh_process(measure, quick=options.quick)
         print(f"{time.monotonic() - began:.0f} s", flush=True)

@@ -1,4 +1,4 @@
-"""lock() and unlock() of free locks on asyncio: one task, and five hundred."""
+"""lock() and unlock() of free locks on asyncio: one task, and 500 tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Maker = Callable[[str], Pair]
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """One task beside a bare protocol; 500 beside a pipelining one, and beside redis.asyncio's Lock."""
+    """One task beside a bare protocol; 500 tasks beside a pipelining protocol, and beside redis.asyncio's Lock."""
     return [_one_task(8 if quick else 40), *_many_tasks(2 if quick else 8)]
 
 
@@ -100,7 +100,7 @@ def _many_tasks(rounds: int) -> list[Row]:
 
 
 async def _makers(server: Server, stack: AsyncExitStack, protocol: type[BareProtocol]) -> dict[str, Maker]:
-    """For each contender a function that makes a function which takes and gives back the named lock."""
+    """For each contender a factory: it takes a name, and returns a function that locks and unlocks that lock."""
     loop = asyncio.get_running_loop()
     transport, line = await loop.create_connection(protocol, server.host, server.port)
     stack.callback(transport.close)

@@ -1,4 +1,4 @@
-"""What can't be beaten: the lock's two scripts over a socket and hiredis, blocking and on asyncio."""
+"""Baselines, as fast as a client can be: the lock's two scripts over a socket with hiredis, blocking and on asyncio."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LEASE = b"30000"
 BUFFER = 65536
 
 Command = tuple[Any, ...]
-"""Of bytes; hiredis declares that it packs tuples of one."""
+"""A tuple of any number of bytes objects; the type stub of hiredis declares tuples of one element only."""
 
 
 class Commands:
     """The two commands of a lock + unlock pair, as tuples for hiredis to pack."""
 
     def __init__(self, server: Server, name: str) -> None:
-        """Loads the scripts, in the form that our client uses on this server."""
+        """Loads the scripts, in the form that pyredisson uses on this server."""
         with server.redis() as admin:
             acquire_sha, release_sha = (
                 str(admin.script_load(_text(script, server))).encode() for script in ("lock_acquire", "lock_release")
             )
-        # As long as our client's: a shorter one would be less work for the server.
+        # As long as an owner's name of pyredisson: a shorter name would be less work for the server.
         owner = f"{uuid.uuid4()}:{2**32}"
         key = name.encode()
         self.channel = b"redisson_lock__channel:{%s}" % key
@@ -40,13 +40,13 @@ class Commands:
 
 
 class FairCommands:
-    """The same of the fair lock, for an owner who waits his turn."""
+    """The commands of the fair lock, for an owner that waits for its turn."""
 
     def __init__(self, server: Server, name: str) -> None:
         owner = f"{uuid.uuid4()}:{2**32}".encode()
         with pyredisson.connect(server.url) as client:
             lock = client.get_fair_lock(name)
-            # Loads the scripts, and learns which form of them the server takes.
+            # Loads the scripts; the connection learns which form of them the server accepts.
             lock.lock()
             lock.unlock()
             logic = lock._logic
@@ -56,7 +56,7 @@ class FairCommands:
 
 
 def parsed(payload: bytes) -> Command:
-    """A command as it stands on the wire, as a tuple."""
+    """The words of a packed command, as a tuple."""
     reader = hiredis.Reader()
     reader.feed(payload)
     return tuple(reader.gets())
@@ -87,7 +87,7 @@ class BareSocket:
 
 
 def bare_pair(server: Server, name: str) -> tuple[Callable[[], None], BareSocket]:
-    """A function that locks and unlocks over a socket of its own, with nothing that isn't needed for it."""
+    """A function that locks and unlocks over its own socket, and does nothing else."""
     connection = BareSocket(server.port)
     commands = Commands(server, name)
     acquire, release = commands.acquire, commands.release
@@ -108,7 +108,7 @@ def bare_pair(server: Server, name: str) -> tuple[Callable[[], None], BareSocket
 
 
 class BareProtocol(asyncio.Protocol):
-    """One asyncio connection; a future a command, and a write for each."""
+    """One asyncio connection, with one future and one write for each command."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader()
@@ -133,14 +133,14 @@ class BareProtocol(asyncio.Protocol):
 
 
 class PipeliningProtocol(BareProtocol):
-    """The same, but the commands of one tick of the loop leave in one write."""
+    """The same, but all commands of one iteration of the event loop are sent in one write."""
 
     def __init__(self) -> None:
         super().__init__()
         self._unsent: list[bytes] = []
 
     def call(self, command: Command) -> asyncio.Future[Any]:
-        """Sends a command at the end of this tick; the future is its reply."""
+        """Sends a command at the end of this iteration of the event loop; the future is its reply."""
         future = self._loop.create_future()
         self._waiting.append(future)
         if not self._unsent:

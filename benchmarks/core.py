@@ -1,4 +1,4 @@
-"""The compiled core beside the plain Python that would do the same."""
+"""The compiled core beside equivalent plain Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRETCH = 0.003
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """Slots and commands by the call; the wheel by the timer, with a million of them."""
+    """Slots and commands: time per call. The timer wheel: time per timer, with a million timers."""
     with one_core():
         return [*_calls(5 if quick else 25), *_wheel(100_000 if quick else 1_000_000, 1 if quick else 3)]
 
@@ -93,7 +93,7 @@ def _row(name: str, what: str, samples: Samples, target: Target | None) -> Row:
 
 
 def _per_call(statement: str, names: dict[str, object]) -> Callable[[], float]:
-    """A contender that gives nanoseconds a call, of its quickest stretch: interruptions aren't its cost."""
+    """A contender that returns nanoseconds per call, of the fastest series, to exclude interruptions."""
     watch = Stopwatch(statement, globals=names)
     calls = max(1, int(100 * STRETCH / watch.timeit(100)))
     return lambda: min(watch.repeat(STRETCHES, calls)) / calls * 1e9
@@ -139,7 +139,7 @@ def _our_wheel(dues: list[int]) -> dict[str, float]:
 
 
 def _heap(dues: list[int]) -> dict[str, float]:
-    # What one would write without a wheel: a heap, and a dict that says which of its entries still count.
+    # The alternative to a wheel: a heap, and a dict of the entries that are still valid.
     def fill() -> tuple[list[tuple[int, int]], dict[int, int]]:
         heap: list[tuple[int, int]] = []
         live: dict[int, int] = {}

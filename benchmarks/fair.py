@@ -1,4 +1,4 @@
-"""The fair lock: what a hand-off costs the server however long the queue is, and how fast a queue drains."""
+"""The fair lock: the server's time for a hand-off with queues of different lengths, and how fast a queue drains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUEUE = b"redisson_lock_queue:{fair}"
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """The server's time of one hand-off, and hand-offs a second."""
+    """The server's time for one hand-off, and hand-offs per second."""
     return [*_server_time(3 if quick else 60), *_drain(1 if quick else 5)]
 
 
@@ -38,7 +38,7 @@ def _server_time(rounds: int) -> list[Row]:
     with one_core(), ExitStack() as stack:
         contenders = {}
         for length in LENGTHS:
-            # A server for each: its statistics are what is measured.
+            # A server for each queue: the server's statistics are measured.
             queue = _Queue(stack.enter_context(Server()), stack, length)
             contenders[f"{length:,} waiters"] = queue.cycle
         samples = interleave(contenders, rounds)
@@ -58,7 +58,7 @@ def _server_time(rounds: int) -> list[Row]:
 
 
 class _Queue:
-    """A queue of which the first has the lock; it is given on, and who had it queues again."""
+    """A queue whose first owner has the lock. A step hands it to the next owner; the former holder queues again."""
 
     def __init__(self, server: Server, stack: ExitStack, length: int) -> None:
         self._admin: Redis = stack.enter_context(server.redis())
@@ -66,7 +66,7 @@ class _Queue:
         stack.callback(self._line.close)
         client = stack.enter_context(pyredisson.connect(server.url))
         lock = client.get_fair_lock("fair")
-        # Loads the scripts, and learns which form of them the server takes.
+        # Loads the scripts; the connection learns which form of them the server accepts.
         lock.lock()
         lock.unlock()
         logic = lock._logic
@@ -81,8 +81,8 @@ class _Queue:
             self._call(self._acquire(owner))
 
     def cycle(self) -> float:
-        """Microseconds of the server's time for a hand-off."""
-        # Between two rounds a client without a sign of life would be passed over.
+        """The server's time for a hand-off, in microseconds."""
+        # Without a heartbeat between two rounds the waiters of a client would count as dead.
         self._call(as_eval(self._alive, flags=self._flags))
         self._admin.config_resetstat()
         for _ in range(CYCLES):
@@ -91,7 +91,7 @@ class _Queue:
             self._call(self._logic.commands.release(holder, 0))
             if self._call(self._acquire(self._owners[self._holder])) is not None:
                 raise AssertionError("the head of the queue didn't get the lock")
-            # Not as EVALSHA, which is what is counted.
+            # With EVAL, because EVALSHA is what is counted.
             self._call(as_eval(self._acquire(holder), flags=self._flags))
         calls = self._admin.info("commandstats")["cmdstat_evalsha"]
         if calls["calls"] != 2 * CYCLES:
@@ -138,7 +138,7 @@ def _drain(rounds: int) -> list[Row]:
 
 
 async def _drained(server: Server, waiters: int) -> float:
-    """Hand-offs a second, from the first release until everybody had the lock."""
+    """Hand-offs per second, from the first release until every task had the lock."""
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(pyredisson.asyncio.connect(server.url)) for _ in range(2)]
         admin = stack.enter_context(server.redis())
@@ -150,8 +150,8 @@ async def _drained(server: Server, waiters: int) -> float:
                 pass
 
         tasks = [asyncio.create_task(work(clients[number % 2])) for number in range(waiters)]
-        # Until nothing but the clients' signs of life comes: everybody has also looked once more when its messages
-        # were known to arrive.
+        # Waits until only heartbeats arrive. By then every waiter has also asked again after its subscription was
+        # confirmed.
         calls, before = 0, -QUIET
         while admin.llen(QUEUE) < waiters or calls >= before + QUIET:
             await asyncio.sleep(0.4)

@@ -1,4 +1,4 @@
-"""What it costs to have pyredisson at all: its import, and Python's memory for a held lock."""
+"""The time of the import, and the memory that Python allocates for a held lock."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TIMED_IMPORT = "from time import perf_counter as t; began = t(); import {}; prin
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """The import beside redis-py's, and the memory of one of many held locks."""
+    """The import beside redis-py's, and the memory for one of many held locks."""
     return [_imports(5 if quick else 21), _memory(10_000 if quick else 100_000)]
 
 
 def _imports(rounds: int) -> Row:
     with one_core(), tempfile.TemporaryDirectory() as cache:
-        # Without a cache of its own it would time the compiler wherever writing bytecode is turned off.
+        # With its own bytecode cache: otherwise compilation would be timed where writing bytecode is disabled.
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": cache}
         contenders = {name: _import(name, environment) for name in ("redis", "pyredisson")}
         samples = interleave(contenders, rounds)
@@ -51,7 +51,7 @@ def _memory(count: int) -> Row:
 
 
 def hold(url: str, count: int) -> float:
-    """Takes that many locks from one client; the bytes that each of them costs."""
+    """Acquires `count` locks of one client; returns the bytes per lock."""
     with pyredisson.connect(url) as client:
         with client.get_lock("first"):
             tracemalloc.start()
@@ -65,7 +65,7 @@ def hold(url: str, count: int) -> float:
 
 
 def _import(module: str, environment: dict[str, str]) -> Callable[[], float]:
-    """A contender that gives the milliseconds of one import."""
+    """A contender that returns the milliseconds of one import."""
     command = [sys.executable, "-c", TIMED_IMPORT.format(module)]
 
     def run() -> float:

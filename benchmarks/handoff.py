@@ -1,4 +1,4 @@
-"""From one process's unlock() to the other's lock() having returned: what a contended lock costs."""
+"""A contended lock: the time from unlock() in one process until lock() has returned in another."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from benchmarks.measure import Samples, interleave, one_core
 from pyredisson.testing import Server
 
 HOLD = 0.005
-"""Seconds until the other side is surely waiting."""
+"""Seconds after which the other side certainly waits."""
 POLL = 0.1
-"""Seconds between two looks of redis-py's lock."""
+"""Seconds between two polls of redis-py's lock."""
 BARE, OURS, THEIRS, FAIR = "bare sockets", "pyredisson", "redis-py Lock", "fair "
 AT_ONCE = 10
 """Hand-offs of one contender in a round."""
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """Where the scheduler likes, which is what the target is about, and on one core."""
+    """Unpinned, which the targets are about, and pinned to one core."""
     rounds = 8 if quick else 50
     spread = _measure(rounds, polling=True)
     with one_core():
@@ -67,7 +67,7 @@ class _Side(Protocol):
 
 
 class _Bare:
-    """Two sockets in one thread: one hears of releases, the other asks for the lock."""
+    """Two sockets in one thread: one receives messages about releases, the other sends the lock's commands."""
 
     def __init__(self, port: int, commands: Commands | FairCommands) -> None:
         self._commands = commands
@@ -125,7 +125,7 @@ def _measure(rounds: int, *, polling: bool) -> Samples:
 
 
 def _commands(server: Server) -> AllCommands:
-    """What the bare sockets of one process send."""
+    """The commands that the bare sockets of one process send."""
     return Commands(server, "bare"), FairCommands(server, "bare fair")
 
 
@@ -151,7 +151,7 @@ def _hand_offs(sides: dict[str, _Side], name: str, orders: Connection) -> float:
 
 
 def _hand_off(sides: dict[str, _Side], name: str, orders: Connection, poll: float = 0) -> float:
-    """Milliseconds of one hand-off. Who polls is let go at a random moment between two looks."""
+    """Milliseconds of one hand-off. For a lock that polls, the release comes at a random moment between two polls."""
     side = sides[name]
     side.lock()
     orders.send(name)
@@ -163,7 +163,7 @@ def _hand_off(sides: dict[str, _Side], name: str, orders: Connection, poll: floa
 
 
 def _other_process(url: str, port: int, commands: AllCommands, orders: Connection) -> None:
-    """Takes the lock that it is told to take, and says when it had it."""
+    """Acquires the lock that the parent names, and sends back when it had it."""
     with _sides(url, port, commands) as sides:
         while (name := orders.recv()) is not None:
             side = sides[name]

@@ -15,11 +15,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 WARM_UP = 2
-"""Rounds that aren't counted: connections, scripts, caches and the interpreter settle in them."""
+"""Rounds that are not counted: connections are opened, scripts loaded and caches filled in them."""
 
 
 class Samples:
-    """What each contender measured in each round."""
+    """The measurements of each contender in each round."""
 
     def __init__(self, rounds: list[dict[str, float]]) -> None:
         self._rounds = rounds
@@ -29,15 +29,15 @@ class Samples:
         return median(round_[name] for round_ in self._rounds)
 
     def medians(self, *without: str) -> dict[str, float]:
-        """The medians of all contenders but those named."""
+        """The medians of all contenders except the named ones."""
         return {name: self.median(name) for name in self._rounds[0] if name not in without}
 
     def ratio(self, over: str, under: str) -> float:
-        """The median of the rounds' quotients: what slows a whole round down leaves them alone."""
+        """The median of the ratios of all rounds: a round that is slow as a whole doesn't change its ratio."""
         return median(round_[over] / round_[under] for round_ in self._rounds)
 
     def difference(self, more: str, less: str) -> float:
-        """The median of the rounds' differences."""
+        """The median of the differences of all rounds."""
         return median(round_[more] - round_[less] for round_ in self._rounds)
 
 
@@ -54,7 +54,7 @@ def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Sa
 
 
 def timed(step: Callable[[], object], count: int) -> Callable[[], float]:
-    """A contender that gives microseconds a step, over `count` of them."""
+    """A contender that returns the microseconds per step, over `count` steps."""
 
     def run() -> float:
         began = perf_counter()
@@ -77,7 +77,7 @@ def one_core() -> Iterator[None]:
 
 
 def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls a module's function where nothing was imported, allocated or started before."""
+    """Calls a function of a module in a new process, in which nothing was imported, allocated or started before."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
         return pool.submit(function, *args, **kwargs).result()

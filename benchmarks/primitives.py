@@ -1,4 +1,4 @@
-"""Uncontended pairs of the other primitives, beside bare loops of their own scripts; and two crowded scenes."""
+"""The other primitives without contention, beside bare loops of their scripts; and two scenes with many tasks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TASKS = 500
 PERMITS = 50
 READERS = 64
 EACH = 8
-"""What every task does in a round of a crowded scene."""
+"""Operations of every task in one round of a scene with many tasks."""
 
 Step = Callable[[], object]
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """Pairs of free primitives, each beside its own scripts; then what many tasks get through."""
+    """Pairs of calls without contention, each beside its own scripts; then the throughput of many tasks."""
     pairs = [_pair(name, what, make, 8 if quick else 40) for name, what, make in _PAIRS]
     return [*pairs, *_crowds(2 if quick else 8)]
 
@@ -87,7 +87,7 @@ def _pair(name: str, what: str, make: Callable[[pyredisson.Client], Step], round
         recorded = Recorded(client._runtime, make(client))
         bare, connection = recorded.loop(server)
         stack.callback(connection.close)
-        # The bare loop goes on as the client that was recorded.
+        # The bare loop continues in the name of the recorded client, so another client is measured.
         other = stack.enter_context(pyredisson.connect(server.url))
         samples = interleave({"bare loop": timed(bare, 200), "pyredisson": timed(make(other), 200)}, rounds)
     return Row(
@@ -170,7 +170,7 @@ class _Crowd:
         await self._client.close()
 
     async def bare(self, recorded: Recorded, tasks: int) -> float:
-        """Pairs a second of tasks that send the recorded commands."""
+        """Pairs per second of tasks that send the recorded commands."""
 
         async def work() -> None:
             for _ in range(EACH):

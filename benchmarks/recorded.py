@@ -1,4 +1,4 @@
-"""What one of our operations sends, recorded, so that a bare loop can send the very same."""
+"""Records the commands of an operation of pyredisson, so that a bare loop can send the same commands."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pyredisson.testing import Server
 
 
 class Recorded:
-    """The commands of one step. An argument that grew from one step to the next goes on growing."""
+    """The commands of one step. An argument that grew from one recorded step to the next keeps growing."""
 
     def __init__(self, runtime: Any, step: Callable[[], object]) -> None:
-        """Takes the step four times; the scripts must be loaded by the first."""
+        """Runs the step four times; the first run must load the scripts."""
         step()
         steps = [_heard(runtime, step) for _ in range(3)]
         (first, _), (second, _), (third, self.replies) = steps
         if not len(first) == len(second) == len(third):
             raise AssertionError("the step doesn't send the same commands every time")
-        # One count for all commands: the server may insist that it only grows.
+        # One counter for all commands: the scripts may require that the number only grows.
         count = itertools.count(max(map(_largest, third)) + 1)
         self._commands = [_next(*two, count) for two in zip(second, third, strict=True)]
 
     def next(self, index: int) -> Command:
-        """The arguments of that command of the step, as the next step would send them."""
+        """The arguments of one command of the step, as the next step would send them."""
         return self._commands[index]()
 
     def __len__(self) -> int:
         return len(self._commands)
 
     def loop(self, server: Server) -> tuple[Callable[[], None], socket.socket]:
-        """A function that takes the step over a socket of its own, with nothing that isn't needed for it."""
+        """A function that runs the step over its own socket, and does nothing else."""
         connection = BareSocket(server.port)
         send, receive = connection.socket.sendall, connection.socket.recv
         feed, gets = connection.reader.feed, connection.reader.gets
@@ -53,7 +53,7 @@ class Recorded:
 
 
 def _next(earlier: list[bytes], later: list[bytes], count: Iterator[int]) -> Callable[[], Command]:
-    """Makes the command once more, with the next number in place of the argument that changes, if one does."""
+    """Packs the command again, with the next number in place of the argument that changes, if one does."""
     changes = [i for i, (one, two) in enumerate(zip(earlier, later, strict=True)) if one != two]
     if len(changes) > 1:
         raise AssertionError(f"more than one argument changes: {changes}")
@@ -69,7 +69,7 @@ def _largest(command: list[bytes]) -> int:
 
 
 def _heard(runtime: Any, step: Callable[[], object]) -> tuple[list[list[bytes]], list[Any]]:
-    """Takes a step: what was sent, and the replies."""
+    """Runs a step; returns the commands that were sent and their replies."""
     send = runtime.send
     sent, replies = [], []
 

@@ -1,4 +1,4 @@
-"""What a run looks like: a table for the terminal, JSON for programs, a picture for people."""
+"""Reports of a run: a table for the terminal, JSON for programs, and a chart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def write_json(rows: Sequence[Row], path: Path) -> None:
-    """The rows with what they were measured on; nothing about whose machine it was."""
+    """The rows, with the versions and the processor they were measured on."""
     server = Server()
     content = {
         "pyredisson": version("pyredisson"),
@@ -63,8 +63,8 @@ def write_json(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """A bar for each target: how much of what it allows was used up."""
-    # Here, because a selection or a first look does without matplotlib.
+    """Draws a bar for each target: the figure relative to its target."""
+    # Imported here, because only full runs need matplotlib.
     from matplotlib.figure import Figure
 
     bars = [(row, row.used) for row in reversed(rows) if row.used is not None]
@@ -77,7 +77,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         height=0.62,
     )
     for place, (row, _) in enumerate(bars):
-        # In a column at the right: beside its bar it would cross the line.
+        # In a column at the right: beside its bar the text would cross the line of the target.
         text = f"{_number(row.judged)} {row.judged_unit}   (target {row.target_text})"
         axes.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9)
     axes.axvline(1, color="black", linewidth=1, linestyle="--")
@@ -96,7 +96,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Three digits that count, or all before the point."""
+    """Three significant digits, or all digits before the decimal point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""lock() and unlock() of free locks in the thread world: one thread, and eight."""
+"""lock() and unlock() of free locks on threads: one thread, and eight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Maker = Callable[[str], Pair]
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """One thread beside a bare loop, and eight threads beside eight of them."""
+    """One thread beside a bare loop, and eight threads beside eight bare loops."""
     return [_one_thread(10 if quick else 60), _eight_threads(6 if quick else 35)]
 
 
@@ -64,7 +64,7 @@ def _eight_threads(rounds: int) -> Row:
 
 
 def _makers(server: Server, stack: ExitStack) -> dict[str, Maker]:
-    """For each contender a function that makes a function which takes and gives back the named lock."""
+    """For each contender a factory: it takes a name, and returns a function that locks and unlocks that lock."""
     client = stack.enter_context(pyredisson.connect(server.url))
     plain = stack.enter_context(redis.Redis(host=server.host, port=server.port))
 
@@ -129,7 +129,7 @@ def _makers(server: Server, stack: ExitStack) -> dict[str, Maker]:
 
 
 def _together(pairs: list[Pair], seconds: float) -> Callable[[], float]:
-    """A contender that gives the pairs a second of all threads together, one function each."""
+    """A contender that returns the pairs per second of all threads together; each thread runs one function."""
 
     def run() -> float:
         counts = [0] * len(pairs)

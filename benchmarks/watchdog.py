@@ -1,4 +1,4 @@
-"""A hundred thousand held locks: what renewing them takes, and how much memory."""
+"""100,000 held locks: the processor time of their renewal, and their memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUND = 10.0
 
 
 class Upkeep(NamedTuple):
-    """What holding all these locks took."""
+    """The cost of holding all these locks."""
 
     cpu: float
     """Share of one core, in percent."""
@@ -29,7 +29,7 @@ class Upkeep(NamedTuple):
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """Processor time over whole renewal rounds; memory of the process, and of a lock."""
+    """Processor time of whole renewal rounds; memory of the process, and of one lock."""
     with one_core(), Server() as server:
         upkeep = in_fresh_process(hold, server.url, rounds=1 if quick else 2)
     return [
@@ -58,7 +58,7 @@ def rows(*, quick: bool) -> list[Row]:
 
 
 def hold(url: str, rounds: int) -> Upkeep:
-    """Takes all locks from one client, watches it renew them, and checks that none was lost."""
+    """Acquires all locks of one client, measures their renewal, and checks that none was lost."""
     process = psutil.Process()
     with pyredisson.connect(url) as client:
         with client.get_lock("first"):

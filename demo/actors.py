@@ -1,4 +1,4 @@
-"""The processes of the demo: each connects, uses a lock as any program would, and says what it sees.
+"""The processes of the demo: each connects, uses a lock as any program would, and reports what it sees.
 
 `python demo/actors.py ROLE URL`: one line of JSON an event on stdout, with the system's monotonic time, which
 all processes share; a line on stdin lets it go on.
@@ -28,7 +28,7 @@ JOB = 4.0
 
 
 def taking_turns(url: str) -> None:
-    """Takes the lock again and again, while the other process does the same."""
+    """Acquires the lock again and again, while the other process does the same."""
     with pyredisson.connect(url) as client:
         lock = client.get_lock(LOCK)
         say("ready", id=client.id)
@@ -44,7 +44,7 @@ def taking_turns(url: str) -> None:
 
 
 def nested(url: str) -> None:
-    """A function that locks calls another one that locks the same."""
+    """A function that holds the lock calls another function that acquires the same lock."""
     with pyredisson.connect(url) as client:
         lock = client.get_lock(LOCK)
 
@@ -63,7 +63,7 @@ def nested(url: str) -> None:
 
 
 def long_job(url: str) -> None:
-    """Works for longer than the lease."""
+    """Holds the lock for longer than its lease."""
     with (
         pyredisson.connect(url, lock_watchdog_timeout=SHORT_LEASE) as client,
         client.get_lock(LOCK),
@@ -83,7 +83,7 @@ def next_one(url: str) -> None:
 
 
 def watching_thread(url: str) -> None:
-    """A holder in the thread world that waits to be told of its loss."""
+    """A holder on threads that waits for the loss of its lock."""
     with pyredisson.connect(url, lock_watchdog_timeout=SHORT_LEASE) as client:
         lock = client.get_lock(f"{LOCK}:threads")
         called = threading.Event()
@@ -104,7 +104,7 @@ def watching_thread(url: str) -> None:
 
 
 async def watching_task(url: str) -> None:
-    """A holder in the asyncio world, whose body is cancelled at its loss."""
+    """A holder on asyncio, whose `async with` body is cancelled when the lock is lost."""
     async with pyredisson.asyncio.connect(url, lock_watchdog_timeout=SHORT_LEASE) as client:
         lock = client.get_lock(f"{LOCK}:asyncio")
         called = asyncio.Event()
@@ -128,14 +128,14 @@ async def watching_task(url: str) -> None:
 
 
 def say(event: str, **more: str) -> None:
-    """One event, in one write: callbacks speak from their own thread."""
+    """Prints one event in one write, because callbacks print from another thread."""
     line = json.dumps({"event": event, "at": time.monotonic(), **more})
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def wait_for_go() -> None:
-    """Until the demo says so; the demo's end is the end of all."""
+    """Waits for the demo's signal to continue; if the demo has ended, ends this process."""
     if not sys.stdin.readline():
         sys.exit("the demo is over")
 

@@ -1,4 +1,4 @@
-"""Shows on real processes and a real server what a lock does; exits 0 only if all of it was observed.
+"""Shows with real processes and a real server what a lock does; exits with 0 only if everything was observed.
 
 Every statement with a mark is checked: against the server's state, and against the times at which the
 processes themselves say that something happened. Run by `make demo`.
@@ -29,7 +29,7 @@ WIDTH = 64
 BARS = "▁▂▃▄▅▆▇█"
 RENEWAL = SHORT_LEASE / 3
 SLACK = 0.4
-"""Seconds that a busy machine may add before the demo says that something was late."""
+"""Seconds that a busy machine may add before the demo reports that something was late."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Demo:
             ids = [actor.expect("ready")["id"] for actor in actors]
             for actor in actors:
                 actor.go()
-            # Meanwhile the server is asked who holds the lock, until nobody has for a while.
+            # Meanwhile asks the server who holds the lock, until nobody has held it for a while.
             free_since = time.monotonic() + PATIENCE
             with self.screen.console.status("two processes take turns"):
                 while time.monotonic() < free_since + 0.3:
@@ -106,7 +106,7 @@ class Demo:
         )
 
     def reentry(self) -> None:
-        """A nested call takes the same lock again."""
+        """A nested call acquires the same lock again."""
         counts: list[int] = []
         free: list[bool] = []
         with (
@@ -167,7 +167,7 @@ class Demo:
             self._one_waits_for(victim, waiter)
             holder = self._holder()
             with self.screen.console.status("the holder is killed; its lease runs out"):
-                # Past a few renewals, so that it is a renewed lease that ends.
+                # After some renewals, so that a renewed lease ends.
                 time.sleep(3 * RENEWAL)
                 status = victim.kill()
                 killed = time.monotonic()
@@ -187,7 +187,7 @@ class Demo:
         )
 
     def loss(self) -> None:
-        """A holder's key is deleted behind its back."""
+        """Somebody deletes the key of a held lock."""
         with (
             Actor("watching_thread", self.url) as thread,
             Actor("watching_task", self.url) as task,
@@ -222,7 +222,7 @@ class Demo:
         return b"".join(self.redis.hkeys(LOCK)).decode()
 
     def _one_waits_for(self, holder: Actor, waiter: Actor) -> None:
-        """Returns once the one has the lock and the other listens for its release."""
+        """Returns when one process has the lock and the other has subscribed to its release."""
         holder.expect("held")
         waiter.go()
         deadline = time.monotonic() + PATIENCE
@@ -249,12 +249,12 @@ def _turns(who: int, actor: Actor) -> list[Turn]:
 
 
 def _until_raised(actor: Actor) -> list[dict[str, Any]]:
-    """`told`, `called back` and `raised`, in whatever order they were said."""
+    """`told`, `called back` and `raised`, in any order."""
     return [actor.expect("told", "called back", "raised") for _ in range(3)]
 
 
 def main() -> int:
-    """Runs every step; 0 if all of it was observed."""
+    """Runs every step; returns 0 if everything was observed."""
     screen = Screen()
     began = time.monotonic()
     with Server() as server, server.redis() as redis:

@@ -1,4 +1,4 @@
-"""What the demo stands on: its processes, as seen from outside, and its screen."""
+"""The processes of the demo, as the demo sees them, and its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 class Missed(Exception):
-    """Something that should have been observed was not."""
+    """An expected event was not observed."""
 
 
 class Actor:
@@ -52,7 +52,7 @@ class Actor:
         return said
 
     def go(self) -> None:
-        """Lets it go on from where it waits."""
+        """Lets the process continue from where it waits."""
         pipe = self._process.stdin
         assert pipe is not None
         try:
@@ -62,7 +62,7 @@ class Actor:
             raise Missed(f"{self.role} has ended: {self._complaint()}") from None
 
     def finish(self) -> None:
-        """Waits for its end, which must be a good one. Raises `Missed`."""
+        """Waits until the process ends with status 0. Raises `Missed` otherwise."""
         try:
             status = self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -109,26 +109,26 @@ class Actor:
 
 
 class Screen:
-    """Calm colours on a terminal, plain text elsewhere; counts what was observed and what wasn't."""
+    """Colours on a terminal, plain text elsewhere; counts the statements that were observed and those that were not."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
         self.failed = 0
 
     def title(self, text: str, below: str) -> None:
-        """The head of everything."""
+        """Prints the title."""
         self.console.print(f"\n[bold]{text}[/]\n[dim]{below}[/]")
 
     def step(self, number: int, text: str) -> None:
-        """The head of one step."""
+        """Prints the heading of one step."""
         self.console.print(f"\n[bold cyan]{number}[/]  [bold]{text}[/]")
 
     def line(self, *parts: tuple[str, str]) -> None:
-        """A line of (text, style)."""
+        """Prints a line of pairs (text, style)."""
         self.console.print(Text.assemble("   ", *parts), soft_wrap=True)
 
     def check(self, observed: bool, text: str) -> None:
-        """A statement and whether it was observed."""
+        """Prints a statement, and whether it was observed."""
         self.failed += not observed
         mark = ("✓ ", "bold green") if observed else ("✗ ", "bold red")
         self.line(mark, (text, "" if observed else "red"))

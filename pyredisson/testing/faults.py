@@ -1,4 +1,4 @@
-"""The faults that a proxy's user asks for, and which request each of them strikes."""
+"""The faults that a test asks a proxy for, and which request each fault applies to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Hold(Fault):
 
     @property
     def held(self) -> threading.Event:
-        """Set once something is being kept back."""
+        """Set once a request or reply is being held."""
         return self.happened
 
     def deliver(self, timeout: float = 5.0) -> None:
@@ -61,7 +61,7 @@ class Hold(Fault):
 
 
 class Conditions:
-    """What all connections of one proxy share: the faults in wait, and how the bytes flow."""
+    """The state that all connections of one proxy share: the pending faults, and how bytes are passed on."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -69,7 +69,7 @@ class Conditions:
         self.latency = 0.0
 
     def choose(self, request: bytes) -> Fault | None:
-        """Use up one turn of the oldest fault that matches; a request meets one fault at most."""
+        """Return the oldest fault that matches, and count it as used once. At most one fault applies to a request."""
         for fault in self.faults:
             if fault.match in request:
                 fault.left -= 1

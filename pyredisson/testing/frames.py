@@ -1,4 +1,4 @@
-"""Cuts a RESP byte stream into whole frames, and tells which reply answers which request."""
+"""Cuts a RESP byte stream into whole frames, and finds out which reply belongs to which request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MESSAGES = (b"message", b"pmessage", b"smessage")
 
 
 class Frames:
-    """Collects bytes and gives back whole frames; scans lengths only, so a frame's bytes stay untouched."""
+    """Collects bytes and returns whole frames. It reads only the lengths, so the bytes of a frame stay unchanged."""
 
     __slots__ = ("_at", "_buffer", "_open")
 
@@ -56,7 +56,7 @@ class Frames:
                 return False
         elif kind in _CHILDREN:
             more = max(0, int(buffer[self._at + 1 : line_end])) * _CHILDREN[kind]
-            # An attribute stands before the element it belongs to and is none itself.
+            # An attribute precedes the element that it belongs to, and is no element itself.
             more += kind == b"|"[0]
         self._at = end
         self._open += more - 1
@@ -64,7 +64,7 @@ class Frames:
 
 
 class Request:
-    """A request that the server has been sent and not yet answered completely."""
+    """A request that was sent to the server, and that the server has not yet answered completely."""
 
     __slots__ = ("expected", "fault", "name")
 
@@ -72,7 +72,7 @@ class Request:
         words = arguments(frame)
         self.name = words[0].lower() if words else b""
         self.fault = fault
-        # Confirmed once per channel; how many channels an UNSUBSCRIBE of everything has, the ledger knows.
+        # Confirmed once per channel. For an UNSUBSCRIBE of all channels, the ledger knows their number.
         several = self.name in _SUBSCRIBING + _UNSUBSCRIBING
         self.expected = len(words) - 1 if several else 1
 
@@ -92,7 +92,7 @@ class Ledger:
         self._pubsub = self._pubsub or request.name in _SUBSCRIBING + _UNSUBSCRIBING
 
     def answered(self, frame: bytes) -> Request | None:
-        """Return the request that `frame` answers, or None for what the server says unasked."""
+        """Return the request that `frame` answers; None for a frame that the server sends without a request."""
         if frame[:1] == b">" or (frame[:1] == b"*" and self._pubsub):
             words = arguments(frame)
             word = words[0] if words else b""

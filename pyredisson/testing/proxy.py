@@ -23,7 +23,7 @@ _F = TypeVar("_F", bound=Fault)
 
 
 class Proxy:
-    """Stands on a port of 127.0.0.1 before the server at `host` and `port`.
+    """Listens on a port of 127.0.0.1, in front of the server at `host` and `port`.
 
     A context manager; or call `start` and `close`. It reads RESP (both versions, pipelines, pushes), so that
     a fault strikes whole requests and replies. `match` is looked for in a request's raw bytes; ``b""`` is in
@@ -50,12 +50,12 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Without credentials: give those beside it."""
+        """The address without credentials: pass those separately."""
         return f"redis://{self.host}:{self.port}/0"
 
     @property
     def connections(self) -> int:
-        """How many clients are connected; one that has closed counts until the proxy has noticed."""
+        """How many clients are connected. A client that has closed its connection counts until the proxy notices it."""
         return sum(relay.client.open for relay in tuple(self._relays))
 
     @property
@@ -72,7 +72,7 @@ class Proxy:
         self._call(self._requests.clear)
 
     def wait_for(self, what: bytes | Callable[[], bool], timeout: float = 5.0) -> None:
-        """Wait until a request containing the given bytes has arrived, or until the given function says True.
+        """Wait until a request containing the given bytes has arrived, or until the given function returns True.
 
         The function is asked again whenever anything has happened in the proxy.
 
@@ -85,7 +85,7 @@ class Proxy:
                 raise TimeoutError(f"not within {timeout:g} s: {what!r}; seen: {self.commands}")
 
     def drop_reply(self, match: bytes = b"", times: int = 1) -> Fault:
-        """Let the server execute the request, and lose its reply with everything behind it.
+        """Let the server execute the request, and lose its reply and everything after it.
 
         From that reply on the connection is silent: the client gets nothing more on it, neither replies nor
         messages nor its end, as when the network has lost the way back. It stays open, and further requests
@@ -110,7 +110,7 @@ class Proxy:
         return self._add(Hold(Action.HOLD_REPLY, match, self._deliver))
 
     def cut(self, reset: bool = False) -> None:
-        """Close all connections there are now, with FIN or with RST (`reset`)."""
+        """Close all current connections, with FIN or with RST (`reset`)."""
         self._on_all(lambda relay: relay.cut(reset))
 
     def refuse(self, refusing: bool) -> None:
@@ -119,21 +119,21 @@ class Proxy:
         self._release_in_background()
 
     def stall(self) -> None:
-        """Let nothing through, both ways, on old connections and new; all of it is kept for `resume`."""
+        """Pass nothing on, in both directions, on old and new connections; everything is kept for `resume`."""
         self._conditions.stalled = True
         self._release_in_background()
 
     def resume(self) -> None:
-        """Send on what `stall` kept, and let everything flow again."""
+        """Pass on what `stall` kept, and continue normally."""
         self._conditions.stalled = False
         self._release_in_background()
 
     def blackhole(self) -> None:
-        """Throw away everything that the connections of this moment carry, both ways, their closing too."""
+        """Discard everything on the current connections from now on, in both directions, including their closing."""
         self._on_all(Relay.blackhole)
 
     def latency(self, seconds: float) -> None:
-        """Delay everything that arrives from now on by `seconds`, each way."""
+        """Delay everything that arrives from now on by `seconds`, in each direction."""
         self._conditions.latency = seconds
         self._release_in_background()
 
@@ -155,7 +155,7 @@ class Proxy:
         return self
 
     def close(self) -> None:
-        """Close everything; what is held or stalled is lost. Harmless when done twice."""
+        """Close everything. Held and stalled data is lost. May be called twice."""
         if self._thread is None or not self._running:
             return
         self._call(self._stop)
@@ -186,11 +186,11 @@ class Proxy:
         self._call(lambda: [action(relay) for relay in self._relays])
 
     def _release_in_background(self) -> None:
-        """Return when the loop has begun a new round, and so sees what the caller has just changed."""
+        """Return when the loop has begun a new iteration, in which it sees what the caller has just changed."""
         self._call(lambda: None)
 
     def _call(self, action: Callable[[], object]) -> None:
-        """Have the loop run `action` between two rounds: its data then needs no lock."""
+        """Let the loop run `action` between two iterations, so that its data needs no lock."""
         done: Future[None] = Future()
         with self._changed:
             if not self._running:
@@ -258,14 +258,14 @@ class Proxy:
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # it has left already
+            return  # the client has disconnected already
         if self._refusing:
             client.close()
             return
         try:
             server = socket.create_connection(self._server, timeout=_CALL_SECONDS)
         except OSError:
-            client.close()  # all that a proxy can say of a server that isn't there
+            client.close()  # the only way in which a proxy can show that the server isn't reachable
             return
         self._relays.append(Relay(client, server, self._selector, self._conditions))
 

@@ -1,4 +1,4 @@
-"""One connection through the proxy: two sockets, and what is on its way between them."""
+"""One connection through the proxy: two sockets, and the frames between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyredisson.testing.frames import Frames, Ledger, Request
 
 __all__ = ["Relay", "Side"]
 
-_END = b""  # in a queue: the sender has closed its side
+_END = b""  # as an element of a queue: the sender has closed its side
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on with no time: closing sends RST
 
 
@@ -34,7 +34,7 @@ class Side:
         selector.register(sock, selectors.EVENT_READ, self)
 
     def receive(self) -> list[bytes]:
-        """Read what is there; the connection's end, or what isn't RESP, gives the end marker and closes."""
+        """Read what has arrived. The end of the connection, or data that isn't RESP, adds the end marker and closes."""
         try:
             data = self._sock.recv(1 << 16)
             frames = self._frames.feed(data) if data else [_END]
@@ -61,7 +61,7 @@ class Side:
         except BlockingIOError:
             pass
         except ConnectionError:
-            self._out.clear()  # the peer is gone, which the next receive() reports
+            self._out.clear()  # the peer has gone; the next receive() reports that
         else:
             if self._last:
                 self._last = False
@@ -78,17 +78,17 @@ class Side:
         if reset:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         else:
-            # A process forked meanwhile has a copy of the socket: closing ours alone would send nothing.
+            # A process that was forked meanwhile has a copy of the socket, so that close() alone would send nothing.
             self._shut(socket.SHUT_RDWR)
         self._sock.close()
 
     def _shut(self, how: int) -> None:
-        with contextlib.suppress(OSError):  # the peer was first
+        with contextlib.suppress(OSError):  # the peer has closed it first
             self._sock.shutdown(how)
 
 
 class Relay:
-    """Moves whole requests and replies between a client and the server and lets the faults strike them."""
+    """Passes whole requests and replies between a client and the server, and applies the faults to them."""
 
     def __init__(
         self,
@@ -115,21 +115,21 @@ class Relay:
         side.waiting.extend((now + self._conditions.latency, frame) for frame in frames)
 
     def pump(self, now: float) -> None:
-        """Move on everything that nothing keeps back."""
+        """Pass on everything that is not held, stalled or delayed."""
         while self._next_request() <= now:
             self._pass_request(self.client.waiting.popleft()[1])
         while self._next_reply() <= now:
             self._pass_reply(self.server.waiting.popleft()[1])
 
     def next_due(self) -> float:
-        """When `pump` has something to do again without anything arriving; infinity for never."""
+        """When `pump` has something to do next if nothing arrives; infinity: never."""
         return min(self._next_request(), self._next_reply())
 
     def blackhole(self) -> None:
         self._dark = True
 
     def cut(self, reset: bool = False) -> None:
-        """Close both sides; but a held request keeps the server's side, for it may still be delivered."""
+        """Close both sides. With a held request the server's side stays open: the request may still be delivered."""
         self.client.close(reset)
         if self._held_request is None:
             self.server.close(reset)
@@ -141,7 +141,7 @@ class Relay:
         self.server.close()
 
     def deliver(self, hold: Hold) -> None:
-        """Send on what `hold` keeps back, if that is on this connection."""
+        """Pass on what `hold` keeps, if that is on this connection."""
         if self._held_request is not None and self._held_request[0] is hold:
             frame = self._held_request[1]
             self._held_request = None
@@ -171,7 +171,7 @@ class Relay:
             return
         fault = self._conditions.choose(frame)
         if fault is not None and fault.action is Action.CUT_REQUEST:
-            fault.happened.set()  # first: who sees the connection end may ask why
+            fault.happened.set()  # before the connection is cut: a test that sees its end may check this
             self.close()
             self.client.waiting.clear()
         elif isinstance(fault, Hold) and fault.action is Action.HOLD_REQUEST:
@@ -209,6 +209,6 @@ class Relay:
                 self._mute = True
 
     def _to_client(self, frame: bytes) -> None:
-        # TCP delivers in order: after one lost reply nothing behind it arrives either.
+        # TCP delivers in order: after a lost reply, nothing that follows it arrives either.
         if not self._mute:
             self.client.send(frame)

@@ -35,7 +35,7 @@ _PORT_TRIES = 10
 
 
 class Server:
-    """A server on 127.0.0.1 with empty data, nothing persisted, gone together with this process.
+    """A server on 127.0.0.1 that begins without data, persists nothing, and ends together with this process.
 
     Use it as a context manager, or call `start` and `stop`. `kill` and `start` may follow each other: the
     port stays the same and the data is empty again.
@@ -108,7 +108,7 @@ class Server:
         raise AssertionError("unreachable")
 
     def stop(self) -> None:
-        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. Harmless when done twice.
+        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. May be called twice.
 
         In a process forked from the one that started the server this does nothing: the server isn't its own.
         """
@@ -124,11 +124,11 @@ class Server:
         self._reap()
 
     def pause(self) -> None:
-        """Stop the process with SIGSTOP: connections stay open, new ones too, and nothing is answered."""
+        """Stop the process with SIGSTOP: connections stay open, new ones are accepted, and nothing is answered."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Continue a paused process."""
         self._running().send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
@@ -137,7 +137,7 @@ class Server:
         self.start()
 
     def redis(self, **options: Any) -> Redis:
-        """Return a new redis-py client for this server; `options` go to `redis.Redis` and win."""
+        """Return a new redis-py client for this server; `options` override the arguments of `redis.Redis`."""
         defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": self.password}
         return Redis(**(defaults | options))
 
@@ -158,7 +158,7 @@ class Server:
 
     @property
     def tls_url(self) -> str:
-        """Certificates are signed by `ca_file`, which a client has to be given beside this address."""
+        """The address for TLS. The certificates are signed by `ca_file`, which a client needs beside this address."""
         return f"rediss://{self._credentials}{self.host}:{self.tls_port}/0"
 
     @property
@@ -174,7 +174,7 @@ class Server:
 
     @cached_property
     def version(self) -> tuple[int, int, int]:
-        """The program's own version: Valkey's own of a Valkey server, not the Redis version it claims."""
+        """The version of the program: of a Valkey server, Valkey's version, not the Redis version that it reports."""
         text = subprocess.run([self.executable, "--version"], capture_output=True, text=True, check=True).stdout
         found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
         if found is None:
@@ -204,7 +204,7 @@ class Server:
         directory = self._directory
         assert directory is not None
         file = directory / "server.conf"
-        # On the command line everybody could read the password.
+        # Not on the command line, where everybody could read the password.
         file.touch(mode=0o600)
         file.write_text(self._configuration(directory))
         with (directory / "log").open("wb") as log:
@@ -214,9 +214,9 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                start_new_session=True,  # Ctrl-C is for us, and we stop the server in our own order
+                start_new_session=True,  # Ctrl-C is for this process, which stops the server itself
             )
-        # Killed, this process runs no exit handler: the guard then sees its pipe end, and cleans up.
+        # If this process is killed it runs no exit handler. Then the guard notices the end of its pipe, and cleans up.
         guard = subprocess.Popen(
             [
                 "/bin/sh",
@@ -264,7 +264,7 @@ class Server:
         process = self._running()
         delay = 0.002
         while time.monotonic() < deadline:
-            # The socket's path is ours alone; behind the port there might be somebody else's server.
+            # Nobody else uses the path of this socket; on the port, another server may answer.
             if answers(self.path):
                 return
             try:
