@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -53,14 +54,19 @@ class InterruptAt:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._code = function.__code__
+        self._collects = gc.isenabled()
         self.happened = False
 
     def __enter__(self) -> InterruptAt:
+        # The finalizer of a client of an earlier test may call the same function: it would be interrupted instead.
+        gc.disable()
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        if self._collects:
+            gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _: object) -> None:
         if frame.f_code is self._code and not self.happened:
