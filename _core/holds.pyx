@@ -101,8 +101,9 @@ cdef class AcquireCall(OwnerCall):
     `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
-    `name`: the owner's name in the command. `lease_ms`: the lease in it. `in_doubt`: the command may have run, or may
-    run late. `overtaken`: a release by this owner was handed to the background, and may run after the command.
+    `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
+    may have run, or may run late. `overtaken`: a release by this owner was handed to the background, and may run after
+    the command.
     """
 
     cdef public object owner
@@ -113,6 +114,7 @@ cdef class AcquireCall(OwnerCall):
     cdef public object target
     cdef public bytes name
     cdef public long long lease_ms
+    cdef public double sent_at
     cdef public bint in_doubt
     cdef public bint overtaken
 
@@ -125,6 +127,7 @@ cdef class AcquireCall(OwnerCall):
         self.target = None
         self.name = b""
         self.lease_ms = 0
+        self.sent_at = 0
         self.in_doubt = False
         self.overtaken = False
 

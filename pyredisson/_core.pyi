@@ -146,8 +146,9 @@ class AcquireCall(OwnerCall):
     `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
-    `name`: the owner's name in the command. `lease_ms`: the lease in it. `in_doubt`: the command may have run, or may
-    run late. `overtaken`: a release by this owner was handed to the background, and may run after the command.
+    `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
+    may have run, or may run late. `overtaken`: a release by this owner was handed to the background, and may run after
+    the command.
     """
 
     owner: Any
@@ -158,6 +159,7 @@ class AcquireCall(OwnerCall):
     target: Any
     name: bytes
     lease_ms: int
+    sent_at: float
     in_doubt: bool
     overtaken: bool
 

@@ -55,7 +55,33 @@ async def send(
         return await runtime.send(payload, new_connection=not idempotent), sent_at
     except (NoReply, RedisError) as problem:
         failure = problem
-    limits = _Limits(attempts, deadline, expires, idempotent_until if idempotent else -math.inf)
+    return await send_again(
+        runtime,
+        payload,
+        failure,
+        attempts=attempts,
+        deadline=deadline,
+        expires=expires,
+        idempotent_until=idempotent_until if idempotent else -math.inf,
+        if_done=if_done,
+        on_doubt=on_doubt,
+    )
+
+
+async def send_again(
+    runtime: Runtime,
+    payload: bytes,
+    failure: NoReply | RedisError,
+    *,
+    attempts: int,
+    deadline: float | None = NO_WAIT,
+    expires: float = math.inf,
+    idempotent_until: float = math.inf,
+    if_done: Callable[[Reply], Reply] | None = None,
+    on_doubt: Callable[[], None] | None = None,
+) -> tuple[Reply, float]:
+    """What `send` does after a first try that ended with `failure`."""
+    limits = _Limits(attempts, deadline, expires, idempotent_until)
     return await _Retry(runtime, payload, limits, if_done, on_doubt).run(failure)
 
 

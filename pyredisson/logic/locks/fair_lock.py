@@ -183,7 +183,7 @@ class FairLockLogic(LockLogic):
             waiter.leave()
             raise
 
-    def finish_release(self) -> None:
+    def on_partly_released(self) -> None:
         self.session.runtime.spawn(self._remove_dead_waiters)
 
     async def _remove_dead_waiters(self) -> None:

@@ -9,7 +9,7 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import AcquireCall, HoldLevel, OwnerCall
 from pyredisson._diagnostics import debug, logger, readable
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
@@ -87,18 +87,15 @@ class LockLogic(LockStatus):
 
     async def _attempt_in_turn(self, call: AcquireCall, key: HoldKey) -> float | None:
         """Sends one acquire command. None: acquired; `TRY_AGAIN`; else how many seconds to wait at most."""
-        session = self.session
         payload = self._prepare(call, key)
         try:
-            reply, sent_at = await retry.send(
-                session.runtime,
-                payload,
-                attempts=session.attempts,
-                deadline=call.deadline,
-                on_doubt=lambda: self._note_doubt(call),
-            )
+            # The first try is spelled out here and in `release`: a coroutine around it would cost a tenth in asyncio.
+            try:
+                reply = await self.session.runtime.send(payload)
+            except (NoReply, RedisError) as problem:
+                reply, call.sent_at = await self._send_again(call, payload, problem)
             if reply is None or reply.__class__ is list:
-                return self._apply(call, key, reply, sent_at)
+                return self._apply(call, key, reply)
             if reply.__class__ is not int:
                 raise InvalidResponse(f"an acquire of lock {readable(self.key)!r} was answered with {reply!r}")
         except BaseException as error:
@@ -107,13 +104,31 @@ class LockLogic(LockStatus):
             raise
         return self._refused(call, reply)
 
+    async def _send_again(
+        self, call: AcquireCall, payload: bytes, problem: NoReply | RedisError
+    ) -> tuple[Reply, float]:
+        def on_doubt() -> None:
+            call.in_doubt = True
+            call.owner.new_epoch()
+
+        session = self.session
+        return await retry.send_again(
+            session.runtime,
+            payload,
+            problem,
+            attempts=session.attempts,
+            deadline=call.deadline,
+            on_doubt=on_doubt,
+        )
+
     def _prepare(self, call: AcquireCall, key: HoldKey) -> bytes:
         """Decides whether the acquire adds a level to a hold or begins a new one; returns its command."""
         session, owner = self.session, call.owner
         if self.checks_owner:
             self.check_owner(owner)
         target = session.holds.table.get(key)
-        now = session.clock()
+        # A lease counts from before its command was sent.
+        call.sent_at = now = session.clock()
         if target is not None and (target.state is not HELD or target.valid_until <= now):
             session.holds.expire_if_due(target)
             if target.state is not LOST:
@@ -135,16 +150,12 @@ class LockLogic(LockStatus):
         name: bytes = call.owner.name
         return name
 
-    def _note_doubt(self, call: AcquireCall) -> None:
-        call.in_doubt = True
-        call.owner.new_epoch()
-
-    def _apply(self, call: AcquireCall, key: HoldKey, reply: Reply, sent_at: float) -> float | None:
+    def _apply(self, call: AcquireCall, key: HoldKey, reply: Reply) -> float | None:
         """Records what the server granted, or undoes it where it must not be used."""
         session, target = self.session, call.target
         if reply is not None:
             (call.token,) = reply
-        valid_until = sent_at + call.lease_ms / 1000
+        valid_until = call.sent_at + call.lease_ms / 1000
         now = session.clock()
         if valid_until <= now and (target is None or target.valid_until <= now):
             logger.info("lock %r was granted after the end of its lease: it is released", readable(self.key))
@@ -152,7 +163,7 @@ class LockLogic(LockStatus):
             if call.deadline is not None and session.clock() >= call.deadline:
                 return 0.0
             return TRY_AGAIN
-        if not self._record(call, key, sent_at, valid_until):
+        if not self._record(call, key, valid_until):
             self._undo_grant(call)
             return TRY_AGAIN
         if session.closed:
@@ -161,7 +172,7 @@ class LockLogic(LockStatus):
             logger.debug("%s is acquired", self.named(call.owner))
         return None
 
-    def _record(self, call: AcquireCall, key: HoldKey, sent_at: float, valid_until: float) -> bool:
+    def _record(self, call: AcquireCall, key: HoldKey, valid_until: float) -> bool:
         """Adds a level to the target of the call, or a new hold above a lost one.
 
         False: the hold to which the server has added was released meanwhile, in the background.
@@ -169,7 +180,7 @@ class LockLogic(LockStatus):
         session, target = self.session, call.target
         if target is not None:
             if session.holds.add_level(target, call, valid_until):
-                session.watchdog.watch_nested(target, sent_at)
+                session.watchdog.watch_nested(target, call.sent_at)
                 return True
             if target.state is not LOST:
                 return False
@@ -182,7 +193,7 @@ class LockLogic(LockStatus):
             # The background release has the same name, and may run after this acquire.
             self._release_acquired(call)
             return False
-        session.watchdog.watch(hold, sent_at)
+        session.watchdog.watch(hold, call.sent_at)
         return True
 
     def _refused(self, call: AcquireCall, reply: int) -> float:
@@ -241,7 +252,15 @@ class LockLogic(LockStatus):
                 return
             if level.dropped:
                 return
-            await self._release_in_turn(owner, hold, level)
+            count = hold.count - 1
+            if session.holds.expire_if_due(hold) or (not count and not session.holds.begin_release(hold)):
+                raise await self._not_releasable(owner, hold)
+            payload = self.commands.release(hold.owner, count)
+            try:
+                reply = await session.runtime.send(payload)
+            except (NoReply, RedisError) as problem:
+                reply = await self._send_release_again(owner, hold, payload, problem)
+            self._finish_release(owner, hold, level, count, reply)
         except BaseException:
             self.release_in_background(owner, hold, level)
             raise
@@ -261,30 +280,16 @@ class LockLogic(LockStatus):
             return False
         return await self._wait_for_own_call(hold.key, owner, level)
 
-    async def _release_in_turn(self, owner: Owner, hold: Hold, level: HoldLevel) -> None:
-        holds = self.session.holds
-        count = hold.count - 1
-        if holds.expire_if_due(hold) or (not count and not holds.begin_release(hold)):
-            raise await self._not_releasable(owner, hold)
-        reply = await self._send_release(owner, hold, count)
-        if reply is None:
-            holds.declare_lost_on_release(hold)
-        elif reply == PARTLY_DONE:
-            self.finish_release()
-        level.reported = True
-        remaining = holds.drop_level(hold, level)
-        holds.finish_release(hold)
-        if 0 <= remaining < count:
-            # Another level was released meanwhile, in the background.
-            self._state_count(owner, hold, remaining)
-
-    async def _send_release(self, owner: Owner, hold: Hold, count: int) -> Reply:
-        """Sends the release. The reply is None if the server didn't know the hold."""
+    async def _send_release_again(
+        self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError
+    ) -> Reply:
+        """Sends a release again. The reply is None if the server didn't know the hold."""
         session = self.session
         try:
-            reply, _ = await retry.send(
+            reply, _ = await retry.send_again(
                 session.runtime,
-                self.commands.release(hold.owner, count),
+                payload,
+                problem,
                 attempts=session.attempts,
                 # After that the hold is lost, whatever becomes of the release.
                 expires=hold.valid_until,
@@ -300,7 +305,21 @@ class LockLogic(LockStatus):
             raise
         return reply
 
-    def finish_release(self) -> None:
+    def _finish_release(self, owner: Owner, hold: Hold, level: HoldLevel, count: int, reply: Reply) -> None:
+        """Applies the reply to a release after which `count` levels should remain."""
+        holds = self.session.holds
+        if reply is None:
+            holds.declare_lost_on_release(hold)
+        elif reply == PARTLY_DONE:
+            self.on_partly_released()
+        level.reported = True
+        remaining = holds.drop_level(hold, level)
+        holds.finish_release(hold)
+        if 0 <= remaining < count:
+            # Another level was released meanwhile, in the background.
+            self._state_count(owner, hold, remaining)
+
+    def on_partly_released(self) -> None:
         """Has the rest of a release done that replied `PARTLY_DONE`; only a lock with a queue has such."""
 
     async def _not_releasable(self, owner: Owner, hold: Hold) -> LockNotHeldError:
