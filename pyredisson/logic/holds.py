@@ -204,13 +204,6 @@ class HoldTable:
         """The release of the last level is about to be sent. False: the hold is not held any more."""
         return hold.change_state(HELD, RELEASING)
 
-    def drop_level(self, hold: Hold, level: HoldLevel) -> int:
-        """Takes one level off the hold, once; returns how many remain. -1: it was dropped before.
-
-        With the last level a held hold becomes `RELEASING`: its release follows in the background.
-        """
-        return hold.drop_level(level, HELD, RELEASING)
-
     # RELEASING -> HELD
 
     def cancel_release(self, hold: Hold) -> bool:
@@ -219,10 +212,15 @@ class HoldTable:
 
     # RELEASING -> RELEASED
 
-    def finish_release(self, hold: Hold) -> None:
-        """Removes a hold without levels from the table; it is released, unless it was lost. Idempotent."""
+    def drop_level(self, hold: Hold, level: HoldLevel) -> int:
+        """Takes one level off the hold, once; returns how many remain. -1: it was dropped before.
+
+        With the last level the hold leaves the table: it is released, unless it was lost. That part is done again by
+        each further call, because an interrupt may have prevented it.
+        """
+        remaining = hold.drop_level(level, HELD, RELEASING)
         if hold.count:
-            return
+            return remaining
         if not remove_hold(self.table, hold):
             above = self.table.get(hold.key)
             if above is not None and above.lost_below is hold:
@@ -230,6 +228,7 @@ class HoldTable:
         self.stop_watching(hold)
         if hold.change_state(RELEASING, RELEASED):
             hold._notify_listeners()
+        return remaining
 
     def discard(self, hold: Hold) -> None:
         """The hold is released with all its levels, also from `HELD`. Idempotent."""

@@ -314,7 +314,6 @@ class LockLogic(LockStatus):
             self.on_partly_released()
         level.reported = True
         remaining = holds.drop_level(hold, level)
-        holds.finish_release(hold)
         if 0 <= remaining < count:
             # Another level was released meanwhile, in the background.
             self._state_count(owner, hold, remaining)
@@ -334,7 +333,6 @@ class LockLogic(LockStatus):
         Idempotent, also if an earlier call of it, or the release itself, was interrupted.
         """
         self.session.holds.drop_level(hold, level)
-        self.session.holds.finish_release(hold)
         if not level.reported:
             self._state_count(owner, hold, hold.count)
             level.reported = True
