@@ -44,7 +44,8 @@ class GroupReleases(Enterable):
     def unlock(self) -> Coroutine[Any, Any, None]:
         """Releases one hold of each member, also if the release of another member fails.
 
-        Raises `LockLostError` if the group was lost, `LockNotHeldError` if the calling task has no hold of it.
+        Raises `LockLostError` if the group was lost, or is not held any more because members were released separately;
+        `LockNotHeldError` if the calling task has no hold of it.
         """
         owner = self._owner()
         return self._logic.release(owner, self._logic.hold_of(owner.id))

@@ -75,7 +75,8 @@ class GroupReleases(Enterable):
     def unlock(self) -> None:
         """Releases one hold of each member, also if the release of another member fails.
 
-        Raises `LockLostError` if the group was lost, `LockNotHeldError` if the calling thread has no hold of it.
+        Raises `LockLostError` if the group was lost, or is not held any more because members were released separately;
+        `LockNotHeldError` if the calling thread has no hold of it.
         """
         logic = self._logic
         owner: GroupOwner | None = None

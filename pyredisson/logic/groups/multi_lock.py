@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson.errors import LockLostError
+from pyredisson.logic.groups.attempt import GroupAttempt
 from pyredisson.logic.groups.group import (
-    GroupAttempt,
     GroupHold,
     GroupLogic,
     GroupOwner,

@@ -15,8 +15,8 @@ from pyredisson._core import HoldLevel
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
+from pyredisson.logic.groups.attempt import GroupAttempt
 from pyredisson.logic.groups.group import (
-    GroupAttempt,
     GroupHold,
     GroupLogic,
     GroupOwner,
