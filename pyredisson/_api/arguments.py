@@ -10,7 +10,7 @@ from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.permits.expirable_acquire import ID_BYTES, MOST_AT_ONCE
+from pyredisson.logic.permits.permit_commands import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.retry import NO_WAIT
 from pyredisson.logic.session import Session
 from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner

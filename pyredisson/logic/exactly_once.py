@@ -1,4 +1,14 @@
-"""Calls that add instead of stating a result: each is executed once, however often it is sent."""
+"""Calls that are executed exactly once, for scripts that add to a value and so can't be idempotent by themselves.
+
+The scheme is that of the sessions of NFSv4.1 (RFC 5661, section 2.10.6), and so are its terms. A client has a session
+with several slots. A slot carries one call at a time, and each call on it has a sequence number that is greater than
+all numbers before it. For each slot the server remembers the number and the reply of the latest call. It replies to
+a repeated call with the remembered reply, and does not execute a call with a number below the remembered one: such a
+call is a late copy.
+
+Here the server keeps this memory in one key for each slot and each object that was called over the slot
+(`exactly_once.lua`). The key expires eleven minutes after the latest call.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +17,48 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import command, prefixed
+from pyredisson._core import prefixed
 from pyredisson._diagnostics import debug
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import Reply
-from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic import retry
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.retry import NO_WAIT
 
 REMEMBERED = 600.0
-"""Seconds for which the server surely knows what a call did: `exactly_once.lua` keeps that for a minute more."""
+"""Seconds for which the server surely remembers a reply. Its keys live for a minute longer."""
+
+DEBUG_CHECK_INTERVAL = 0.1
+"""Seconds between two checks whether the logger takes DEBUG."""
 
 
-LOOK = 0.1
-"""Seconds between two looks whether DEBUG is on."""
+class ReplyForgotten(Exception):
+    """An acquire was in doubt for `REMEMBERED` seconds. The server may have forgotten its reply.
 
-
-class Outlived(Exception):
-    """What an outage of `REMEMBERED` seconds does to an acquire: whether it ran can't be known any more."""
+    One more copy could be taken for a new call, so none was sent. The call is undone in the background.
+    """
 
 
 class SessionSlot:
-    """What at most one call at a time goes over; `number` is that call's, and only grows.
+    """A slot of the session. It carries one call at a time.
 
-    The server keeps the latest number that it executed on a lane, for each name, and its result: a copy that
-    comes again gets that result, and one that comes late is not executed. A call has two numbers, its own and the
-    next one, which its undoing takes.
+    A call has two sequence numbers: `number` is its own, and its undo command has the next one.
     """
 
-    __slots__ = ("doubted", "number", "suffix")
+    __slots__ = ("in_doubt", "number", "suffix")
 
     def __init__(self, suffix: bytes) -> None:
         self.suffix = suffix
-        """What makes the key of this lane out of an object's `memory`."""
+        """What follows `reply_cache` of an object in the key of this slot."""
         self.number = 0
-        self.doubted = False
+        self.in_doubt = False
         """Whether a copy of the present call may have run, or may run late."""
 
-    def doubt(self) -> None:
-        self.doubted = True
+    def note_doubt(self) -> None:
+        self.in_doubt = True
 
 
 class SessionSlots:
-    """The lanes of one client, as many as it ever had calls at the same time; and the calls on them."""
+    """The slots of one client. There are as many as the client ever had calls at the same time."""
 
     def __init__(self, client_id: str, runtime: Runtime, attempts: int) -> None:
         self._suffix = f":{client_id}:"
@@ -58,91 +66,99 @@ class SessionSlots:
         self._attempts = attempts
         self._ids = itertools.count()
         self._free: dict[SessionSlot, None] = {}
-        self._looks_at = 0.0
+        self._next_debug_check = 0.0
 
-    def take(self) -> SessionSlot:
-        """A lane for one call, with a new number. One that is never used is missed by nobody."""
+    def allocate(self) -> SessionSlot:
+        """A slot for one call, with new numbers. A slot that is dropped without a call does no harm."""
         try:
             slot, _ = self._free.popitem()
         except KeyError:
             slot = SessionSlot(f"{self._suffix}{next(self._ids)}".encode())
         slot.number += 2
-        slot.doubted = False
+        slot.in_doubt = False
         return slot
 
-    async def call(
-        self,
-        slot: SessionSlot,
-        payload: bytes,
-        *,
-        deadline: float | None = NO_WAIT,
-        undo: Callable[[SessionSlot], bytes] | None = None,
-        complete: bool = False,
-    ) -> Reply:
-        """Sends a command that carries the lane's key and number, again where needed, and gives the lane back.
+    async def send(self, slot: SessionSlot, payload: bytes, *, complete: bool = False) -> Reply:
+        """Sends a command that has the slot's key and number, again where needed, and frees the slot.
 
-        A call that fails, or is interrupted, was executed once or not at all, and what happens then is done in
-        the background: with `undo`, a command is posted that takes back what the call may have done, and keeps
-        late copies of it from running; with `complete`, the call itself is repeated until it has run. Else
-        nothing.
+        A call that fails or is interrupted was executed once or not at all. With `complete` it is then sent again in
+        the background until it has run.
+        """
+        forgotten_at = self._now() + REMEMBERED
+        try:
+            reply, _ = await retry.send(self._runtime, payload, attempts=self._attempts, idempotent_until=forgotten_at)
+        except BaseException:
+            if complete:
+                # The slot is not used again: a later call with a greater number would keep this one from running.
+                self._runtime.post(payload)
+            else:
+                self._free[slot] = None
+            raise
+        # The last statement is an assignment. After a call of a function an interrupt could strike, and the caller
+        # would not get the reply.
+        self._free[slot] = None
+        return reply
 
-        With `undo`, a reply that isn't positive means that nothing was done, and nothing remembered. All other
-        scripts remember whatever they reply. `Outlived` is raised, with `undo` only, instead of sending a copy that
-        the server could take for a new call; the caller may go on over another lane.
+    async def send_or_undo(
+        self, slot: SessionSlot, payload: bytes, undo: Callable[[SessionSlot], bytes], deadline: float | None
+    ) -> int:
+        """Sends a command that acquires something, again until `deadline` where needed, and frees the slot.
+
+        A positive reply means that something was acquired; the server doesn't remember other replies. If the call fails
+        or is interrupted, `undo` makes the command that releases in the background what the call has acquired, and
+        keeps late copies of it from running. Raises `ReplyForgotten` after a long outage; then the caller may try
+        again over another slot.
         """
         runtime = self._runtime
-        sent_at = runtime.clock()
-        if sent_at >= self._looks_at:
-            self._looks_at = sent_at + LOOK
-            debug.look()
-        forgotten_at = sent_at + REMEMBERED
-        bounded = undo is not None and deadline != NO_WAIT and (deadline is None or deadline > forgotten_at)
+        forgotten_at = self._now() + REMEMBERED
+        outlasts_memory = deadline is None or deadline > forgotten_at
         try:
+            reply: int
             reply, _ = await retry.send(
                 runtime,
                 payload,
                 attempts=self._attempts,
-                deadline=forgotten_at if bounded else deadline,
-                # After a long pause the server may have forgotten that it ran.
+                deadline=forgotten_at if outlasts_memory else deadline,
                 idempotent_until=forgotten_at,
-                on_doubt=slot.doubt,
+                on_doubt=slot.note_doubt,
             )
-            if slot.doubted and undo is not None and reply <= 0:
-                # Nothing was had, and a late copy must not have it.
+            if slot.in_doubt and reply <= 0:
+                # This copy has acquired nothing and isn't remembered, so an earlier copy that comes late could still
+                # acquire something. The undo prevents that. The slot is not used again, see `_undo_after`.
                 runtime.post(undo(slot))
                 return reply
         except BaseException as error:
-            # A lane about which something is posted is not used again: a later number would hide the doubtful one.
-            if complete:
-                runtime.post(payload)
-            elif undo is not None and (retry.may_have_run(error, slot.doubted)):
-                runtime.post(undo(slot))
-            else:
-                self._free[slot] = None
-            if bounded and runtime.clock() >= forgotten_at and isinstance(error, RedisError) and is_transient(error):
-                raise Outlived from error
+            self._undo_after(error, slot, undo)
+            if outlasts_memory and runtime.clock() >= forgotten_at and _is_outage(error):
+                raise ReplyForgotten from error
             raise
-        # An assignment: after a call a signal could strike, and what was done would be nobody's.
+        # An assignment, as in `send`: an interrupt here would lose what was acquired.
         self._free[slot] = None
         return reply
 
+    def _undo_after(self, error: BaseException, slot: SessionSlot, undo: Callable[[SessionSlot], bytes]) -> None:
+        """Undoes a call that ended with `error` in the background, if it may have run or may run late."""
+        if retry.may_have_run(error, slot.in_doubt):
+            # The slot is not used again: the server would remember the number of a later call, and could no longer
+            # find out whether this one has acquired something.
+            self._runtime.post(undo(slot))
+        else:
+            # The call has not run and never will.
+            self._free[slot] = None
 
-def memory(key: bytes) -> bytes:
-    """What the keys begin with in which the server keeps what it executed for the object of that name."""
+    def _now(self) -> float:
+        """Reads the clock, and from time to time whether the logger takes DEBUG."""
+        now = self._runtime.clock()
+        if now >= self._next_debug_check:
+            self._next_debug_check = now + DEBUG_CHECK_INTERVAL
+            debug.look()
+        return now
+
+
+def _is_outage(error: BaseException) -> bool:
+    return isinstance(error, RedisError) and is_transient(error)
+
+
+def reply_cache(key: bytes) -> bytes:
+    """The beginning of the keys in which the server keeps the replies to calls for the object with this key."""
     return prefixed(b"pyredisson_once", key)
-
-
-def delete_command(
-    scripts: ScriptSet, slot: SessionSlot, memory: bytes, channel: bytes, message: bytes, *keys: bytes
-) -> bytes:
-    """Removes the object of these keys, and publishes `message` (empty: nothing). Its reply is 1 if it was there."""
-    return command(
-        b"EVALSHA",
-        scripts.exactly_once_delete,
-        len(keys) + 1,
-        *keys,
-        memory + slot.suffix,
-        slot.number,
-        channel,
-        message,
-    )

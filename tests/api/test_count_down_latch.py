@@ -231,7 +231,7 @@ class TestWaiting:
     async def test_a_message_that_was_lost(
         self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(logic, "LOOK_AGAIN", 0.1)
+        monkeypatch.setattr(logic, "LONGEST_WAIT", 0.1)
         server_state.redis.set("done", 1)
         other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
         await backend.until(lambda: listeners(server_state) == 1)

@@ -24,7 +24,7 @@ OTHERS_TURN = 5_000
 def soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims begin after a fifth of their usual time, but where that is what is tested."""
     if request.node.originalname != "test_a_claim_begins_after_a_second":
-        monkeypatch.setattr(claims, "PASSED_OVER", 0.2)
+        monkeypatch.setattr(claims, "CLAIM_DELAY", 0.2)
 
 
 class Permits:

@@ -189,7 +189,7 @@ class TestWaiting:
     async def test_a_message_that_was_lost(
         self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(expirable_acquire, "LOOK_AGAIN", 0.1)
+        monkeypatch.setattr(expirable_acquire, "LONGEST_WAIT", 0.1)
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         other = backend.spawn(semaphore.acquire)
         await backend.until(lambda: listeners(server_state) == 1)

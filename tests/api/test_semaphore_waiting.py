@@ -175,7 +175,7 @@ class TestWaiting:
     async def test_a_message_that_was_lost(
         self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch, wait: float | None
     ) -> None:
-        monkeypatch.setattr(logic, "LOOK_AGAIN", 0.1)
+        monkeypatch.setattr(logic, "LONGEST_WAIT", 0.1)
         semaphore = backend.connect().get_semaphore("stock")
         other = backend.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))
         await backend.until(lambda: listeners(server_state) == 1)

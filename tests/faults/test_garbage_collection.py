@@ -23,7 +23,7 @@ from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.read_write_lock import READER, WRITER
 from pyredisson.logic.locks.read_write_lock import ReadWriteChannel as ReadWriteChannel
 from pyredisson.logic.permits.count_down_latch import LatchChannel
-from pyredisson.logic.permits.semaphore import PermitChannel
+from pyredisson.logic.permits.permit_channel import PermitChannel
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 

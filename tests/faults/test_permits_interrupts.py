@@ -151,7 +151,9 @@ class TestInterrupts:
                 semaphore.release(permit)
             eventually(lambda: state(admin) == (3, 0))
 
-    @pytest.mark.parametrize("function", [PermitExpirableSemaphoreLogic._keep, PermitExpirableSemaphoreLogic._hold_key])
+    @pytest.mark.parametrize(
+        "function", [PermitExpirableSemaphoreLogic._renew, PermitExpirableSemaphoreLogic._hold_key]
+    )
     def test_on_the_way_out_with_permits_in_its_hands(
         self, server: Server, admin: Redis, function: Callable[..., Any]
     ) -> None:

@@ -19,6 +19,7 @@ from pyredisson._protocol.scripts import script
 from pyredisson.asyncio import Client, Semaphore
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
+from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
@@ -253,7 +254,7 @@ def test_interrupts_at_random_moments_leave_the_permits_whole(
 
 
 @pytest.mark.parametrize(
-    "function", [SemaphoreLogic.release, SemaphoreLogic._add_command, SessionSlots.take, SessionSlots.call]
+    "function", [SemaphoreLogic.release, SemaphoreCommands.add, SessionSlots.allocate, SessionSlots.send]
 )
 def test_ctrl_c_on_the_way_to_a_release_gives_back_all_the_same(
     server: Server, admin: Redis, function: Callable[..., Any]

@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 import pyredisson
 from pyredisson._protocol.scripts import NAMES, script
-from pyredisson.logic.permits.permit_expirable_semaphore import ENDLESS, renew_permits
+from pyredisson.logic.permits.permit_commands import ENDLESS, PermitCommands, renew_permits
 from pyredisson.testing import Server
 
 FREE, USED, CHANNEL = "p", "{p}:timeout", "redisson_sc:{p}"
@@ -179,15 +179,15 @@ class Permits(RuleBasedStateMachine):
     @rule(chosen=st.lists(calls, max_size=3, unique_by=id), copies=COPIES)
     def renewal(self, chosen: list[Call], copies: int) -> None:
         class Hold:
-            def __init__(self, permit: bytes, lock: Any) -> None:
+            def __init__(self, permit: bytes, commands: PermitCommands) -> None:
                 self.owner = permit.hex().encode()
-                self.lock = lock
+                self.commands = commands
 
         logic = self.semaphores[0]._logic
         ids = [permit for call in chosen for permit in call.ids]
         if ids:
             before, live = self.used(), self.live()
-            holds: Any = [Hold(permit, logic) for permit in ids]
+            holds: Any = [Hold(permit, logic.commands) for permit in ids]
             command = self.sent(renew_permits(logic.session.runtime.scripts, holds, 25_000))
             for _ in range(copies):
                 assert self.run_command(command) == [int(permit in live) for permit in ids]

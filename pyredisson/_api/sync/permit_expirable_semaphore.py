@@ -26,11 +26,8 @@ from pyredisson._backends.clock import clock
 from pyredisson._core import Run
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration
-from pyredisson.logic.permits.expirable_acquire import MOST_AT_ONCE
-from pyredisson.logic.permits.permit_expirable_semaphore import (
-    ENDLESS,
-    PermitExpirableSemaphoreLogic,
-)
+from pyredisson.logic.permits.permit_commands import ENDLESS, MOST_AT_ONCE
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 
 
 class PermitExpirableSemaphore:

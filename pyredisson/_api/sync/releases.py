@@ -104,7 +104,7 @@ def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool)
     slot: SessionSlot | None = None
     try:
         count = count_of(permits, "permits")
-        slot = logic.session.slots.take()
+        slot = logic.session.slots.allocate()
         return Run(logic.release, count, only_existing, slot).result
     except Exception:
         # The logic has finished the release, or handed it to the background.

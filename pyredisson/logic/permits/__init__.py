@@ -1,1 +1,1 @@
-"""Semaphores and the count-down latch: permits and counts."""
+"""Semaphores and the count-down latch: primitives that count instead of having an owner."""

@@ -1,63 +1,58 @@
-"""A waiter that wants several permits and is passed over by others: when it claims them, so that they leave it some."""
+"""Claims: how a waiter that wants several permits gets them, although other waiters that want fewer overtake it.
+
+A waiter that was overtaken for a second claims its permits. Callers of this library then leave that many permits free.
+"""
 
 from __future__ import annotations
 
 import math
 
-from pyredisson._core import pack, prefixed
+from pyredisson.logic.permits.commands import PermitPoolCommands
 from pyredisson.logic.ports import Wakeup
-from pyredisson.logic.session import Session
 
-CLAIM = b"pyredisson_semaphore_claim"
-"""The prefix of a key that lives for two seconds: a waiter wants several permits, others leave it some."""
-TURN = b"pyredisson_semaphore_turn"
-"""The prefix of a key that bounds all claims: after five seconds of claims the others have a turn of five seconds."""
-PASSED_OVER = 1.0
-"""Seconds for which a waiter may be passed over before it claims."""
+CLAIM_DELAY = 1.0
+"""Seconds for which a waiter waits before it claims."""
 
 
 class Claimant:
-    """One waiter. Of those in one client and of one semaphore, only one claims at a time: the leader of the channel."""
+    """A waiter for permits, which claims them when it may.
 
-    __slots__ = ("_begins", "_channel", "_key", "_session", "name", "wakeup")
+    Of the waiters for one semaphore in one client, only the leader of the channel claims.
+    """
 
-    def __init__(self, session: Session, key: bytes, channel: bytes, permits: int) -> None:
+    __slots__ = ("_claims_from", "_commands", "name", "wakeup")
+
+    def __init__(self, commands: PermitPoolCommands, permits: int) -> None:
+        session = commands.session
         self.wakeup: Wakeup = session.runtime.wakeup()
-        """The waiter at the channels."""
+        """The wakeup with which the waiter joins the channel."""
         self.name = b""
-        """By which the server knows it; empty: it never claimed."""
-        self._session = session
-        self._key = key
-        self._channel = channel
-        # A single permit that is free is had by whoever comes first: no claim would help.
-        self._begins = session.clock() + PASSED_OVER if permits > 1 else math.inf
+        """The name of the waiter on the server; empty: it has never claimed."""
+        self._commands = commands
+        # The first caller gets a single free permit. No other caller overtakes it by wanting less.
+        self._claims_from = session.clock() + CLAIM_DELAY if permits > 1 else math.inf
 
-    def claims(self) -> bytes:
-        """The name to claim by now; empty: not yet, or others come first."""
-        if self._session.clock() < self._begins or not self._session.channels.become_leader(self._channel, self.wakeup):
+    def name_if_claiming(self) -> bytes:
+        """The name for a claim; empty: the waiter must not claim yet, or another waiter is the leader."""
+        session = self._commands.session
+        if session.clock() < self._claims_from:
+            return b""
+        if not session.channels.become_leader(self._commands.channel, self.wakeup):
             return b""
         if not self.name:
-            self.name = f"{self._session.id}:{next(self._session.permits.claim_numbers)}".encode()
+            self.name = f"{session.id}:{next(session.permits.claim_numbers)}".encode()
         return self.name
 
-    def rest(self, busy: float) -> float:
-        """How long to wait of `busy` seconds: no longer than until it may claim."""
-        left = self._begins - self._session.clock()
-        return min(busy, left) if left > 0 else busy
+    def limit(self, wait: float) -> float:
+        """How many of `wait` seconds to wait: not beyond the moment from which the waiter may claim."""
+        remaining = self._claims_from - self._commands.session.clock()
+        return min(wait, remaining) if remaining > 0 else wait
 
-    def give_up(self) -> None:
-        """Has the others go on without waiting for the end of the claim. A closed client leaves it to that."""
-        session = self._session
+    def withdraw(self) -> None:
+        """Withdraws the claim in the background, so that other waiters need not wait for its end.
+
+        The claim of a closed client expires by itself.
+        """
+        session = self._commands.session
         if self.name and not session.closed:
-            script = session.runtime.scripts.semaphore_give_up
-            session.runtime.post(pack(script, self._key, claim_key(self._key), self._channel, self.name))
-
-
-def claim_key(key: bytes) -> bytes:
-    """The claim's name on the server, for the semaphore of that name."""
-    return prefixed(CLAIM, key)
-
-
-def turn_key(key: bytes) -> bytes:
-    """The name of what bounds the claims."""
-    return prefixed(TURN, key)
+            session.runtime.post(self._commands.withdraw_claim(self.name))

@@ -1,4 +1,4 @@
-"""One acquire of permits with ids, and who of those waiting for some is woken."""
+"""One acquire of permits with ids, from its first attempt until the permits are acquired or it is given up."""
 
 from __future__ import annotations
 
@@ -6,144 +6,144 @@ from collections.abc import Sequence
 from os import urandom
 from typing import Protocol
 
-from redis.exceptions import RedisError
-
+from pyredisson._protocol.no_reply import Reply
 from pyredisson.logic import retry
+from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.claims import Claimant
-from pyredisson.logic.permits.semaphore import LOOK_AGAIN, PermitChannel, tell_missing
+from pyredisson.logic.permits.permit_channel import PASSED_ON
+from pyredisson.logic.permits.permit_commands import ID_BYTES, PermitCommands
+from pyredisson.logic.permits.semaphore import LONGEST_WAIT
 from pyredisson.logic.session import Session
 
-ID_BYTES = 16
-MOST_AT_ONCE = 1_000_000
-"""Permits in one command: servers take only little more."""
 SOME_ENDED = -2
+"""In the reply of an acquire: an earlier copy has acquired the permits, and some of them have ended since."""
 NO_SEMAPHORE = -3
-PASSED_ON = b"+"
-"""Before a number of free permits that one waiter found, and leaves to others who need less."""
+"""In the reply of an acquire: there is no semaphore."""
 
 
-class ExpirablePermitChannel(PermitChannel):
-    """The waiters for such permits, each of whom needs so many."""
-
-    __slots__ = ()
-
-    def on_message(self, payload: bytes) -> None:
-        """So many permits are free; or only so many were given back, where Redisson released several at once."""
-        super().on_message(payload.removeprefix(PASSED_ON))
-        if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
-            said = int(payload)
-            for wakeup in list(self.waiters):
-                if 0 < said < self.waiters.get(wakeup, 0):
-                    # There may be more than it says: the first of those that it doesn't serve finds out.
-                    wakeup.set()
-                    return
-
-
-class AcquireCommands(Protocol):
-    """The commands that an acquire needs."""
-
-    @property
-    def channel(self) -> bytes: ...
-    def acquire(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes: ...
-
-
-class Permits(Protocol):
+class ExpirableSemaphore(Protocol):
     """What an acquire needs of its semaphore."""
 
     session: Session
     key: bytes
+    commands: PermitCommands
     must_exist: bool
 
-    @property
-    def commands(self) -> AcquireCommands: ...
     def release_in_background(self, ids: Sequence[bytes]) -> None:
-        """Releases in the background those of the permits that exist."""
+        """Releases those of the permits that exist, in the background."""
 
 
-class Attempt:
-    """One acquire: all its tries are for the same ids, so that it takes its permits once."""
+class ExpirableAcquire:
+    """One acquire. All its attempts use the same ids, so it acquires its permits once, however often it is sent."""
 
-    __slots__ = ("_deadline", "_doubted", "_free", "_lease", "_logic", "_unsettled", "claimant", "ids", "sent_at")
+    __slots__ = (
+        "_deadline",
+        "_free",
+        "_in_doubt",
+        "_lease",
+        "_may_have_acquired",
+        "_semaphore",
+        "claimant",
+        "ids",
+        "sent_at",
+    )
 
-    def __init__(self, logic: Permits, permits: int, lease: int, deadline: float | None) -> None:
+    def __init__(self, semaphore: ExpirableSemaphore, permits: int, lease: int, deadline: float | None) -> None:
         self.ids = _new_ids(permits)
         self.sent_at = 0.0
-        """When the copy was sent that took them: their leases don't begin before that."""
+        """When the command was sent that acquired the permits: their leases don't begin before that."""
         self.claimant: Claimant | None = None
-        """Since it waits."""
-        self._logic = logic
+        """Set when the caller waits."""
+        self._semaphore = semaphore
         self._lease = lease
         self._deadline = deadline
         self._free = 0
-        self._doubted = False
-        self._unsettled = False
+        """The number of free permits that the latest refusal reported."""
+        self._in_doubt = False
+        """Whether a copy with the present ids may have run, or may run late."""
+        self._may_have_acquired = False
+        """Whether permits with the present ids may exist on the server, now or later."""
 
-    async def take(self) -> float | None:
-        """One try. None: taken; else how long to wait at most, in seconds."""
-        logic = self._logic
-        session = logic.session
+    async def attempt(self) -> float | None:
+        """One attempt. None: acquired; else how many seconds to wait at most."""
+        clock = self._semaphore.session.clock
+        while True:
+            reply, sent_at = await self._send()
+            if reply is None:
+                if self._lease < 0 or clock() < sent_at + self._lease / 1000:
+                    self.sent_at = sent_at
+                    return None
+                # The reply came after the end of the lease, so another caller may have the permits by now.
+                self._release_and_renew_ids()
+                if self._deadline is not None and clock() >= self._deadline:
+                    return 0.0
+                continue
+            milliseconds, self._free = reply
+            self._may_have_acquired = self._in_doubt
+            if milliseconds == SOME_ENDED:
+                # The reply of the copy that acquired them was lost. The remaining ones are released.
+                self._release_and_renew_ids()
+                continue
+            return self._refused(milliseconds)
+
+    async def attempt_after_wakeup(self) -> float | None:
+        """As `attempt`. If the wakeup didn't serve this waiter, others that need fewer permits are woken."""
+        wait = await self.attempt()
+        if wait is not None and self._free > 0:
+            semaphore = self._semaphore
+            semaphore.session.channels.deliver(semaphore.commands.channel, PASSED_ON + b"%d" % self._free)
+        return wait
+
+    def give_up(self) -> None:
+        """Releases in the background what may have been acquired, or may be acquired late; withdraws the claim."""
+        if self.claimant is not None:
+            self.claimant.withdraw()
+        if self._may_have_acquired:
+            self._note_doubt()
+            self._semaphore.release_in_background(self.ids)
+
+    async def _send(self) -> tuple[Reply, float]:
+        """Sends the command. Returns the reply, and when the command was sent."""
+        semaphore, claimant = self._semaphore, self.claimant
+        session = semaphore.session
         if session.closed:
             session.check_open()
-        claimant = self.claimant
-        payload = logic.commands.acquire(self.ids, self._lease, claimant.claims() if claimant is not None else b"")
-        self._unsettled = True
+        name = claimant.name_if_claiming() if claimant is not None else b""
+        payload = semaphore.commands.acquire(self.ids, self._lease, name)
+        # Before the command is sent: after an interrupt `give_up` has to release the permits.
+        self._may_have_acquired = True
         try:
-            reply, sent_at = await retry.send(
+            return await retry.send(
                 session.runtime,
                 payload,
                 attempts=session.attempts,
                 deadline=self._deadline,
-                on_doubt=self._doubt,
+                on_doubt=self._note_doubt,
             )
-        except RedisError:
-            self._unsettled = self._doubted
+        except Exception as error:
+            self._may_have_acquired = retry.may_have_run(error, self._in_doubt)
             raise
-        if reply is None:
-            if self._lease < 0 or session.clock() < sent_at + self._lease / 1000:
-                self.sent_at = sent_at
-                return None
-            # Known only after the end of their lease: somebody else may have them by now.
-            self._take_others()
-            if self._deadline is not None and session.clock() >= self._deadline:
-                return 0.0
-            return await self.take()
-        left, self._free = reply
-        self._unsettled = self._doubted
-        if left == SOME_ENDED:
-            # An earlier copy's, whose reply was lost. What is left of them is given back, and others are taken.
-            self._take_others()
-            return await self.take()
-        if left == NO_SEMAPHORE:
-            tell_missing(session, logic.key, must_exist=logic.must_exist)
-        busy = LOOK_AGAIN if left < 0 else min((left + 1) / 1000, LOOK_AGAIN)
-        return busy if claimant is None else claimant.rest(busy)
 
-    async def take_again(self) -> float | None:
-        """The same after a wake-up, which may serve others who need less if it doesn't serve this one."""
-        busy = await self.take()
-        if busy is not None and self._free > 0:
-            self._logic.session.channels.deliver(self._logic.commands.channel, PASSED_ON + b"%d" % self._free)
-        return busy
+    def _refused(self, milliseconds: int) -> float:
+        """How many seconds to wait at most after a refusal. Raises `NotSetError` if the semaphore must exist."""
+        semaphore, claimant = self._semaphore, self.claimant
+        if milliseconds == NO_SEMAPHORE:
+            not_set.report_semaphore(semaphore.session, semaphore.key, must_exist=semaphore.must_exist)
+        wait = LONGEST_WAIT if milliseconds < 0 else min((milliseconds + 1) / 1000, LONGEST_WAIT)
+        return wait if claimant is None else claimant.limit(wait)
 
-    def give_up(self) -> None:
-        """Gives back what may have been taken, or may be taken late, and what is claimed."""
-        if self.claimant is not None:
-            self.claimant.give_up()
-        if self._unsettled:
-            self._doubt()
-            self._logic.release_in_background(self.ids)
-
-    def _take_others(self) -> None:
-        """Gives back what there is of these permits, and goes on with new ids."""
-        self._doubt()
-        self._logic.release_in_background(self.ids)
+    def _release_and_renew_ids(self) -> None:
+        """Releases the permits with the present ids in the background, and goes on with new ids."""
+        self._note_doubt()
+        self._semaphore.release_in_background(self.ids)
         self.ids = _new_ids(len(self.ids))
-        self._doubted = self._unsettled = False
+        self._in_doubt = self._may_have_acquired = False
 
-    def _doubt(self) -> None:
-        self._doubted = True
-        # A copy looks whether this one was withdrawn.
-        self._logic.session.permits.in_doubt.add(self.ids[0])
+    def _note_doubt(self) -> None:
+        self._in_doubt = True
+        # Now the release of these permits leaves a key on the server, which keeps late copies of this acquire from
+        # running.
+        self._semaphore.session.permits.in_doubt.add(self.ids[0])
 
 
 def _new_ids(permits: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What one client remembers for its semaphores and latches."""
+"""What the semaphores and latches of one client share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import itertools
 
 
 class PermitRegistry:
-    """The semaphores and latches of one client share this."""
+    """The state of one client that its semaphores and latches share."""
 
     def __init__(self) -> None:
         self.in_doubt: set[bytes] = set()
-        """Permit ids whose acquire may still run, late: a release of such a permit must keep that from happening."""
+        """For each acquire that is in doubt, the id of its first permit. The release of that permit keeps late copies
+        of the acquire from running."""
         self.reported_not_set: set[tuple[str, bytes]] = set()
-        """Semaphores and latches that don't exist on the server, which was logged: their kind and their name."""
+        """The kind and name of each semaphore and latch for which it was logged that it doesn't exist."""
         self.claim_numbers = itertools.count(1)
         """Makes a name for each waiter that claims permits."""

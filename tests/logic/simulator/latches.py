@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from pyredisson.logic.permits.count_down_latch import LOOK_AGAIN, CountDownLatchLogic
+from pyredisson.logic.permits.count_down_latch import LONGEST_WAIT, CountDownLatchLogic
 
 from .client import Client
 from .judge import Judge, Neglect
@@ -82,7 +82,7 @@ class LatchJudge(Judge):
         self._due: dict[bytes, int] = {}
         """How much must still be counted down, by those who have begun to."""
         self._seen: dict[bytes, int] = {}
-        self._neglect = Neglect(self, LOOK_AGAIN)
+        self._neglect = Neglect(self, LONGEST_WAIT)
         self._spare = self.simulation.random.randint(0, 1)
 
     def add(self, user: User) -> None:

@@ -9,8 +9,9 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import suffixed
 from pyredisson.logic.holds import HELD
-from pyredisson.logic.permits.permit_expirable_semaphore import IN_USE, PermitExpirableSemaphoreLogic
-from pyredisson.logic.permits.semaphore import LOOK_AGAIN
+from pyredisson.logic.permits.permit_commands import IN_USE
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import LONGEST_WAIT
 
 from .client import Client
 from .judge import Judge, Neglect
@@ -157,7 +158,7 @@ class PermitJudge(Judge):
         self.size = 1
         self._takers: list[PermitUser] = []
         self._ever: set[bytes] = set()
-        self._neglect = Neglect(self, LOOK_AGAIN)
+        self._neglect = Neglect(self, LONGEST_WAIT)
         self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:

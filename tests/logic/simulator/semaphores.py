@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from pyredisson.logic.permits.claims import claim_key
-from pyredisson.logic.permits.semaphore import LOOK_AGAIN, SemaphoreLogic
+from pyredisson.logic.permits.commands import claim_key
+from pyredisson.logic.permits.semaphore import LONGEST_WAIT, SemaphoreLogic
 
 from .client import Client
 from .judge import Judge, Neglect
@@ -114,7 +114,7 @@ class SemaphoreJudge(Judge):
         super().__init__(networks, lease)
         self.size = 1
         self._takers: list[SemaphoreUser] = []
-        self._neglect = Neglect(self, LOOK_AGAIN)
+        self._neglect = Neglect(self, LONGEST_WAIT)
         self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:
