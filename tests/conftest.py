@@ -1,9 +1,9 @@
-"""What every test may ask for: servers, a proxy that breaks connections; and the checks around each test.
+"""Fixtures of all tests: servers, and a proxy that breaks connections; and the checks around each test.
 
-Leases and deadlines are real time: a test that fails because the machine stood still has judged the machine. A failure
-is repeated, up to twice, if a standstill overlaps what the test has timed until then, and in no other case; it stays in
-the run's summary, with the length of the standstill. What a test times is everything from its first client of the
-library on, as leases and deadlines run then, and what it marks with the fixture `timed`. Fixtures time nothing.
+Leases and deadlines use real time, so a test can fail because the machine stood still. A test that fails is repeated,
+up to twice, only if a standstill overlaps what the test has timed until then. The failure stays in the run's summary,
+with the length of the standstill. A test times everything from its first client on, because leases and deadlines run
+then, and what it marks with the fixture `timed`. Fixtures time nothing.
 """
 
 from __future__ import annotations
@@ -181,20 +181,20 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def admin(server: Server) -> Iterator[Redis]:
-    """A plain client of `server`, for looking behind the curtain."""
+    """A plain client of `server`."""
     with server.redis() as client:
         yield client
 
 
 @pytest.fixture
 def no_scripts(admin: Redis) -> None:
-    """The server knows no script yet, as after a restart."""
+    """The server knows no script, as after a restart."""
     admin.script_flush()
 
 
 @pytest.fixture(autouse=True)
 def empty_server(request: pytest.FixtureRequest) -> None:
-    """No key, and the scripts that a server at work knows: who counts commands must not depend on who came first."""
+    """Removes all keys and loads all scripts, so that the number of commands doesn't depend on earlier tests."""
     if "server" in request.fixturenames:
         _empty(request.getfixturevalue("server"))
 

@@ -1,1 +1,1 @@
-"""What a user types, on both backends."""
+"""Tests of the public API, on both backends."""

@@ -94,7 +94,7 @@ class TestClients:
             Config.of(cluster)
 
     @pytest.mark.parametrize("client", CLIENTS)
-    def test_a_handshake_of_its_own(self, client: Callable[..., Any]) -> None:
+    def test_a_renewal_has_its_own_handshake(self, client: Callable[..., Any]) -> None:
         with pytest.raises(ConfigError, match="redis_connect_func"):
             Config.of(client(redis_connect_func=print))
 

@@ -269,5 +269,5 @@ class TestYamlTls:
         with pytest.raises(ConfigError, match="sslTruststore: Java's key stores"):
             tls_context(f"sslTruststore: {store}")
 
-    def test_a_plain_address_needs_none_of_it(self) -> None:
+    def test_a_plain_address_needs_no_further_fields(self) -> None:
         assert Config.from_yaml(single("sslTruststore: file:/no/such/file")).ssl_context is None

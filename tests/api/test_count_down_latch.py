@@ -1,4 +1,4 @@
-"""The count-down latch: the table in the contract, waiting, Java's part, and lost replies, on both backends."""
+"""The count-down latch on both backends: its contract, waiting, Java clients, and lost replies."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TestCount:
         assert "app:done" in repr(one)
         assert server_state.redis.get("app:done") == b"1"
 
-    async def test_what_java_hears(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_messages_to_java(self, backend: Backend, server_state: ServerState) -> None:
         """`1` before anyone waits for a new count, `0` at zero and never before."""
         latch = backend.connect().get_count_down_latch("done")
         with server_state.redis.pubsub() as ear:
@@ -217,7 +217,7 @@ class TestWaiting:
         await backend.connect().get_count_down_latch("{t}done").count_down()
         assert await other.result() is True
 
-    async def test_a_message_too_early_lets_nobody_go_on(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_message_too_early_opens_nothing(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.set("done", 1)
         other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
         await backend.until(lambda: listeners(server_state) == 1)
@@ -271,7 +271,7 @@ class TestWaiting:
             with pytest.raises(pyredisson.ClosedError):
                 await call()
 
-    async def test_a_cancelled_wait_leaves_nobody(self, tasks: Backend, server_state: ServerState) -> None:
+    async def test_a_cancelled_wait_leaves_no_waiter(self, tasks: Backend, server_state: ServerState) -> None:
         server_state.redis.set("done", 1)
         client = tasks.connect()
         waiting = asyncio.ensure_future(client.get_count_down_latch("done").wait())

@@ -77,7 +77,7 @@ class TestUncontended:
             with pytest.raises(LockNotHeldError, match="held by"):
                 await lock.unlock()
 
-    async def test_a_further_hold_of_what_was_taken_away(
+    async def test_a_nested_hold_of_a_lock_that_was_deleted(
         self, backend: Backend, server_state: ServerState, queue: Queue
     ) -> None:
         client = backend.connect()
@@ -119,7 +119,7 @@ class TestOrder:
         assert served == list(range(12))
         assert queue.keys() == set()
 
-    async def test_nobody_overtakes(self, backend: Backend, queue: Queue) -> None:
+    async def test_no_waiter_overtakes_another(self, backend: Backend, queue: Queue) -> None:
         """Who comes again, or only tries, finds those who wait before him."""
         client = backend.connect()
         lock = client.get_fair_lock("orders")
@@ -198,7 +198,7 @@ class TestOrder:
             await other.result()
         assert queue.scripts() == before + 2 * 20 + 1
 
-    async def test_who_waits_again_hears_already(self, backend: Backend, queue: Queue) -> None:
+    async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
         client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)

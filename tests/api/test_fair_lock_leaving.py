@@ -38,7 +38,7 @@ class TestManyDead:
         assert queue.keys() == set()
 
     @pytest.mark.parametrize("way", ["unlock", "force_unlock"])
-    async def test_whoever_waits_behind_them_is_told(self, backend: Backend, queue: Queue, way: str) -> None:
+    async def test_a_waiter_behind_dead_waiters_is_notified(self, backend: Backend, queue: Queue, way: str) -> None:
         """Though nobody else of ours is there."""
         lock = backend.connect().get_fair_lock("orders")
         await lock.lock()
@@ -236,7 +236,7 @@ class TestGivingUp:
 
 
 class TestClosing:
-    async def test_waiters_hear_of_it(self, backend: Backend, queue: Queue) -> None:
+    async def test_waiters_are_notified(self, backend: Backend, queue: Queue) -> None:
         client, other = backend.connect(), backend.connect()
         holder = other.get_fair_lock("orders")
         before = queue.scripts()

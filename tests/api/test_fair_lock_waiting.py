@@ -51,7 +51,7 @@ class TestWaiting:
         assert not await client.get_fair_lock("orders").delete()
         assert queue.keys() == set()
 
-    async def test_a_message_that_went_to_nobody(self, backend: Backend, queue: Queue) -> None:
+    async def test_a_message_without_a_receiver(self, backend: Backend, queue: Queue) -> None:
         client = backend.connect()
         await client.get_fair_lock("orders", owner=1).lock()
         other = await start_waiter(backend, queue, client.get_fair_lock("orders", owner=2).lock)
@@ -160,7 +160,7 @@ class TestLosingPlaces:
 
         return work
 
-    async def test_who_was_evicted_stands_in_line_again(self, backend: Backend, queue: Queue) -> None:
+    async def test_an_evicted_waiter_enters_the_queue_again(self, backend: Backend, queue: Queue) -> None:
         """As by a Java client whose clock is ahead."""
         clients, served = [backend.connect(), backend.connect()], list[int]()
         queue.redis.hset("orders", "somebody:1", 1)

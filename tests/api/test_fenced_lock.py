@@ -1,4 +1,4 @@
-"""Fencing tokens: every acquire has one, above all before it, and it is the caller's own."""
+"""Fencing tokens: every acquire has a token of its own, above all earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resource's side of fencing tokens: whoever comes too late is refused, on Redis and in SQL."""
+"""Fencing tokens at the resource: a holder with an older token is refused, in Redis and in SQL."""
 
 from __future__ import annotations
 

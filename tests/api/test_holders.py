@@ -1,4 +1,4 @@
-"""Errors say who holds the lock and for how long; what is shown names its lock."""
+"""Error messages name the holder of a lock and its remaining lease; `repr` names the lock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @kinds
-async def test_a_timeout_says_who_holds_the_lock(backend: Backend, kind: str) -> None:
+async def test_a_timeout_error_names_the_holder(backend: Backend, kind: str) -> None:
     holder = backend.connect()
     await KINDS[kind](holder).lock()
     lock = KINDS[kind](backend.connect())
@@ -57,7 +57,7 @@ async def test_a_timeout_says_who_holds_the_lock(backend: Backend, kind: str) ->
 
 
 @kinds
-async def test_a_stranger_is_told_who_holds_the_lock(backend: Backend, kind: str) -> None:
+async def test_the_error_of_another_owner_names_the_holder_of_the_lock(backend: Backend, kind: str) -> None:
     holder = backend.connect()
     await KINDS[kind](holder).lock()
     with pytest.raises(LockNotHeldError) as caught:
@@ -70,7 +70,7 @@ async def test_a_stranger_is_told_who_holds_the_lock(backend: Backend, kind: str
         assert found.client_id == holder.id
 
 
-async def test_nobody_holds_it(backend: Backend) -> None:
+async def test_it_is_not_held(backend: Backend) -> None:
     with pytest.raises(LockNotHeldError, match="nobody holds it") as caught:
         await backend.connect().get_lock("orders").unlock()
     assert caught.value.holder is None

@@ -1,4 +1,4 @@
-"""Taking and giving back a lock, and asking about it: the table in the contract, on both backends."""
+"""Acquiring and releasing a lock, and the queries about it: the contract, on both backends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_try_lock_says_whether(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("wait", [0.2, timedelta(milliseconds=200)])
-async def test_try_lock_waits_as_long_as_told(backend: Backend, wait: Any) -> None:
+async def test_try_lock_waits_for_the_given_time(backend: Backend, wait: Any) -> None:
     client = backend.connect()
     await client.get_lock("orders", owner=1).lock()
     started = time.monotonic()
@@ -148,7 +148,7 @@ async def test_delete(backend: Backend, server_state: ServerState) -> None:
     assert server_state.redis.keys() == []
 
 
-async def test_a_stranger_is_told_who_holds_it(backend: Backend, server_state: ServerState) -> None:
+async def test_the_error_of_another_owner_names_the_holder(backend: Backend, server_state: ServerState) -> None:
     client, stranger = backend.connect(), backend.connect()
     await client.get_lock("orders", owner=1).lock()
     lock = stranger.get_lock("orders", owner=2)

@@ -1,4 +1,4 @@
-"""What can't be meant is refused before anything is sent."""
+"""Invalid arguments are refused before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only tasks can do: cancellation, and being awaited by a task that somebody else made."""
+"""Asyncio only: cancellation, and calls that are awaited in tasks of other libraries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TestOwner:
         await asyncio.create_task(call)
         assert await lock.is_held()
 
-    async def test_a_child_task_is_somebody_else(self, tasks: Backend) -> None:
+    async def test_a_child_task_is_another_owner(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
         await lock.lock()
 
@@ -73,7 +73,7 @@ class TestOwner:
         async with asyncio.TaskGroup() as group:
             assert await group.create_task(child()) is False
 
-    async def test_a_successor_of_a_task_is_somebody_else(self, tasks: Backend) -> None:
+    async def test_a_later_task_is_another_owner(self, tasks: Backend) -> None:
         """`id(task)` is used again at once."""
         lock = tasks.connect().get_lock("orders")
         ids = []
@@ -169,7 +169,7 @@ class TestLostBody:
                 await asyncio.sleep(TIME_LIMIT)
         assert 0.09 < loop.time() - started < 1
 
-    async def test_unless_told_otherwise(self, lock: Lock) -> None:
+    async def test_by_default(self, lock: Lock) -> None:
         finished = False
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05, cancel_on_lost=False):

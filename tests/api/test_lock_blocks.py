@@ -44,7 +44,7 @@ def dependency(scope: Any) -> Iterator[None]:
 class TestThreads:
     @kinds
     @entered_by
-    def test_left_on_another_thread(
+    def test_exited_on_another_thread(
         self,
         client: pyredisson.Client,
         pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor],

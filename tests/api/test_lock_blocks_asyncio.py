@@ -24,7 +24,7 @@ from .blocks import HELD, KINDS, entered_by, kinds
 class TestTasks:
     @kinds
     @entered_by
-    async def test_left_in_another_task(
+    async def test_exited_in_another_task(
         self, tasks: Backend, server_state: ServerState, kind: str, enter: Callable[[Any], Any]
     ) -> None:
         """As the fixtures of pytest-asyncio are."""

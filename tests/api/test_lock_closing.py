@@ -1,4 +1,4 @@
-"""Clients: their identity, and what becomes of locks and waiters when one is closed."""
+"""Clients: their identity, and what closing a client does to its locks and waiters."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
         await client.get_lock("orders").lock()
 
 
-async def test_closing_gives_back_what_is_held(backend: Backend, server_state: ServerState) -> None:
+async def test_closing_releases_held_locks(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
     await client.get_lock("orders").lock()
     await client.get_lock("orders").lock()
@@ -86,7 +86,7 @@ async def test_closing_does_not_touch_what_others_hold(backend: Backend, server_
 
 
 @pytest.mark.parametrize("wait", [None, 60])
-async def test_waiters_are_told_at_once(backend: Backend, server_state: ServerState, wait: float | None) -> None:
+async def test_waiters_are_notified_at_once(backend: Backend, server_state: ServerState, wait: float | None) -> None:
     holder, client = backend.connect(), backend.connect()
     await holder.get_lock("orders").lock()
 
@@ -104,7 +104,7 @@ async def test_waiters_are_told_at_once(backend: Backend, server_state: ServerSt
     assert time.monotonic() - started < 2
 
 
-async def test_no_connection_is_left(backend: Backend, server_state: ServerState) -> None:
+async def test_no_connection_remains(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
     ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
     await ours[0].lock()

@@ -1,4 +1,4 @@
-"""Every form of `connect`, each with a lock taken over it."""
+"""Every form of `connect`; a lock is acquired over each."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_client_of_redis_py(backend: Backend, server: Server, kind: Any)
     await works(backend, kind.from_url(server.unix_url))
 
 
-async def test_fields_stand_beside_an_address(backend: Backend, server: Server) -> None:
+async def test_fields_can_be_given_beside_an_address(backend: Backend, server: Server) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=9, client_name="me")
     lock = client.get_lock("orders")
     await lock.lock()

@@ -99,7 +99,7 @@ class TestEvent:
 
         assert await backend.as_another_owner(work) is False
 
-    async def test_given_back_is_not_lost(self, backend: Backend) -> None:
+    async def test_a_released_lock_is_not_lost(self, backend: Backend) -> None:
         lock = backend.connect().get_lock("orders", owner=1)
         await lock.lock()
         lost = lock.lost
@@ -170,7 +170,7 @@ class TestGivingBack:
         [ago] = re.findall(r"lost (\d\.\d{3}) s ago", str(caught.value))
         assert 0.2 < float(ago) < time.monotonic() - started
 
-    async def test_each_nested_hold_is_told(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_each_nested_hold_is_reported(self, backend: Backend, server_state: ServerState) -> None:
         lock = backend.connect().get_lock("orders")
         await lock.lock(0.05)
         await lock.lock(0.05)
@@ -184,7 +184,7 @@ class TestGivingBack:
             await lock.unlock()
 
     @pytest.mark.parametrize("how", ["deleted", "taken", "forced"])
-    async def test_taken_away(self, backend: Backend, server_state: ServerState, how: str) -> None:
+    async def test_deleted_by_somebody(self, backend: Backend, server_state: ServerState, how: str) -> None:
         lock = backend.connect().get_lock("orders")
         await lock.lock()
         if how == "forced":
@@ -256,7 +256,7 @@ class TestGivingBack:
 class TestManyLosses:
     """The losses that are remembered are bounded; those that were seen to don't count."""
 
-    async def test_a_loss_after_many_that_were_given_back(
+    async def test_a_loss_after_many_that_were_released(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
@@ -296,7 +296,7 @@ class TestManyLosses:
         with pytest.raises(LockLostError):
             await lock.unlock()
 
-    async def test_those_that_nobody_gives_back_are_bounded(
+    async def test_losses_that_are_never_released_are_bounded(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)

@@ -52,7 +52,7 @@ class TestCallback:
             with pytest.raises(LockLostError):
                 await lock.unlock()
 
-    async def test_not_for_what_was_given_back(self, backend: Backend) -> None:
+    async def test_not_for_a_released_lock(self, backend: Backend) -> None:
         client = backend.connect()
         lock, other = client.get_lock("orders"), client.get_lock("stock")
         calls: list[Any] = []
@@ -72,7 +72,7 @@ class TestCallback:
         await client.get_lock("orders", owner=1).lock(0.05)
         await told.wait()
 
-    async def test_a_failure_is_logged_and_stops_nobody(
+    async def test_a_failing_callback_is_logged_and_stops_no_other(
         self, backend: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         client = backend.connect()
@@ -240,7 +240,7 @@ class TestCallback:
         await backend.until(lambda: "kept" in calls)
         assert calls == ["kept"]
 
-    async def test_nothing_is_kept_of_a_name_whose_callbacks_were_removed(self, backend: Backend) -> None:
+    async def test_nothing_is_stored_for_a_name_without_callbacks(self, backend: Backend) -> None:
         client = backend.connect()
 
         def callback(_: Any) -> None: ...

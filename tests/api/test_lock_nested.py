@@ -1,4 +1,4 @@
-"""Re-entrancy and leases: who may come in again, and how long a lock is kept."""
+"""Nested holds and their leases."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_the_watchdog_keeps_a_lock(backend: Backend, server_state: ServerS
     await lock.unlock()
 
 
-async def test_the_watchdog_does_not_touch_a_lock_given_back(backend: Backend, server_state: ServerState) -> None:
+async def test_the_watchdog_does_not_renew_a_released_lock(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect(lock_watchdog_timeout=1.5)
     lock = client.get_lock("orders")
     await lock.lock()

@@ -57,7 +57,7 @@ def test_another_reads_on_when_the_reader_gives_up(server: Server) -> None:
         second.join(TIME_LIMIT)
 
 
-def test_the_reader_hears_for_others(server: Server) -> None:
+def test_the_reading_thread_receives_messages_for_others(server: Server) -> None:
     names = [f"lock:{i}" for i in range(6)]
     with pyredisson.connect(server.url) as holder, pyredisson.connect(server.url) as client:
         for name in names:

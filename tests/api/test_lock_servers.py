@@ -1,4 +1,4 @@
-"""Old servers and new, short of memory or no masters: a lock is given back and renewed all the same."""
+"""Old and new servers that are out of memory or read-only: locks are released and renewed all the same."""
 
 from __future__ import annotations
 

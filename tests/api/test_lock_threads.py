@@ -1,4 +1,4 @@
-"""What only threads can do."""
+"""Threads only: thread pools, owners of threads, and calls from several threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_owner_is_the_thread(client: pyredisson.Client) -> None:
         assert pool.submit(lock.get_hold_count).result(TIME_LIMIT) == 2
 
 
-def test_a_dead_threads_successor_is_somebody_else(client: pyredisson.Client) -> None:
+def test_a_thread_with_the_id_of_a_dead_one_is_another_owner(client: pyredisson.Client) -> None:
     """CPython gives a dead thread's `get_ident()` to the next one."""
     with client:
         lock = client.get_lock("orders")

@@ -1,4 +1,4 @@
-"""Waiting: woken by a message or at the end of the holder's time, never by polling."""
+"""Waiters are woken by a message or at the end of the holder's lease; they don't poll."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_release_wakes_a_waiter_of_another_client(backend: Backend, serv
     assert await waiter.is_locked()
 
 
-async def test_a_partial_release_wakes_nobody(backend: Backend, server_state: ServerState) -> None:
+async def test_a_partial_release_wakes_no_waiter(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
     holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
     await holder.lock()
@@ -131,7 +131,7 @@ async def test_a_holder_without_a_ttl_is_waited_for(backend: Backend, server_sta
     await other.result()
 
 
-async def test_other_locks_messages_wake_nobody(backend: Backend, server_state: ServerState) -> None:
+async def test_messages_of_other_locks_wake_no_waiter(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
     await client.get_lock("orders", owner=1).lock()
     before = server_state.scripts()
@@ -171,7 +171,7 @@ async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, ser
     await other.result()
 
 
-async def test_who_gives_up_leaves_nothing(backend: Backend, server_state: ServerState) -> None:
+async def test_a_waiter_that_gives_up_leaves_nothing(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
     holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
     await holder.lock()

@@ -1,4 +1,4 @@
-"""What stands on the server: Redisson's format, so that Java and Python share one lock."""
+"""The format of locks on the server: Redisson's, so that Java and Python share one lock."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_an_explicit_owner(backend: Backend, server_state: ServerState) ->
         assert server_state.holds(f"orders{owner}") == {f"{client.id}:{owner}": "1"}
 
 
-async def test_every_owner_has_an_id_of_its_own(backend: Backend, server_state: ServerState) -> None:
+async def test_every_owner_has_its_own_id(backend: Backend, server_state: ServerState) -> None:
     """Threads' and tasks' own ids are used again as soon as they have ended."""
     client = backend.connect()
     for number in range(20):

@@ -32,7 +32,7 @@ def counts(redis: Any, name: str) -> list[bytes]:
 
 
 class TestAllOrNothing:
-    async def test_takes_all_and_gives_back_all(
+    async def test_acquires_all_and_releases_all(
         self, backend: Backend, servers: list[Server], redises: list[Any]
     ) -> None:
         here, there = backend.connect(), backend.connect(servers[1].url)
@@ -69,7 +69,7 @@ class TestAllOrNothing:
         await one.unlock()
         assert redises[0].keys() == []
 
-    async def test_if_one_is_taken_none_is_had(self, backend: Backend, redises: list[Any]) -> None:
+    async def test_if_one_is_held_none_is_acquired(self, backend: Backend, redises: list[Any]) -> None:
         client = backend.connect()
         group = client.get_multi_lock(*[client.get_lock(name) for name in "abcd"])
         redises[0].hset("c", "another:1", 1)
@@ -150,9 +150,7 @@ class TestOrder:
         assert time.monotonic() - begun < 2 * multi_lock.MEMBER_WAIT
 
     @pytest.mark.usefixtures("short_member_wait")
-    async def test_it_gives_way_to_one_who_takes_them_the_other_way_round(
-        self, backend: Backend, redises: list[Any]
-    ) -> None:
+    async def test_it_yields_to_a_group_in_the_other_order(self, backend: Backend, redises: list[Any]) -> None:
         """As Java does: it has the last, and waits for the first."""
         [redis, _] = redises
         client = backend.connect()
@@ -187,7 +185,7 @@ class TestUnlock:
         # In the background: the group is known not to be held any more.
         await backend.until(lambda: not redises[0].keys())
 
-    async def test_by_a_stranger(self, backend: Backend, redises: list[Any]) -> None:
+    async def test_by_another_owner(self, backend: Backend, redises: list[Any]) -> None:
         client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         async with group:

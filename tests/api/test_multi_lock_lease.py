@@ -37,7 +37,7 @@ class TestLease:
             assert not group.lost.is_set()
             assert await group.is_held()
 
-    async def test_a_fixed_one_counts_from_when_all_are_had(
+    async def test_a_fixed_lease_counts_from_when_all_are_acquired(
         self, backend: Backend, servers: list[Server], redises: list[Any]
     ) -> None:
         """For each kind of lock, in its own way; and nobody else's keys get a lease."""
@@ -101,7 +101,9 @@ class TestLease:
         assert max(starts) <= 2000
         assert min(starts[-2:]) > 1500
 
-    async def test_one_that_is_lost_meanwhile_is_taken_again(self, backend: Backend, redises: list[Any]) -> None:
+    async def test_a_member_that_is_lost_meanwhile_is_acquired_again(
+        self, backend: Backend, redises: list[Any]
+    ) -> None:
         [redis, _] = redises
         client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
@@ -181,7 +183,7 @@ class TestLost:
                 assert 0.15 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
                 await backend.sleep(0)
 
-    async def test_waiting_ends_when_it_is_given_back(self, backend: Backend) -> None:
+    async def test_waiting_ends_when_it_is_released(self, backend: Backend) -> None:
         client = backend.connect()
         group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
         await group.lock()

@@ -1,4 +1,4 @@
-"""The lock that its holder can't take again: whoever asks for what he holds is told at once, and harms nothing."""
+"""The non-reentrant lock: its holder can't acquire it again, gets an error at once, and keeps its hold."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_its_holder_is_refused_before_anything_is_sent(
     assert server_state.redis.keys() == []
 
 
-async def test_a_refused_block_does_not_give_back_the_outer_one(lock: Any, server_state: ServerState) -> None:
+async def test_a_refused_block_does_not_release_the_outer_one(lock: Any, server_state: ServerState) -> None:
     async with lock:
         with pytest.raises(LockAlreadyHeldError):
             await held_in_a_block(lock)
@@ -124,7 +124,7 @@ async def test_another_owner_waits_for_its_turn(backend: Backend, server_state: 
     assert await other.result() is True
 
 
-async def test_a_lost_hold_may_be_taken_again(lock: Any, server_state: ServerState) -> None:
+async def test_a_lost_lock_can_be_acquired_again(lock: Any, server_state: ServerState) -> None:
     await lock.lock(0.05)
     assert await lock.lost.wait(TIME_LIMIT)
     assert await lock.try_lock(wait_time=TIME_LIMIT)
@@ -145,7 +145,7 @@ async def test_it_is_renewed(backend: Backend, server_state: ServerState) -> Non
     assert server_state.redis.keys() == []
 
 
-async def test_an_acquire_whose_reply_is_lost_is_taken_once(
+async def test_an_acquire_whose_reply_is_lost_runs_exactly_once(
     backend: Backend, proxy: Proxy, server_state: ServerState
 ) -> None:
     lock = backend.connect(proxy.url, timeout=0.8).get_non_reentrant_lock("orders")
@@ -242,7 +242,7 @@ class TestOneOwnerInSeveralCalls:
         await lock.unlock()
 
     @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
-    async def test_what_is_being_given_back_is_not_to_be_given_back_again(
+    async def test_permits_that_are_being_released_cannot_be_released_again(
         self, threads: Backend, proxy: Proxy, server_state: ServerState, kind: str
     ) -> None:
         lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)

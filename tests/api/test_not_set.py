@@ -1,4 +1,4 @@
-"""A semaphore or a latch that nobody has set: said once in the log, or an error for those who ask for one."""
+"""A semaphore or a latch that was never set: one log message, or an error on request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def told(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 
 @SEMAPHORES
-async def test_a_semaphore_that_nobody_has_set_is_named_once(
+async def test_a_semaphore_that_was_never_set_is_logged_once(
     backend: Backend, server_state: ServerState, caplog: pytest.LogCaptureFixture, factory: str
 ) -> None:
     client = backend.connect()
@@ -81,7 +81,7 @@ async def test_a_semaphore_that_must_exist(
 
 
 @SEMAPHORES
-async def test_a_semaphore_that_goes_while_somebody_waits(
+async def test_a_semaphore_that_is_deleted_during_a_wait(
     backend: Backend, server_state: ServerState, factory: str
 ) -> None:
     client = backend.connect()

@@ -1,4 +1,4 @@
-"""Explicit owners: what `owner=` takes, who they are on the server, and how long the client keeps them."""
+"""Explicit owners: the values of `owner=`, their names on the server, and how long the client keeps them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 MANY = 100_000
 
 
-async def test_a_new_owner_is_nobody_else(backend: Backend, server_state: ServerState) -> None:
+async def test_a_new_owner_is_a_different_owner(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
     one, other = new_owner(), new_owner()
     assert one != other
@@ -60,7 +60,7 @@ async def test_one_owner_on_both_backends(server: Server) -> None:
         assert not await asyncio.to_thread(elsewhere)
 
 
-async def test_is_held_by_takes_what_owner_takes(backend: Backend) -> None:
+async def test_is_held_by_accepts_the_same_values_as_owner(backend: Backend) -> None:
     client = backend.connect()
     owners: list[Any] = [new_owner(), "alice", "bob", 7]
     for owner in owners:
@@ -80,7 +80,7 @@ async def test_ids_on_the_server_are_decimal(backend: Backend, server_state: Ser
     assert 2**62 <= int(number) < 2**63
 
 
-async def test_names_are_told_apart(backend: Backend) -> None:
+async def test_names_are_distinguished(backend: Backend) -> None:
     client = backend.connect()
     async with client.get_lock("orders", owner="7"):
         assert not await client.get_lock("orders", owner=7).try_lock()

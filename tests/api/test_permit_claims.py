@@ -1,4 +1,4 @@
-"""Who wants several permits isn't passed over without end, nor holds up others for long: both kinds of semaphore."""
+"""Waiters that want several permits: they are not starved, and don't hold up others for long. Both semaphores."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def busy_singles(backend: Backend, semaphores: list[Permits], work: Callab
 
 
 @pytest.mark.parametrize("clients", ["the same client", "other clients"])
-async def test_who_wants_several_comes_in_beside_single_permits(
+async def test_a_waiter_for_several_permits_succeeds_beside_single_ones(
     backend: Backend, permits: Open, server_state: ServerState, clients: str
 ) -> None:
     large = permits()
@@ -100,7 +100,7 @@ async def test_who_wants_several_comes_in_beside_single_permits(
     await busy_singles(backend, [large] if clients == "the same client" else [permits(), permits()], take_four)
 
 
-async def test_two_who_want_several_come_in_one_after_the_other(
+async def test_two_waiters_for_several_permits_succeed_one_after_the_other(
     backend: Backend, permits: Open, server_state: ServerState
 ) -> None:
     first, second = permits(), permits()
@@ -142,7 +142,9 @@ async def test_a_claim_begins_after_a_second(backend: Backend, permits: Open, se
     assert await permits().take(3)
 
 
-async def test_what_is_left_over_may_be_taken(backend: Backend, permits: Open, server_state: ServerState) -> None:
+async def test_permits_beyond_the_claim_can_be_acquired(
+    backend: Backend, permits: Open, server_state: ServerState
+) -> None:
     semaphore = permits()
     await semaphore.make(3)
     server_state.redis.set(CLAIM, "2 somebody", px=60_000)
@@ -174,7 +176,9 @@ async def test_others_have_a_turn_after_a_row_of_claims(
     assert not await waiter.result()
 
 
-async def test_who_gives_up_lets_others_in_at_once(backend: Backend, permits: Open, server_state: ServerState) -> None:
+async def test_a_claimant_that_gives_up_lets_others_in_at_once(
+    backend: Backend, permits: Open, server_state: ServerState
+) -> None:
     semaphore = permits()
     await semaphore.make(3)
     waiter = await claim(backend, server_state, semaphore, 0.6)
@@ -230,7 +234,7 @@ async def test_a_cancelled_claimant_lets_others_in_at_once(tasks: Backend, serve
         server_state.redis.flushall()
 
 
-async def test_drain_takes_what_is_claimed(backend: Backend, server_state: ServerState) -> None:
+async def test_drain_also_acquires_claimed_permits(backend: Backend, server_state: ServerState) -> None:
     semaphore = backend.connect().get_semaphore(NAME)
     await semaphore.try_set_permits(3)
     server_state.redis.set(CLAIM, "3 somebody", px=60_000)

@@ -31,7 +31,7 @@ class TestPermits:
         assert await semaphore.available_permits() == free(server_state) == 5
         assert server_state.redis.ttl("stock") == -1
 
-    async def test_take_and_give_back(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_acquire_and_release(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         await semaphore.try_set_permits(5)
         one = await semaphore.acquire()
@@ -111,7 +111,7 @@ class TestPermits:
         with pytest.raises(ValueError, match=ID):
             await semaphore.release(ID)
 
-    async def test_an_id_is_all_it_takes(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_permit_can_be_released_by_its_id_alone(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         await semaphore.set_permits(2)
         one, two = await semaphore.acquire_many(2)

@@ -138,7 +138,7 @@ class TestRenewal:
         await backend.sleep(1.8)
         assert 0 < await semaphore.get_lease_time(permit) <= 1.5
 
-    async def test_a_close_gives_back_what_is_renewed(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_close_releases_renewed_permits(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         semaphore = client.get_permit_expirable_semaphore("stock")
         await semaphore.set_permits(4)
@@ -147,7 +147,7 @@ class TestRenewal:
         await client.close()
         assert (free(server_state), used(server_state)) == (2, set(kept))
 
-    async def test_a_closed_client_still_gives_back(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_closed_client_can_still_release(self, backend: Backend, server_state: ServerState) -> None:
         """Nobody else would free what never expires."""
         client = backend.connect()
         semaphore = client.get_permit_expirable_semaphore("stock")

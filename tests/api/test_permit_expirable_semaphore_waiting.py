@@ -42,7 +42,7 @@ class TestWaiting:
         assert free(server_state) == 0
 
     @pytest.mark.parametrize("free_them", ["try_set_permits", "add_permits", "set_permits"])
-    async def test_whoever_brings_permits_wakes(
+    async def test_every_way_to_add_permits_wakes_waiters(
         self, backend: Backend, server_state: ServerState, free_them: str
     ) -> None:
         """Also those who wait for a semaphore that isn't there."""
@@ -87,7 +87,7 @@ class TestWaiting:
         java_release(server_state, ID)
         assert set(await other.result()) == used(server_state)
 
-    async def test_java_gives_back_several_and_tells_only_how_many(
+    async def test_java_releases_several_and_publishes_only_their_number(
         self, backend: Backend, server_state: ServerState
     ) -> None:
         server_state.redis.set("stock", 4)
@@ -112,7 +112,7 @@ class TestWaiting:
         await semaphore.release(ID)
         assert (free(server_state), used(server_state)) == (2, set())
 
-    async def test_java_hears_of_every_permit(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_java_is_notified_of_every_permit(self, backend: Backend, server_state: ServerState) -> None:
         """It wakes as many as the message says, and doesn't look again."""
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         with server_state.redis.pubsub() as ear:
@@ -132,7 +132,7 @@ class TestWaiting:
             assert [ear.get_message(timeout=5)["data"] for _ in range(5)] == [b"2", b"2", b"5", b"4", b"6"]
             assert ear.get_message(timeout=0.05) is None
 
-    async def test_not_had_in_time(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_not_acquired_in_time(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         await semaphore.try_set_permits(2)
         started = time.monotonic()

@@ -41,7 +41,7 @@ class TestSides:
             await reader.unlock()
         assert server_state.redis.keys() == []
 
-    async def test_a_reader_keeps_a_writer_out(self, backend: Backend) -> None:
+    async def test_a_reader_excludes_a_writer(self, backend: Backend) -> None:
         client = backend.connect()
         read, _ = sides(client, 1)
         _, write = sides(client, 2)
@@ -51,7 +51,7 @@ class TestSides:
         await read.unlock()
         assert await write.try_lock()
 
-    async def test_a_writer_keeps_everybody_out(self, backend: Backend) -> None:
+    async def test_a_writer_excludes_all_others(self, backend: Backend) -> None:
         client = backend.connect()
         _, write = sides(client, 1)
         read2, write2 = sides(client, 2)
@@ -103,7 +103,7 @@ class TestSides:
                 async with side.hold(wait_time=0.05):
                     pytest.fail("entered a lock that another one holds")
 
-    async def test_closing_the_client_gives_back_both_sides(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_closing_the_client_releases_both_sides(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         read, write = sides(client, 1)
         await write.lock()
@@ -144,7 +144,7 @@ class TestUpgrade:
         await sides(client, 1)[0].lock()
         assert not await sides(client, 2)[1].try_lock()
 
-    async def test_who_writes_may_do_so_again(self, backend: Backend) -> None:
+    async def test_a_writer_may_acquire_another_hold(self, backend: Backend) -> None:
         read, write = sides(backend.connect(), 1)
         async with write, read, write:
             assert await write.get_hold_count() == 2
@@ -203,7 +203,7 @@ class TestQuestions:
             assert await side.get_hold_count() == 0
             assert await side.remain_time_to_live() is None
 
-    async def test_while_somebody_reads(self, backend: Backend) -> None:
+    async def test_while_another_owner_reads(self, backend: Backend) -> None:
         client = backend.connect()
         read, write = sides(client, 1)
         await read.lock(60)
@@ -214,7 +214,7 @@ class TestQuestions:
         assert left is not None
         assert 50 < left <= 60
 
-    async def test_while_somebody_writes(self, backend: Backend) -> None:
+    async def test_while_another_owner_writes(self, backend: Backend) -> None:
         client = backend.connect()
         read, write = sides(client, 1)
         await write.lock()
@@ -224,7 +224,7 @@ class TestQuestions:
         assert (await read.is_locked(), await write.is_locked()) == (True, True)
         assert (await read.is_held(), await write.is_held()) == (True, True)
 
-    async def test_a_stranger_is_told_who_holds_it(self, backend: Backend) -> None:
+    async def test_the_error_of_another_owner_names_the_holder(self, backend: Backend) -> None:
         client = backend.connect()
         read, write = sides(client, 5)
         await sides(client, 1)[1].lock()
@@ -238,7 +238,7 @@ class TestQuestions:
         with pytest.raises(LockNotHeldError, match=r":1, .*:2, .*:3 and 1 more, free in"):
             await read.unlock()
 
-    async def test_a_side_is_not_given_back_through_the_other(self, backend: Backend) -> None:
+    async def test_a_side_is_not_released_through_the_other(self, backend: Backend) -> None:
         client = backend.connect()
         read, write = sides(client, 1)
         await write.lock()
@@ -285,7 +285,7 @@ class TestForce:
             with pytest.raises(LockLostError, match="force_unlock"):
                 await side.unlock()
 
-    async def test_wakes_who_waits(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_wakes_waiters(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         await sides(client, 1)[1].lock()
         others = [backend.spawn(sides(client, owner)[0].lock) for owner in (2, 3)]

@@ -142,7 +142,7 @@ class TestWatchdog:
         await backend.until(lambda: not server_state.redis.exists("orders"))
         assert read.lost.is_set()
 
-    async def test_tells_at_once_of_a_short_lease_that_ended(self, backend: Backend) -> None:
+    async def test_the_end_of_a_short_lease_is_reported_at_once(self, backend: Backend) -> None:
         """The watchdog visits fixed leases too, but not before a third of its own."""
         read, _ = sides(backend.connect(), 1)
         told = threading.Event()
@@ -152,7 +152,7 @@ class TestWatchdog:
         assert told.wait(TIME_LIMIT)
 
     @pytest.mark.parametrize("lease", [None, 60])
-    async def test_tells_of_a_deleted_lock(
+    async def test_a_deleted_lock_is_reported(
         self, backend: Backend, server_state: ServerState, lease: float | None
     ) -> None:
         read, write = sides(backend.connect(lock_watchdog_timeout=WATCHDOG), 1)
@@ -194,7 +194,7 @@ class TestLeasesOfBothSides:
         await read.unlock()
         assert server_state.redis.keys() == []
 
-    async def test_whoever_gives_back_a_lost_write_frees_the_lock(
+    async def test_the_release_of_a_lost_write_frees_the_lock(
         self, backend: Backend, server_state: ServerState
     ) -> None:
         client = backend.connect()

@@ -68,7 +68,7 @@ class TestWaiting:
         assert server_state.scripts() == before + 1
         assert [await other.result() for other in others] == [False] * 5
 
-    async def test_other_messages_wake_nobody(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_other_messages_wake_no_waiter(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         await sides(client, 1)[1].lock()
         before = server_state.scripts()
@@ -206,7 +206,7 @@ class TestClaims:
         server_state.redis.publish(CHANNEL, "0")
         await writer.result()
 
-    async def test_who_reads_already_may_go_on(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_reader_may_acquire_another_hold(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         read, _ = sides(client, 1)
         await read.lock()
@@ -267,7 +267,7 @@ class TestClaims:
         await sides(backend.connect())[0].lock()
         assert 0.2 < time.monotonic() - started < 2
 
-    async def test_behind_a_writer_nobody_claims(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_no_claim_while_a_writer_holds_the_lock(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         await sides(client, 1)[1].lock()
         assert not await sides(client, 2)[1].try_lock(0.1)
@@ -280,7 +280,7 @@ class TestClaims:
 class TestBesideJava:
     """Java's part is played with the plain commands that its scripts come down to."""
 
-    async def test_its_writer_keeps_us_out(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_writer_of_java_excludes_readers(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.hset("orders", mapping={"mode": "write", JAVA + ":write": 1})
         server_state.redis.pexpire("orders", 30_000)
         for side in sides(backend.connect()):

@@ -1,4 +1,4 @@
-"""One lock on three independent servers, on both backends: held while a majority says so."""
+"""One lock on three independent servers, on both backends: it is held while a majority of servers has it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestMajority:
         assert held(redises) == [[], [], []]
 
     @pytest.mark.parametrize("foreign", [0, 1, 2])
-    async def test_one_is_somebody_else_s(
+    async def test_one_is_held_by_another_owner(
         self, backend: Backend, servers: list[Server], redises: list[Any], foreign: int
     ) -> None:
         redises[foreign].hset("a", "another:1", 7)
@@ -68,7 +68,7 @@ class TestMajority:
         assert held(redises) == [[b"7"] if i == foreign else [] for i in range(3)]
 
     @pytest.mark.parametrize("free", [0, 1, 2])
-    async def test_two_are_somebody_else_s(
+    async def test_two_are_held_by_another_owner(
         self, backend: Backend, servers: list[Server], redises: list[Any], free: int
     ) -> None:
         for i, redis in enumerate(redises):
@@ -92,7 +92,7 @@ class TestMajority:
             assert held(redises) == [[b"2"], [b"2"], [b"2"]]
         assert held(redises) == [[], [], []]
 
-    async def test_each_level_gives_back_what_it_took(
+    async def test_each_level_releases_its_own_hold(
         self, backend: Backend, servers: list[Server], redises: list[Any]
     ) -> None:
         """And not what the outer one has, where the inner one has another majority."""
@@ -106,7 +106,7 @@ class TestMajority:
             assert await red.is_held()
         assert held(redises) == [[], [], []]
 
-    async def test_a_release_wakes_who_waits(self, backend: Backend, servers: list[Server]) -> None:
+    async def test_a_release_wakes_a_waiter(self, backend: Backend, servers: list[Server]) -> None:
         holder, red = make(backend, servers), make(backend, servers)
         await holder.lock()
 
@@ -366,7 +366,7 @@ class TestLost:
         assert time.monotonic() - begun < PROMPT
         await gone(tasks, redises)
 
-    async def test_unlock_by_a_stranger(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
+    async def test_unlock_by_another_owner(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
         red = make(backend, servers)
         async with red:
             with pytest.raises(LockNotHeldError, match="it is held by") as raised:

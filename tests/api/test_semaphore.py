@@ -52,7 +52,7 @@ class TestPermits:
         assert not await semaphore.try_set_permits(1)
         assert not await semaphore.try_acquire()
 
-    async def test_take_and_give_back(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_acquire_and_release(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(5)
         await semaphore.acquire()
@@ -65,7 +65,7 @@ class TestPermits:
         await semaphore.release()
         assert free(server_state) == 4
 
-    async def test_anyone_may_give_back(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_anyone_may_release(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         await semaphore.acquire(2)
@@ -130,7 +130,7 @@ class TestPermits:
         assert not server_state.redis.exists("stock")
         assert await semaphore.try_set_permits(4)
 
-    async def test_a_block_takes_one(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_block_acquires_one_permit(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         async with semaphore as entered:
@@ -140,7 +140,7 @@ class TestPermits:
                 assert free(server_state) == 0
         assert free(server_state) == 2
 
-    async def test_a_block_that_raises_gives_back(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_block_that_raises_releases(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         with pytest.raises(KeyError):

@@ -87,7 +87,7 @@ class TestDoubt:
         assert free(server_state) == 6
         assert all(fault.happened.is_set() for fault in faults)
 
-    async def test_the_answer_is_no_and_a_late_copy_takes_nothing(
+    async def test_the_result_is_false_and_a_late_copy_acquires_nothing(
         self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
         semaphore = await self.made(backend, proxy.url, 1)
@@ -127,7 +127,7 @@ class TestDoubt:
             await asyncio.to_thread(late.deliver)
             assert redis.get("stock") == expected
 
-    async def test_an_acquire_that_gave_up_takes_nothing_when_its_request_comes_late(
+    async def test_a_late_request_of_an_abandoned_acquire_acquires_nothing(
         self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
         semaphore = await self.made(backend, proxy.url, connect_timeout=0.8, lock_watchdog_timeout=3)

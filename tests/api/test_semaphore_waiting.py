@@ -38,7 +38,7 @@ class TestWaiting:
         assert free(server_state) == 0
 
     @pytest.mark.parametrize("free_them", ["try_set_permits", "add_permits", "release"])
-    async def test_whoever_brings_permits_wakes(
+    async def test_every_way_to_add_permits_wakes_waiters(
         self, backend: Backend, server_state: ServerState, free_them: str
     ) -> None:
         """Also those who wait for a semaphore that isn't there."""
@@ -59,7 +59,7 @@ class TestWaiting:
         await other.result()
         assert free(server_state) == 1
 
-    async def test_java_hears_of_every_permit(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_java_is_notified_of_every_permit(self, backend: Backend, server_state: ServerState) -> None:
         """It wakes as many as the message says, and doesn't look again."""
         semaphore = backend.connect().get_semaphore("stock")
         with server_state.redis.pubsub() as ear:
@@ -77,7 +77,7 @@ class TestWaiting:
             assert [ear.get_message(timeout=5)["data"] for _ in range(4)] == [b"2", b"2", b"5", b"4"]
             assert ear.get_message(timeout=0.05) is None
 
-    async def test_not_had_in_time(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_not_acquired_in_time(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_semaphore("stock")
         await semaphore.try_set_permits(2)
         started = time.monotonic()
@@ -85,7 +85,7 @@ class TestWaiting:
         assert 0.2 <= time.monotonic() - started < 1
         assert free(server_state) == 2
 
-    async def test_had_in_time(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_acquired_in_time(self, backend: Backend, server_state: ServerState) -> None:
         semaphore = backend.connect().get_semaphore("stock")
         other = backend.spawn(lambda: semaphore.try_acquire(2, timedelta(seconds=30)))
         await backend.until(lambda: listeners(server_state) == 1)
@@ -136,7 +136,7 @@ class TestWaiting:
         java_release(server_state, 3)
         await large.result()
 
-    async def test_who_is_woken_and_finds_too_few_wakes_those_who_need_less(
+    async def test_a_woken_waiter_that_needs_more_wakes_those_that_need_less(
         self, backend: Backend, server_state: ServerState
     ) -> None:
         """Somebody else was quicker and took some of what the message told of."""
@@ -153,7 +153,9 @@ class TestWaiting:
         java_release(server_state, 3)
         await large.result()
 
-    async def test_who_leaves_with_a_wake_up_hands_it_on(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_waiter_that_leaves_with_a_wakeup_passes_it_on(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
         client = backend.connect()
         before = server_state.scripts()
         other = backend.spawn(client.get_semaphore("stock").acquire)

@@ -1,4 +1,4 @@
-"""The spin lock: a lock without a channel, waited for by asking; and how long its waiters pause."""
+"""The spin lock: a lock without a channel whose waiters poll, and the pauses between two polls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class TestLock:
         assert await lock.is_held()
         await lock.unlock()
 
-    async def test_nothing_is_published_and_nobody_listens(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_nothing_is_published_and_no_client_subscribes(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
         client = backend.connect()
         holder, waiter = client.get_spin_lock("orders", owner=1), client.get_spin_lock("orders", owner=2)
         with server_state.redis.pubsub() as ear:

@@ -1,4 +1,4 @@
-"""A garbage collector that sees what this test made, and not what others left behind."""
+"""Garbage collection that finds only what the test itself has created."""
 
 from __future__ import annotations
 

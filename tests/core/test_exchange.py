@@ -1,4 +1,4 @@
-"""A round trip over a socket: what is sent and received, what is raised, and that others run meanwhile."""
+"""A round trip over a socket: the data, the errors, and that other threads run meanwhile."""
 
 from __future__ import annotations
 

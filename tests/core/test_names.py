@@ -1,4 +1,4 @@
-"""Companion keys and channels, spelled as a running Redisson was seen to spell them."""
+"""Names of keys and channels, spelled as a running Redisson spells them."""
 
 from __future__ import annotations
 

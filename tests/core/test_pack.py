@@ -1,4 +1,4 @@
-"""Packed commands against hiredis's own packing."""
+"""Packed commands, compared with hiredis's packing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a coroutine that never suspends: what it returns, what it raises, and what is left of it."""
+"""Running a coroutine that never suspends: its result, its errors, and what remains of it."""
 
 from __future__ import annotations
 

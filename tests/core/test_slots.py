@@ -1,4 +1,4 @@
-"""Slots against two oracles: Python's own CRC and a real server's CLUSTER KEYSLOT."""
+"""Hash slots, compared with Python's CRC and with the CLUSTER KEYSLOT of a real server."""
 
 from __future__ import annotations
 

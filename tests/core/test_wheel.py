@@ -1,4 +1,4 @@
-"""The timer wheel against a dict and a sort, and what it does to references."""
+"""The timer wheel, compared with a dict and a sort; and its references to objects."""
 
 from __future__ import annotations
 

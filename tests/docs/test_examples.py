@@ -1,4 +1,4 @@
-"""The documentation keeps its word: its examples run, its commands exist, its links lead somewhere."""
+"""The documentation: its examples run, its commands exist, and its links lead to existing targets."""
 
 from __future__ import annotations
 

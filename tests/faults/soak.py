@@ -1,4 +1,6 @@
-"""A soak: real processes take locks of every kind while the network, they and the server fail; then a judge looks.
+"""A soak test: real processes acquire locks of every kind while the network, processes and the server fail.
+
+Then `soak_judge` looks for errors in what they have recorded.
 
 In its long form: `python -m tests.faults.soak --seconds 600 [--backend both] [--seed 7]`; `test_soak.py` is the
 short form. A seed gives the same troubles and the same choices of all owners again, at times that are never the same.

@@ -1,4 +1,4 @@
-"""Reads the journals of a soak and says what must never be: two who believed to hold the same thing at one time."""
+"""Reads the journals of a soak and finds errors: two owners that relied on the same thing at one time."""
 
 from __future__ import annotations
 

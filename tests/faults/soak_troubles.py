@@ -1,4 +1,4 @@
-"""What goes wrong during a soak: the network, processes that stop or die, servers that come back empty."""
+"""The faults of a soak: the network, processes that pause or die, servers that come back empty."""
 
 from __future__ import annotations
 

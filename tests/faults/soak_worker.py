@@ -1,10 +1,10 @@
-"""One process of the soak: owners that take and give back locks of all kinds, and write down what they believed.
+"""One process of the soak: owners that acquire and release locks of all kinds, and record when they held them.
 
-A program of its own, started with the arguments of `main`. Each line of its journal is one `os.write`, so that a killed
+A program that is started with the arguments of `main`. Each line of its journal is one `os.write`, so that a killed
 process leaves whole lines. All times are those of CLOCK_BOOTTIME, which is the same for all processes of a machine.
 
-A belief is written only when it is proven: the clock is read first and `lost` is asked after it, so that a hold that
-isn't lost then wasn't lost at that time either, however long the process was stopped in between.
+A hold is recorded as valid only if that is certain: the clock is read first, and `lost` after it. A hold that isn't
+lost then was valid at the time that was read, however long the process was paused in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server that says what a test wants: versions that can't be run here, and replies that never end."""
+"""A server that replies as a test wants: with other versions, or with replies that never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds: whatever is wrong with the server, an error comes in time; what passes is waited for within the deadline."""
+"""Bounds: a call on a broken server ends in time with an error; temporary errors are retried until the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cancelled asyncio acquire leaves no key, at whichever await the cancellation strikes."""
+"""A cancelled asyncio acquire leaves no key, whichever await the cancellation hits."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_closed_at_whatever_moment_of_connecting_no_connection_is_left(
+async def test_a_close_at_any_moment_of_connecting_leaves_no_connection(
     server: Server, admin: Redis, steps: int
 ) -> None:
     """A transport that nobody closes is a ResourceWarning, which is an error here; the server counts it, too."""

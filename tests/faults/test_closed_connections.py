@@ -1,4 +1,4 @@
-"""A connection that the server closed while nobody used it: what was never sent over it is not said to be done."""
+"""Idle connections that the server has closed: a command that was never sent doesn't count as done."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_ser
         admin.flushdb()
 
 
-async def test_a_block_that_lost_its_lock_says_so(backend: RawBackend, server: Server, admin: Redis) -> None:
+async def test_a_block_that_lost_its_lock_raises(backend: RawBackend, server: Server, admin: Redis) -> None:
     lock = backend.connect(server.url).get_lock("a")
     with pytest.raises(pyredisson.LockLostError):
         if backend.threads:
@@ -221,7 +221,7 @@ async def test_a_permit_on_another_server(backend: RawBackend, own_server: Serve
         assert await releasing.result() is False
 
 
-async def test_who_may_not_ask_for_the_servers_identity_is_told_what_is_possible(backend: RawBackend) -> None:
+async def test_a_user_without_the_right_to_the_servers_identity(backend: RawBackend) -> None:
     """INFO is refused: the earlier copy may have done it."""
     with Server(users=("app on >secret ~* &* +@all -info",)) as server, Proxy(server.host, server.port) as proxy:
         lock = backend.connect(proxy.url, username="app", password="secret").get_lock("a", owner=1)

@@ -1,4 +1,4 @@
-"""Closing: whatever is under way, interrupted or cancelled at that moment, no lock stays behind."""
+"""Closing a client while calls are in flight, interrupted or cancelled leaves no lock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("pause", [0, 0.02, 0.06, 0.1])
-def test_an_acquire_whose_reply_was_on_its_way_at_ctrl_c_is_given_back_by_the_exit(
+def test_the_exit_releases_an_acquire_that_ctrl_c_interrupted(
     proxy: Proxy, admin: Redis, child: Callable[..., Child], pause: float
 ) -> None:
     user = child(INTERRUPTED, proxy.url, pause)
@@ -72,7 +72,7 @@ def test_an_acquire_whose_request_was_on_its_way_at_ctrl_c_never_runs_after_the_
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_close_gives_back_what_is_held(server: Server, admin: Redis) -> None:
+async def test_a_cancelled_close_releases_held_locks(server: Server, admin: Redis) -> None:
     client = pyredisson.asyncio.connect(server.url)
     await client.get_lock("a").lock()
     closing = asyncio.create_task(client.close())
@@ -83,7 +83,7 @@ async def test_a_cancelled_close_gives_back_what_is_held(server: Server, admin: 
     await asyncio.to_thread(eventually, lambda: not admin.exists("a"))
 
 
-def test_an_interrupted_close_gives_back_what_is_held(server: Server, admin: Redis) -> None:
+def test_an_interrupted_close_releases_held_locks(server: Server, admin: Redis) -> None:
     client = pyredisson.connect(server.url)
     client.get_lock("a").lock()
     with pytest.raises(KeyboardInterrupt), InterruptAt(ThreadListener.close) as interrupt:
@@ -119,7 +119,7 @@ async def test_in_asyncio_an_interrupted_close_closes_the_connections(server: Se
 
 
 @pytest.mark.asyncio
-async def test_an_acquire_under_way_while_the_client_is_closed_leaves_nothing(
+async def test_an_acquire_in_flight_while_the_client_is_closed_leaves_nothing(
     backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     client = backend.connect(proxy.url)
@@ -141,7 +141,7 @@ async def test_an_acquire_under_way_while_the_client_is_closed_leaves_nothing(
 
 
 @pytest.mark.asyncio
-async def test_a_release_under_way_while_the_client_is_closed_is_done(
+async def test_a_release_in_flight_while_the_client_is_closed_is_completed(
     backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     client = backend.connect(proxy.url, timeout=0.8)

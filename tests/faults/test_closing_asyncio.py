@@ -1,4 +1,4 @@
-"""Closing a client of the asyncio backend: who still connects hears of it, and no part of it waits for the program."""
+"""Closing an asyncio client: connecting calls get an error, and closing needs no help from the program."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_callers_that_are_connecting_get_closed_error(silent: str, tasks: 
     assert len(set(map(id, errors))) == 4
 
 
-async def test_a_task_group_hears_of_it(silent: str, tasks: str) -> None:
+async def test_a_task_group_gets_the_error(silent: str, tasks: str) -> None:
     """It takes a cancelled task for one that was meant to end."""
     use(tasks)
     client = pyredisson.asyncio.connect(silent)
@@ -69,7 +69,7 @@ async def test_a_task_group_hears_of_it(silent: str, tasks: str) -> None:
     await closing
 
 
-async def test_a_callers_own_cancellation_stays_one_and_is_nobody_elses(silent: str, tasks: str) -> None:
+async def test_a_cancellation_reaches_only_the_cancelled_caller(silent: str, tasks: str) -> None:
     use(tasks)
     client = pyredisson.asyncio.connect(silent)
     cancelled, bounded, other = [asyncio.create_task(client.get_lock("a").lock()) for _ in range(3)]

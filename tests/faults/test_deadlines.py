@@ -1,4 +1,4 @@
-"""The deadlines of one reply and of one connection hold, whatever arrives meanwhile: signals, bytes, silence."""
+"""The deadlines of a reply and of a connection hold, whatever arrives meanwhile: signals, bytes, or nothing."""
 
 from __future__ import annotations
 

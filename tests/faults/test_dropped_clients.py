@@ -1,4 +1,4 @@
-"""A client that is dropped without `close()`: a ResourceWarning, and nothing of it goes on."""
+"""A client that is dropped without `close()` ends, with a ResourceWarning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`asyncio.eager_task_factory`: a task that is created runs at once, in the midst of whoever creates it."""
+"""`asyncio.eager_task_factory`: a new task runs at once, inside the code that creates it."""
 
 from __future__ import annotations
 

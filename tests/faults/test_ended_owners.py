@@ -1,4 +1,4 @@
-"""A thread or task that ends while it holds a lock: that is said once, and on request the lock is released."""
+"""A thread or task that ends while it holds a lock: one log message and, on request, a release."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def take_and_end(backend: RawBackend, *locks: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_it_is_said_once_for_each_hold(
+async def test_it_is_logged_once_for_each_hold(
     backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)

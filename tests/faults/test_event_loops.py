@@ -1,4 +1,4 @@
-"""Event loops: a client that comes to a second loop listens there, and a closed loop keeps nobody from closing."""
+"""Several event loops: a client subscribes again in a second loop, and a closed loop doesn't prevent closing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ sys.stderr = None
 
 
 @pytest.mark.parametrize("how", ["run", "abandon", "collect"])
-def test_waiters_are_heard_in_every_loop(
+def test_waiters_are_notified_in_every_loop(
     server: Server, admin: Redis, child: Callable[..., Child], capfd: pytest.CaptureFixture[str], how: str
 ) -> None:
     user = child(SEVERAL, server.url, how)
@@ -93,7 +93,7 @@ sys.stderr = None
 """
 
 
-def test_a_task_that_waits_in_a_closed_loop_keeps_no_client_from_giving_back(
+def test_a_waiting_task_of_a_closed_loop_prevents_no_release(
     server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
     user = child(CLOSED, server.url)

@@ -1,4 +1,4 @@
-"""The fair lock when processes die or stand still, replies are lost, and waits are interrupted."""
+"""The fair lock when processes die or are paused, replies are lost, and waits are interrupted."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TestProcesses:
         assert had - killed < 3
         await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
 
-    async def test_a_killed_holder_has_it_till_the_end_of_its_lease(
+    async def test_a_killed_holder_keeps_the_lock_until_its_lease_ends(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         holder = child(WAIT, server.url, 1)
@@ -91,7 +91,7 @@ class TestProcesses:
         had = await following.result()
         assert left - 0.1 < had - killed < left + 1
 
-    async def test_a_head_that_stands_still_is_passed_over_and_comes_back(
+    async def test_a_paused_head_is_passed_over_and_comes_back(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         client = backend.connect(server.url)
@@ -129,7 +129,7 @@ class TestProcesses:
         # If a reply was on its way to it, a late copy of what it had sent finds a closed door, for a while.
         assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
 
-    async def test_an_exit_takes_waiters_out_of_the_queue(
+    async def test_an_exit_removes_waiters_from_the_queue(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         program = """
@@ -155,7 +155,7 @@ sys.stdin.readline()
 @pytest.mark.asyncio
 class TestLostReplies:
     @LOSSES
-    async def test_of_one_who_gets_in_line(
+    async def test_of_a_waiter_that_enters_the_queue(
         self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, lose: Lose
     ) -> None:
         """It has one place, and keeps it."""
@@ -223,7 +223,7 @@ class TestLostReplies:
         assert await backend.do(lock.try_lock(5)) is True
         await backend.do(lock.unlock())
 
-    async def test_of_ticks(self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis) -> None:
+    async def test_of_heartbeats(self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis) -> None:
         waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
         await backend.do(holder.lock())
@@ -234,7 +234,9 @@ class TestLostReplies:
         await backend.do(holder.unlock())
         assert await first.result() < await second.result()
 
-    async def test_of_one_who_leaves(self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis) -> None:
+    async def test_of_a_waiter_that_leaves(
+        self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis
+    ) -> None:
         waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
         await backend.do(holder.lock())

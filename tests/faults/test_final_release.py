@@ -53,7 +53,7 @@ def take_in_threads(client: pyredisson.Client, count: int) -> list[threading.Thr
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05, 0.1])
-def test_nothing_is_left_of_the_calls_of_many_threads(
+def test_calls_of_many_threads_leave_nothing(
     proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
 ) -> None:
     client = pyredisson.connect(proxy.url, timeout=5)
@@ -75,7 +75,7 @@ def test_nothing_is_left_of_the_calls_of_many_threads(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("latency", [0.0, 0.1])
-async def test_nothing_is_left_of_the_calls_of_many_tasks(
+async def test_calls_of_many_tasks_leave_nothing(
     proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
 ) -> None:
     client = pyredisson.asyncio.connect(proxy.url, timeout=5)
@@ -173,7 +173,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05])
-def test_an_exit_gives_back_what_daemon_threads_are_taking(
+def test_an_exit_releases_what_daemon_threads_are_acquiring(
     proxy: Proxy, admin: Redis, child: Any, latency: float
 ) -> None:
     user: Child = child(DAEMONS, proxy.url)

@@ -1,4 +1,4 @@
-"""A garbage collection runs finalizers on any line: none may wait for a lock of the frame that it interrupts."""
+"""A garbage collection runs finalizers on any line: none may wait for a mutex of the interrupted frame."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, T
         (ReadWriteChannel, WRITER, b"1"),
     ],
 )
-def test_a_waiter_that_is_collected_while_others_are_woken_takes_no_wake_up_along(
+def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
     kind: type[Channel], need: int, payload: bytes
 ) -> None:
     woken: list[ThreadWakeup] = []
@@ -262,7 +262,7 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
         collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss, Hold._notify_listeners], story)
 
 
-def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Server, admin: Redis) -> None:
+def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, admin: Redis) -> None:
     with pyredisson.connect(server.url) as client:
         other = client.get_lock("b")
 
@@ -280,7 +280,7 @@ def test_a_block_is_left_by_a_collection_while_a_connection_is_made(server: Serv
         assert not admin.exists("a")
 
 
-def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server: Server, admin: Redis) -> None:
+def test_a_collection_exits_a_block_when_only_one_connection_remains(server: Server, admin: Redis) -> None:
     """Then the frame that was interrupted gives way."""
     with pyredisson.connect(server.url, connection_pool_size=1, timeout=0.5, retry_attempts=0) as client:
         pool = client._runtime.pool
@@ -300,7 +300,7 @@ def test_a_block_is_left_by_a_collection_when_only_one_connection_is_left(server
         assert not admin.exists("a")
 
 
-def test_a_repair_is_left_by_a_collection_while_the_watchdog_is_started(server: Server) -> None:
+def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server) -> None:
     def story() -> tuple[Callable[[], object], Callable[[], object]]:
         client = pyredisson.connect(server.url)
         payload = client.get_lock("b")._logic.commands.undo_acquire(b"nobody")

@@ -1,4 +1,4 @@
-"""gevent: where it has replaced sockets or threads no client is made, and it is said what to do."""
+"""gevent: if it has replaced sockets or threads, no client is made, and the error explains what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of locks when members' servers fail and callers are stopped: nothing is left behind, wherever it strikes."""
+"""Groups of locks when servers fail or callers are interrupted: nothing remains locked."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ class TestRedLock:
             for each in own:
                 each.stop()
 
-    async def test_what_comes_late_is_given_back(
+    async def test_a_late_permit_is_released(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
         """Its request reaches the server when the group was had without it, and is held."""

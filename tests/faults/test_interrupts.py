@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment, from real signals: no hold stays behind, no connection is lost, no reply goes astray."""
+"""Ctrl-C at any moment, from real signals: no hold, connection or reply is lost."""
 
 from __future__ import annotations
 

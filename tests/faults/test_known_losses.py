@@ -1,4 +1,4 @@
-"""A hold that is known to be lost is said to be lost at once, also when the server can't be reached."""
+"""A hold that is known to be lost raises `LockLostError` at once, also if the server can't be reached."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_leaving_a_block_whose_lease_ended_while_the_server_was_away(
     await backend.until(lambda: not admin.exists("a", "b"))
 
 
-async def test_each_level_of_a_lost_hold_says_so(backend: RawBackend, proxy: Proxy) -> None:
+async def test_the_release_of_each_level_of_a_lost_hold_raises(backend: RawBackend, proxy: Proxy) -> None:
     lock = backend.connect(proxy.url).get_lock("a")
     for _ in range(3):
         await backend.do(lock.lock(0.3))

@@ -1,4 +1,4 @@
-"""A grant that becomes known when its lease is over: it is no grant, is released, and the lock is asked for again."""
+"""A lock whose lease is over when the reply arrives: it is released, and acquired again."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_it_is_asked_for_again_within_the_wait(
     assert await story.result() == (True, False)
 
 
-async def test_a_nested_lease_that_is_over_counts_under_an_outer_one(
+async def test_a_nested_lease_that_is_over_counts_inside_an_outer_one(
     backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     lock = backend.connect(proxy.url).get_lock("a", owner=7)
@@ -100,7 +100,7 @@ async def test_a_nested_lease_that_is_over_counts_under_an_outer_one(
     assert await backend.do(lock.get_hold_count()) == 2
 
 
-async def test_permits_that_have_ended_are_taken_anew(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+async def test_permits_that_have_ended_are_acquired_again(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
     await backend.do(semaphore.try_set_permits(1))
     late = proxy.hold_reply(script("permit_acquire", flags=FLAGS).sha)

@@ -1,4 +1,4 @@
-"""Late replies and late repairs: whom an answer belongs to, how long it may be believed, and how long one tries."""
+"""Late replies and late repairs: which call gets a reply, how long a hold is valid, and how long to retry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import TIME_LIMIT
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_signal_at_the_moment_of_giving_up_a_reply_leaves_it_to_nobody(proxy: Proxy, admin: Redis) -> None:
+async def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: Proxy, admin: Redis) -> None:
     admin.hset("a", "another:1", 1)
     with pyredisson.connect(proxy.url, timeout=0.8) as client:
         taken, free = client.get_lock("a"), client.get_lock("b")
@@ -93,9 +93,7 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
     await backend.until(lambda: not admin.exists("a"), 5)
 
 
-async def test_a_waiter_whose_subscription_cannot_be_made_anew_looks_by_itself(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """Nothing is heard any more, and the data plane is fine: it must not sleep until the lease's end."""
     admin.hset("a", "another:1", 1)
     client = backend.connect(proxy.url)
@@ -173,7 +171,7 @@ async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(hasty
         assert ended.is_set()
 
 
-async def test_over_a_unix_socket_a_restart_costs_no_strangers_connection(
+async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
     backend: RawBackend, own_server: Server
 ) -> None:
     """All clients have the same address there, and after a restart the same numbers."""

@@ -1,4 +1,4 @@
-"""Exactly once: a call whose reply is lost, or whose request arrives late, ends as if nothing had happened."""
+"""Exactly once: a call whose reply is lost, or whose request arrives late, has its usual result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def holds(admin: Redis, name: str) -> list[int]:
 
 @LOSSES
 @pytest.mark.parametrize("wait", [None, 0])
-async def test_an_acquire_whose_reply_is_lost_is_taken_once(
+async def test_an_acquire_whose_reply_is_lost_runs_exactly_once(
     backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, wait: float | None
 ) -> None:
     lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
@@ -67,7 +67,7 @@ async def test_a_release_whose_reply_is_lost_is_a_release(
 
 
 @LOSSES
-async def test_an_inner_release_whose_reply_is_lost_gives_back_one_hold(
+async def test_a_nested_release_whose_reply_is_lost_releases_one_hold(
     backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
 ) -> None:
     lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")

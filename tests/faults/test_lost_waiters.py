@@ -1,4 +1,4 @@
-"""A hold that is gone from the server publishes nothing by itself: whoever finds out tells those who wait."""
+"""A hold that vanishes from the server publishes nothing: the client that notices it notifies the waiters."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_waiters_of_a_lock_that_is_gone_are_woken(
     assert await taking.result() - gone < SOON
 
 
-async def test_somebody_elses_lock_is_left_alone(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+async def test_the_lock_of_another_owner_is_not_touched(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """The holder's key is gone, but another owner has taken the lock: there is nothing to wait for."""
     await backend.do(backend.connect(proxy.url, lock_watchdog_timeout=1.5).get_lock("a").lock())
     plain: Any = admin

@@ -1,4 +1,4 @@
-"""Calls that act for one owner at the same time: `gather` in a task, or an explicit id in several."""
+"""Calls of one owner at the same time: `gather` in a task, or an explicit owner in several threads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_cancelled_call_leaves_what_another_one_got(server: Server, kind
 
 
 @pytest.mark.parametrize("kind", REENTRANT)
-async def test_one_gives_back_what_the_other_takes(server: Server, kind: str) -> None:
+async def test_one_owner_releases_what_the_other_acquires(server: Server, kind: str) -> None:
     async with pyredisson.asyncio.connect(server.url) as client:
         lock = getattr(client, kind)("a", owner=7)
 
@@ -71,7 +71,7 @@ async def test_one_gives_back_what_the_other_takes(server: Server, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", REENTRANT)
-async def test_a_lost_hold_is_given_back_while_the_lock_is_taken_anew(server: Server, kind: str) -> None:
+async def test_a_lost_hold_is_released_while_the_lock_is_acquired_again(server: Server, kind: str) -> None:
     async with pyredisson.asyncio.connect(server.url) as client:
         lock = getattr(client, kind)("a", owner=7)
         await lock.lock(lease_time=0.03)
@@ -87,7 +87,7 @@ async def test_a_lost_hold_is_given_back_while_the_lock_is_taken_anew(server: Se
 
 
 @pytest.mark.parametrize("kind", REENTRANT)
-async def test_two_give_back_at_once(server: Server, admin: Redis, kind: str) -> None:
+async def test_two_release_at_once(server: Server, admin: Redis, kind: str) -> None:
     async with pyredisson.asyncio.connect(server.url) as client:
         lock = getattr(client, kind)("a")
         await lock.lock()
@@ -100,7 +100,7 @@ async def test_two_give_back_at_once(server: Server, admin: Redis, kind: str) ->
         assert not admin.exists("a")
 
 
-async def test_a_cancelled_nested_call_takes_no_level_from_another(server: Server, proxy: Proxy) -> None:
+async def test_a_cancelled_nested_call_removes_no_level_of_another(server: Server, proxy: Proxy) -> None:
     async with pyredisson.asyncio.connect(proxy.url) as client:
         lock = client.get_lock("a", owner=7)
         await lock.lock()
@@ -192,7 +192,7 @@ def ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 2])
-async def test_a_release_that_is_interrupted_after_its_turn_came_gives_back_its_own_level(
+async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
     server: Server, proxy: Proxy, levels: int
 ) -> None:
     """It waited behind a nested acquire of the same owner in another thread, which succeeded."""
@@ -228,7 +228,7 @@ async def test_a_release_that_is_interrupted_after_its_turn_came_gives_back_its_
 
 @pytest.mark.parametrize("kind", REENTRANT)
 @pytest.mark.parametrize("exit_of_a_block", [False, True])
-async def test_a_release_that_is_cancelled_before_its_turn_gives_back_its_level(
+async def test_a_release_that_is_cancelled_before_its_turn_releases_its_level(
     server: Server, proxy: Proxy, admin: Redis, kind: str, exit_of_a_block: bool
 ) -> None:
     async with pyredisson.asyncio.connect(proxy.url) as client:

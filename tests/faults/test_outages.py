@@ -1,4 +1,4 @@
-"""An outage of the server: each call rides it out within its own limits, and it is logged once."""
+"""An outage of the server: each call waits within its own limits, and the outage is logged once."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ async def test_a_silent_server_is_waited_for(backend: RawBackend, proxy: Proxy) 
 
 
 @pytest.mark.parametrize("change", ["resetpass", "-@all +@connection", "resetkeys"])
-async def test_what_waiting_cannot_mend_ends_a_call_that_rides_out_an_outage(backend: RawBackend, change: str) -> None:
+async def test_an_error_that_waiting_cannot_cure_ends_a_waiting_call(backend: RawBackend, change: str) -> None:
     with Server(users=["alice on >x ~* &* +@all"]) as server, Proxy(server.host, server.port) as proxy:
         client = backend.connect(proxy.url, username="alice", password="x")
         await backend.do(client.get_lock("a").is_locked())
@@ -266,7 +266,7 @@ async def test_a_wrong_type_is_not_waited_for(backend: RawBackend, server: Serve
 
 
 @pytest.mark.parametrize("kind", ["lock", "fair", "multi", "red", "semaphore", "permit", "latch"])
-async def test_closing_ends_a_call_that_rides_out_an_outage(
+async def test_closing_ends_a_call_that_waits_for_the_server(
     backend: RawBackend, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_DELAY", 60.0)
@@ -303,7 +303,7 @@ async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> No
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_semaphore_that_rides_longer_than_the_server_remembers(
+async def test_a_semaphore_call_that_outlasts_the_servers_memory(
     backend: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the first copy took is given back before another one takes: a permit is taken once."""

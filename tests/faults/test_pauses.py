@@ -1,4 +1,4 @@
-"""Who was paused knows it: a holder stopped beyond its lease never believes that it still holds."""
+"""A holder that was paused beyond its lease knows that its lock is lost."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ print(json.dumps(beliefs), flush=True)
 
 
 @pytest.mark.slow
-def test_stopped_holders_never_believe_at_the_same_time(
-    server: Server, admin: Redis, child: Callable[..., Child]
-) -> None:
+def test_paused_holders_never_hold_at_the_same_time(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
     lease = 0.25
     both = [child(BELIEVE, server.url, lease, 5) for _ in range(2)]
     for each in both:
@@ -178,9 +176,7 @@ def test_a_blocked_event_loop_keeps_its_lock(server: Server, child: Callable[...
 
 
 @pytest.mark.asyncio
-async def test_a_server_stopped_beyond_the_lease_ends_the_belief_and_the_next_waits_its_turn(
-    backend: RawBackend, own_server: Server
-) -> None:
+async def test_a_server_paused_beyond_the_lease_ends_the_hold(backend: RawBackend, own_server: Server) -> None:
     """The holder knows before the server can give the lock to anybody else."""
     first = backend.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.5)
     lock = first.get_lock("a")

@@ -116,7 +116,7 @@ class TestLateCopies:
         await backend.until(lambda: state(admin) == (5, 0))
 
     @pytest.mark.parametrize("undone", ["released", "released in parts", "not had", "closed"])
-    async def test_the_server_could_not_be_told_to_drop_it(self, backend: RawBackend, undone: str) -> None:
+    async def test_the_server_could_not_be_asked_to_drop_it(self, backend: RawBackend, undone: str) -> None:
         """The user has no right to do so: the copy arrives, and takes nothing."""
         with (
             Server(users=["app on >x ~* &* +@all -client"]) as server,
@@ -188,7 +188,7 @@ else:
 
 @pytest.mark.asyncio
 class TestProcesses:
-    async def test_the_end_of_the_interpreter_gives_back_what_is_renewed(
+    async def test_the_end_of_the_interpreter_releases_renewed_permits(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
         admin.set("p", 3)

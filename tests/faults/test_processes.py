@@ -1,4 +1,4 @@
-"""Processes: a forked child owns nothing, an exit gives back what is held, a killed holder's lock frees itself."""
+"""Processes: a forked child holds nothing, an exit releases locks, and the lock of a killed holder expires."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ if end == "exit":
 
 @pytest.mark.parametrize(("end", "status"), [("return", 0), ("raise", 1), ("exit", 3), ("many", 0)])
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_the_end_of_the_interpreter_gives_back_what_is_held(
+def test_the_end_of_the_interpreter_releases_held_locks(
     server: Server, admin: Redis, child: Callable[..., Child], kind: str, end: str, status: int
 ) -> None:
     holder = child(HOLD, server.url, kind, 30, end)

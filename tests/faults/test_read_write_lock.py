@@ -1,4 +1,4 @@
-"""The read-write lock under faults: lost replies count once, and who gives up leaves neither a hold nor a claim."""
+"""The read-write lock under faults: lost replies, and waiters that give up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`release_on_signals`: a process that is ended by a signal leaves no lock, and ends as it would have ended."""
+"""`release_on_signals`: a process that a signal ends leaves no lock, and ends as it would have without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renewal goes on: past nested leases, a demoted master, a failing credential provider, and a heap of repairs."""
+"""Renewal continues after nested leases, a demoted master, a failing credential provider, and many repairs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_renewal_follows_to_the_new_master(backend: RawBackend) -> None:
         assert not now.exists("a")
 
 
-async def test_credentials_that_cannot_be_had_once_cost_no_lock(backend: RawBackend) -> None:
+async def test_one_failure_of_a_credential_provider_costs_no_lock(backend: RawBackend) -> None:
     with Server(password="secret") as server:
         provider = Credentials("secret", failing="pyredisson-renew")
         url = f"redis://{server.host}:{server.port}/0"
@@ -62,7 +62,7 @@ async def test_credentials_that_cannot_be_had_once_cost_no_lock(backend: RawBack
         assert await backend.do(lock.is_held())
 
 
-async def test_credentials_that_cannot_be_had_once_cost_no_release(backend: RawBackend) -> None:
+async def test_one_failure_of_a_credential_provider_costs_no_release(backend: RawBackend) -> None:
     with Server(password="secret") as server, Proxy(server.host, server.port) as proxy, server.redis() as root:
         provider = Credentials("secret", failing="pyredisson-renew")
         client = backend.connect(proxy.url, credential_provider=provider, retry_attempts=0, timeout=0.8)

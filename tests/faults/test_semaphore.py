@@ -1,4 +1,4 @@
-"""Permits stay whole: a cancelled task, Ctrl-C at any moment, a loop or a process that ends."""
+"""No permit is lost or made: cancelled tasks, Ctrl-C at any moment, an event loop or a process that ends."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_interrupts_at_random_moments_leave_the_permits_whole(
 @pytest.mark.parametrize(
     "function", [SemaphoreLogic.release, SemaphoreCommands.add, SessionSlots.allocate, SessionSlots.send]
 )
-def test_ctrl_c_on_the_way_to_a_release_gives_back_all_the_same(
+def test_ctrl_c_before_a_release_is_sent_releases_all_the_same(
     server: Server, admin: Redis, function: Callable[..., Any]
 ) -> None:
     admin.set("stock", PERMITS)
@@ -318,7 +318,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("kind", ["plain", "expirable"])
-def test_ctrl_c_takes_back_a_claim(server: Server, admin: Redis, child: Callable[..., Child], kind: str) -> None:
+def test_ctrl_c_withdraws_a_claim(server: Server, admin: Redis, child: Callable[..., Child], kind: str) -> None:
     admin.set("stock", PERMITS)
     claim = "pyredisson_semaphore_claim:{stock}"
     waiter = child(CLAIMING, server.url, 1, kind)

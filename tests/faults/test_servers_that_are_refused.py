@@ -1,4 +1,4 @@
-"""What can't be served is refused at once, with a word about why: servers that are too old, nodes of a cluster."""
+"""Servers that are too old and nodes of a cluster are refused at once, with an explanation."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_server_without_hello(backend: RawBackend) -> None:
         await backend.do(lock.unlock())
 
 
-async def test_a_server_that_tells_nothing_of_itself(backend: RawBackend) -> None:
+async def test_a_server_without_an_identity(backend: RawBackend) -> None:
     """Neither HELLO nor INFO is allowed: it is taken for one that can be served."""
     with Server(users=("app on >secret ~* &* +@all -info -hello",)) as server:
         lock = backend.connect(server.url, username="app", password="secret").get_lock("a")

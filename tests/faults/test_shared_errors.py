@@ -1,4 +1,4 @@
-"""One error that reaches many callers: each of them raises an exception object of its own."""
+"""One error that reaches many callers: each caller raises an exception object of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_dead_server_met_by_many_tasks() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_is_cut_under_many_tasks(proxy: Proxy, server: Server) -> None:
+async def test_a_connection_of_many_tasks_is_cut(proxy: Proxy, server: Server) -> None:
     backend = RawBackend("asyncio")
     client = backend.connect(proxy.url, retry_attempts=0)
     await client.get_lock("a").is_locked()
@@ -134,7 +134,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_copy_says_what_the_original_says(error: Exception) -> None:
+def test_a_copy_has_the_text_of_the_original(error: Exception) -> None:
     cause = ValueError("why")
     error.__cause__ = cause
     twin = copy_error(error)

@@ -1,4 +1,4 @@
-"""Nobody believes to hold what another one holds, whatever fails: the soak's short form, and its judge on trial."""
+"""The short form of the soak: no two owners hold the same lock, whatever fails; and tests of its judge."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SECONDS = 4.0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_two_beliefs_overlap(own_server: Server, tmp_path: Path, backend: str) -> None:
+def test_no_two_owners_hold_the_same_lock(own_server: Server, tmp_path: Path, backend: str) -> None:
     seed = random.randrange(1_000_000)  # by pytest-randomly's own, so that it comes again with that
     report = Soak(backend, seed, tmp_path).run(own_server, SECONDS)
     assert not report.found, f"python -m tests.faults.soak --gentle --backend {backend} --seed {seed}\n{report}"
     assert len(report.journals.holds) > 10, report
 
 
-def test_a_lock_without_a_belief_in_leases_is_caught(own_server: Server, tmp_path: Path) -> None:
+def test_a_lock_that_ignores_the_end_of_leases_is_caught(own_server: Server, tmp_path: Path) -> None:
     report = Soak(NAIVE, 1, tmp_path).run(own_server, SECONDS / 2, calm=True)
     assert any(line.startswith("overlap of naive") for line in report.found), report
 

@@ -1,4 +1,4 @@
-"""A user without some rights on the subscription connection: each refusal belongs to the command that was refused."""
+"""A user without some rights on the subscription connection: each refusal belongs to one command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that can't start, or meet an exception of somebody else's: the client goes on all the same."""
+"""Threads that can't start, or that meet an exception of other code: the client continues all the same."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
 
 
 @pytest.mark.asyncio
-async def test_a_listener_goes_on_after_a_failing_credential_provider(backend: RawBackend) -> None:
+async def test_a_listener_continues_after_a_failing_credential_provider(backend: RawBackend) -> None:
     with Server(password="secret") as server, server.redis() as root:
         root.hset("a", "another:1", 1)
         provider = Credentials("secret", failing="pyredisson-listener")
@@ -170,7 +170,7 @@ async def test_a_listener_goes_on_after_a_failing_credential_provider(backend: R
 
 
 @pytest.mark.parametrize("step", range(1, 6))
-def test_a_loss_that_two_threads_see_at_once_is_told_once(server: Server, step: int) -> None:
+def test_a_loss_that_two_threads_notice_is_reported_once(server: Server, step: int) -> None:
     """The timekeeper, and the owner's own question; here at each step of the one the other comes in."""
     told: list[object] = []
     with pyredisson.connect(server.url) as client:

@@ -1,4 +1,4 @@
-"""uvloop: its transports are not asyncio's, and raise where those say nothing. Each test runs on both loops."""
+"""uvloop: its transports raise errors where those of asyncio don't. Each test runs on both loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiters: no polling, one is woken a hand-off, and no wake-up is lost with a message, a connection or a waiter."""
+"""Waiters don't poll, a hand-off wakes one waiter, and no wakeup is lost with a message or a connection."""
 
 from __future__ import annotations
 
@@ -189,7 +189,9 @@ async def test_a_living_subscription_answers_its_pings_and_stays(
     await waiter.result()
 
 
-async def test_without_permission_to_listen_a_waiter_is_told(backend: RawBackend, server: Server, admin: Redis) -> None:
+async def test_a_waiter_without_permission_to_subscribe_gets_an_error(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
     admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
     taken_by_another(admin)
     client = backend.connect(server.url, username="deaf", password="any")
@@ -233,7 +235,7 @@ async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message
     assert 0.69 < taken - begin < 1.6
 
 
-async def test_who_waits_for_something_else_does_not_read_the_subscription(
+async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
     server: Server, admin: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one who doesn't wait for a message the thread would take over the reading, as from one who has gone."""

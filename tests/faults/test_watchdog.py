@@ -1,4 +1,4 @@
-"""Renewal: one failure costs no lock, what is over is never renewed, and the holder is told once."""
+"""Renewal: one failure costs no lock, a lost hold is never renewed, and its holder is notified once."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_busy_script_costs_no_lock(
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_key_is_told_once_at_the_next_renewal(
+async def test_a_deleted_key_is_reported_once_at_the_next_renewal(
     backend: RawBackend, server: Server, admin: Redis
 ) -> None:
     lock = backend.connect(server.url, lock_watchdog_timeout=LEASE).get_lock("a")
@@ -158,7 +158,7 @@ async def test_a_deleted_key_is_told_once_at_the_next_renewal(
 
 
 @pytest.mark.asyncio
-async def test_what_is_given_back_is_renewed_no_more(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+async def test_a_released_permit_is_not_renewed(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
     for _ in range(20):
         await backend.do(lock.lock())
@@ -173,9 +173,7 @@ async def test_what_is_given_back_is_renewed_no_more(backend: RawBackend, proxy:
 
 
 @pytest.mark.asyncio
-async def test_what_is_given_back_while_its_renewal_is_under_way_is_not_lost(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
     told: list[object] = []
     lock.on_lost(told.append)

@@ -1,4 +1,4 @@
-"""Two threads in one connection's bookkeeping: what one has done already must not disturb the other."""
+"""Races of two threads in the bookkeeping of one connection."""
 
 from __future__ import annotations
 

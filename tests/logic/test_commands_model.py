@@ -1,4 +1,4 @@
-"""The commands of the simulator's server reply as a real server's do: to a client, and to a script."""
+"""The commands of the simulated server reply as those of a real server, to a client and to a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator finds bugs: each of these is planted into the logic, and must be found within some schedules."""
+"""The simulator finds bugs: each of these bugs is planted, and must be found within some schedules."""
 
 from __future__ import annotations
 

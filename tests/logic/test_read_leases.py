@@ -1,4 +1,4 @@
-"""A reader's lease counts to its very end, which only a virtual clock can meet."""
+"""A reader's lease is valid to its very end; only a virtual clock can test that."""
 
 from __future__ import annotations
 

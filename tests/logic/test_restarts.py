@@ -1,4 +1,4 @@
-"""Schedules in which servers restart empty: no hold that was lost with the server is said to be released."""
+"""Schedules in which servers restart empty: a hold that was lost with the server doesn't count as released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of random schedules: exclusion, no lost wake-up, no leaked hold, nobody stuck."""
+"""Thousands of random schedules: exclusion, no lost wakeup, no leaked hold, no waiter that waits for ever."""
 
 from __future__ import annotations
 

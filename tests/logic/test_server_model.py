@@ -1,4 +1,4 @@
-"""The simulator's server does what a real one does: same scripts, same replies, same state, same messages."""
+"""The simulated server behaves as a real one: same scripts, same replies, same state, same messages."""
 
 from __future__ import annotations
 

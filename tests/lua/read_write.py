@@ -1,4 +1,4 @@
-"""The read-write lock's scripts on a server, and what Java leaves there and does."""
+"""The read-write lock's scripts on a server, and the steps of a Java client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server with its scripts, what their tests may do to that server, and what it leaves that they read."""
+"""A server with its scripts, and helpers for their tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The claims of those who want several permits: each branch of the scripts, sent twice, on servers old and new."""
+"""Claims of waiters that want several permits: each branch of the scripts, sent twice, on old and new servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all properties share."""
+"""Settings of all property tests."""
 
 from __future__ import annotations
 

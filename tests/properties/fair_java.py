@@ -1,4 +1,4 @@
-"""What Redisson does with a fair lock, step by step in plain commands: a foreign client in the same queue."""
+"""A Java client of the fair lock: Redisson's steps in plain commands, in the same queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fairness machine: owners of ours and of Java come, wait, die, repeat themselves and leave, in any order."""
+"""The fairness machine: owners of pyredisson and of Java arrive, wait, die, repeat calls and leave, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the fair lock's scripts run for the fairness machine: a real server whose keys are aged, or one in memory."""
+"""The servers of the fairness machine: a real one whose keys are aged, and one in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's own logic on a real server, over a network that does with each request what a test says."""
+"""The logic on a real server, over a network that handles each request as a test says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who plays with a read-write lock on a real server: the scripts, Redisson's steps in plain commands, and time."""
+"""Users of a read-write lock on a real server: the scripts, Redisson's steps in plain commands, and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free and used permits are as many as there should be, whatever is copied, late, undone or ended, and Java does."""
+"""The sum of free and used permits is right, whatever is copied, late, undone or ended, and whatever Java does."""
 
 from __future__ import annotations
 

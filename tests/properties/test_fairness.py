@@ -1,4 +1,4 @@
-"""Whoever comes first gets the fair lock first: random schedules on a server in memory, and on a real one."""
+"""The fair lock serves waiters in order of arrival: random schedules on a server in memory, and on a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is lost, late, repeated or interrupted: each count-down counts once, and each count opens the latch once."""
+"""Each count-down counts exactly once, whatever is lost, late, repeated or interrupted."""
 
 from __future__ import annotations
 

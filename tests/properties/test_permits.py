@@ -1,4 +1,4 @@
-"""Whatever is lost, late, repeated or interrupted: what is free and what is taken make up the whole semaphore."""
+"""The sum of free and acquired permits is right, whatever is lost, late, repeated or interrupted."""
 
 from __future__ import annotations
 

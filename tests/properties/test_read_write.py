@@ -1,4 +1,4 @@
-"""A read-write lock excludes whom it must, whatever the order of calls, copies, undone calls, Java's steps and time."""
+"""Exclusion of the read-write lock, whatever the order of calls, copies, undone calls, Java's steps and time."""
 
 from __future__ import annotations
 

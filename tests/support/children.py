@@ -11,11 +11,11 @@ import threading
 from .waiting import TIME_LIMIT
 
 HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-"""What runs in a shell's background ignores it, and so does all that it starts."""
+"""Makes a child handle Ctrl-C. A process in the background of a shell ignores SIGINT, and so do its children."""
 
 
 class Child:
-    """A Python process that runs `program`; it says lines, and hears lines."""
+    """A Python process that runs `program`. It sends lines to the test, and receives lines from it."""
 
     def __init__(self, program: str, *args: object) -> None:
         self._process = subprocess.Popen(
@@ -29,7 +29,7 @@ class Child:
         self._reader.start()
 
     def receive(self, seconds: float = 2 * TIME_LIMIT) -> str:
-        """The next line that it says; empty at its end."""
+        """The next line from the process; empty at its end."""
         return self._lines.get(timeout=seconds)
 
     def send(self, line: str = "") -> None:

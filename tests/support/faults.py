@@ -19,14 +19,14 @@ from pyredisson.testing import Fault, Proxy, Server
 FLAGS = Server().version >= (7, 0, 0)
 SCRIPTS = {name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")}
 ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
-"""What to look for in a request."""
+"""The SHA1 of each script of the lock: a proxy finds a request by it."""
 
 Lose = Callable[[Proxy, bytes], Fault]
 LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
 
 class Credentials(CredentialProvider):
-    """A provider that fails, with whatever it likes, when the thread or task of that name asks."""
+    """A credential provider that fails when the thread or task of the given name asks."""
 
     def __init__(self, password: str, failing: str, times: int = 1) -> None:
         self._password = password
@@ -45,12 +45,12 @@ class Credentials(CredentialProvider):
         if to == self._failing and self._left:
             self._left -= 1
             self.failed.set()
-            raise LookupError("the token service is out for lunch")
+            raise LookupError("the token service is unavailable")
         return "default", self._password
 
 
 class InterruptAt:
-    """Ctrl-C at the first step of a function, once: the moment that a signal hits only once in a million times."""
+    """Ctrl-C at the first line of a function, once: a moment that a real signal hits only rarely."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._code = function.__code__

@@ -17,13 +17,13 @@ from .waiting import TIME_LIMIT, eventually
 
 
 class RawBackend:
-    """Threads or asyncio: a test awaits what the client gives, and in the thread backend that has blocked already."""
+    """Threads or asyncio. A test passes the result of each call to `do`, which awaits it where that is needed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.threads = name == "threads"
         self._clients: list[Any] = []
-        self._stories: list[BackgroundCall] = []
+        self._calls: list[BackgroundCall] = []
 
     def connect(self, address: object, **fields: Any) -> Any:
         """A client of this backend, closed at the end of the test."""
@@ -33,15 +33,15 @@ class RawBackend:
         return client
 
     async def do(self, result: Any) -> Any:
-        """The outcome of a call, whether it has to be awaited or not."""
+        """The result of a call of the client, which is awaited if it is a coroutine."""
         return await result if inspect.isawaitable(result) else result
 
     async def run_blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Runs what blocks and isn't the client's: on the event loop it would hold up the client too."""
+        """Runs a blocking function that isn't the client's, so that it doesn't block the event loop."""
         return function(*args) if self.threads else await asyncio.to_thread(function, *args)
 
     async def until(self, condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
-        """Waits for something that sends no event."""
+        """Waits until the condition holds, by polling."""
         await self.run_blocking(eventually, condition, seconds)
 
     async def sleep(self, seconds: float) -> None:
@@ -50,54 +50,54 @@ class RawBackend:
         else:
             await asyncio.sleep(seconds)
 
-    def start(self, story: Callable[[], Coroutine[Any, Any, Any]]) -> BackgroundCall:
-        """Runs a story beside the test's own, as another owner: a thread or a task."""
-        begun = BackgroundCall(self, story)
-        self._stories.append(begun)
+    def start(self, operation: Callable[[], Coroutine[Any, Any, Any]]) -> BackgroundCall:
+        """Runs `operation` beside the test, as another owner: on a thread or in a task."""
+        begun = BackgroundCall(self, operation)
+        self._calls.append(begun)
         return begun
 
     async def close(self) -> None:
         for client in self._clients:
             await self.do(client.close())
-        for story in self._stories:
-            await story.ended()
+        for call in self._calls:
+            await call.ended()
 
 
 class BackgroundCall:
-    """What runs beside the test."""
+    """A call that runs beside the test."""
 
-    def __init__(self, backend: RawBackend, story: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def __init__(self, backend: RawBackend, operation: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._task: asyncio.Task[Any] | None = None
         self._future: Future[Any] = Future()
         if backend.threads:
-            threading.Thread(target=self._run, args=(story(),), daemon=True).start()
+            threading.Thread(target=self._run, args=(operation(),), daemon=True).start()
         else:
-            self._task = asyncio.get_running_loop().create_task(story())
+            self._task = asyncio.get_running_loop().create_task(operation())
 
     @property
     def done(self) -> bool:
         return self._future.done() if self._task is None else self._task.done()
 
     async def result(self, seconds: float = TIME_LIMIT) -> Any:
-        """Its outcome; TimeoutError when it takes longer."""
+        """The result of the call; TimeoutError if it takes longer."""
         if self._task is None:
             return self._future.result(seconds)
         return await asyncio.wait_for(asyncio.shield(self._task), seconds)
 
     async def ended(self) -> None:
-        """Waits for its end, whichever it was."""
+        """Waits until the call has ended, with a result or an error."""
         if self._task is None:
             self._future.exception(TIME_LIMIT)
         else:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=TIME_LIMIT)
 
-    def _run(self, story: Coroutine[Any, Any, Any]) -> None:
+    def _run(self, operation: Coroutine[Any, Any, Any]) -> None:
         try:
-            story.send(None)
+            operation.send(None)
         except StopIteration as end:
             self._future.set_result(end.value)
-        except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._future.set_exception(error)
         else:
-            self._future.set_exception(AssertionError("a story suspended in the thread backend"))
+            self._future.set_exception(AssertionError("a call suspended on the threads backend"))

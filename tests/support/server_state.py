@@ -14,12 +14,12 @@ class ServerState:
         self.redis = redis
 
     def holds(self, key: str | bytes) -> dict[str, str]:
-        """Owners and their holds, as the hash has them."""
+        """The owners and the number of their holds, as stored in the lock's hash."""
         found = self.redis.hgetall(key)
         return {owner.decode(): count.decode() for owner, count in found.items()}
 
     def listeners(self, key: str) -> int:
-        """How many connections wait for that lock's messages."""
+        """How many connections are subscribed to that lock's channel."""
         [(_, count)] = self.redis.pubsub_numsub(f"redisson_lock__channel:{{{key}}}")
         return int(count)
 
@@ -30,18 +30,18 @@ class ServerState:
         return sum(int(stats[name]["calls"]) for name in names if name in stats)
 
     def commands(self) -> int:
-        """How many commands have run, this kind of question aside."""
+        """How many commands have run since the server started, without INFO."""
         stats = self.redis.info("commandstats")
         return sum(int(entry["calls"]) for name, entry in stats.items() if name != "cmdstat_info")
 
 
 def scripts_run(admin: Redis) -> int:
-    """How many script calls the server has counted."""
+    """How many script calls have run since the server started."""
     stats: dict[str, Any] = admin.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
 
 
 def listeners(admin: Redis, name: str) -> int:
-    """How many connections listen for that lock's release."""
+    """How many connections are subscribed to that lock's channel."""
     counts: list[tuple[Any, int]] = admin.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")
     return counts[0][1]

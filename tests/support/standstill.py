@@ -1,8 +1,8 @@
 """A process that notices when the machine stands still.
 
-Asked with stretches of time, it tells the length of the longest standstill that overlaps one of them.
-It has one thread on each core that does nothing but sleep a moment and look how late it wakes. It is a process of its
-own, so that no code under test can be what keeps it waiting; it ends with whoever started it.
+Each line on its input is a list of periods; it replies with the length of the longest standstill that overlaps one of
+them. One thread on each core sleeps for a moment again and again, and measures how late it wakes up. This is a process
+of its own, so that code under test can't delay it. It ends with the process that started it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a test depends on time, and whether the machine stood still meanwhile."""
+"""The parts of a test that depend on time, and whether the machine stood still during them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Watcher = subprocess.Popen[str]
 """The process that notices standstills."""
 
 Stretch = tuple[float, float]
-"""From when to when."""
+"""The begin and the end of a period."""
 
 
 class Timed:
-    """What of one test depends on time: each `with timed:` block, and everything after `begin`."""
+    """The parts of one test that depend on time: each `with timed:` block, and everything after `begin`."""
 
     def __init__(self) -> None:
         self._blocks: list[Stretch] = []
@@ -27,7 +27,7 @@ class Timed:
         self._begun = math.inf
 
     def begin(self) -> None:
-        """From here on leases or deadlines run."""
+        """Everything from now on depends on time."""
         self._begun = min(self._begun, time.monotonic())
 
     def __enter__(self) -> None:
@@ -37,13 +37,13 @@ class Timed:
         self._blocks.append((self._open.pop(), time.monotonic()))
 
     def stretches(self, since: float) -> list[Stretch]:
-        """All of it so far, without what was before `since`."""
+        """All these periods so far, without the time before `since`."""
         found = [*self._blocks, (self._begun, time.monotonic())]
         return [(max(begin, since), end) for begin, end in found if end > max(begin, since)]
 
 
 def time_from(kind: Any, begin: Callable[[], None]) -> None:
-    """Has `begin` called whenever an object of that class is made."""
+    """Makes every new object of class `kind` call `begin`."""
     make = kind.__init__
 
     @functools.wraps(make)
@@ -69,7 +69,7 @@ def start_watcher() -> Watcher:
 
 
 def longest_standstill(watcher: Watcher, stretches: Sequence[Stretch]) -> float:
-    """Seconds, of those that overlap one of these stretches; 0 for none."""
+    """The length in seconds of the longest standstill that overlaps one of these periods; 0: there was none."""
     assert watcher.stdin is not None
     assert watcher.stdout is not None
     watcher.stdin.write(" ".join(str(moment) for stretch in stretches for moment in stretch) + "\n")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 TIME_LIMIT = 10.0
-"""Seconds after which something that must happen is taken not to happen; on a good day none of it is used."""
+"""Seconds after which a test fails that waits for something. Usually it happens at once."""
 
 
 def eventually(condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
@@ -20,7 +20,7 @@ def eventually(condition: Callable[[], object], seconds: float = TIME_LIMIT) -> 
 
 
 async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
-    """Cancels the task when the loop has turned so often; True if that ended it."""
+    """Cancels the task after so many iterations of the event loop; returns whether that ended it."""
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()

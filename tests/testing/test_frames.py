@@ -1,4 +1,4 @@
-"""RESP frames are cut where they end, in whatever pieces they come, and replies find their requests."""
+"""RESP frames are cut correctly from pieces of any size, and replies are matched to requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers that other tests run on start, stop, break and vanish as they promise."""
+"""The test servers start, stop, break and vanish as documented."""
 
 from __future__ import annotations
 

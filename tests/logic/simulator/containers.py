@@ -1,4 +1,4 @@
-"""The simulator's hashes, lists and sorted sets; one that is empty is no key any more."""
+"""The hashes, lists and sorted sets of a simulated server; an empty one is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule, and how often: drawn once from the seed, and over after some time."""
+"""The faults of a schedule: what fails and how often, drawn from the seed. They end after some time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be true of every schedule, whatever it plays with; looked at after every event and at its end."""
+"""Checks of every schedule, after every event and at its end. A judge knows what must be true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server of the simulator holds: keys that expire on a virtual clock; the commands for any key, and strings."""
+"""The keys of a simulated server, which expire on a virtual clock; commands for any key, and for strings."""
 
 from __future__ import annotations
 

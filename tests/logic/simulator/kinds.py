@@ -1,4 +1,4 @@
-"""What schedules are played with: each kind of primitive, who uses it how, and what must be true of it."""
+"""The kinds of schedules: each kind of primitive, its users, and its judge."""
 
 from __future__ import annotations
 

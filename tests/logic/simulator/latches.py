@@ -1,4 +1,4 @@
-"""Schedules with a count-down latch: who counts it down and who waits for it, and what must be true of it."""
+"""Schedules with a count-down latch: its users and its judge."""
 
 from __future__ import annotations
 

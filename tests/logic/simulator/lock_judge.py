@@ -1,4 +1,4 @@
-"""What must be true of every schedule with locks."""
+"""The judge of schedules with locks."""
 
 from __future__ import annotations
 

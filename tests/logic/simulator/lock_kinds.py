@@ -1,4 +1,4 @@
-"""What is true of one kind of lock and not of others."""
+"""Judges for what is true of one kind of lock only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an owner of locks does in a schedule."""
+"""An owner of locks in a schedule."""
 
 from __future__ import annotations
 

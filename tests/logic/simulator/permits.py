@@ -1,4 +1,4 @@
-"""Schedules with a semaphore whose permits have ids and leases: what its users do, and what must be true of it."""
+"""Schedules with a semaphore whose permits have ids and leases: its users and its judge."""
 
 from __future__ import annotations
 

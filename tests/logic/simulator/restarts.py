@@ -1,4 +1,4 @@
-"""What must be true where a server restarts empty: a hold that it has forgotten is lost, and not released."""
+"""The judge of schedules in which a server restarts empty: a forgotten hold is lost, and not released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One schedule: a handful of clients, their owners, a storm or none, all drawn from a seed."""
+"""One schedule: some clients, their owners, and the faults, all drawn from a seed."""
 
 from __future__ import annotations
 

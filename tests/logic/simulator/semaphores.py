@@ -1,4 +1,4 @@
-"""Schedules with a semaphore: what its users do, and what must be true of its permits."""
+"""Schedules with a semaphore: its users and its judge."""
 
 from __future__ import annotations
 

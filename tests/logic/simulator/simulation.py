@@ -1,4 +1,4 @@
-"""A scheduler over plain coroutines, with a clock of its own: nothing happens but by an event, in one order."""
+"""A scheduler of plain coroutines with its own clock: everything happens in events, in one order."""
 
 from __future__ import annotations
 

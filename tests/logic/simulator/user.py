@@ -1,4 +1,4 @@
-"""Who takes part in a schedule: a thread or a task of a client, and what may strike it."""
+"""A user in a schedule: a thread or a task of a client, which may be cancelled."""
 
 from __future__ import annotations
 
