@@ -20,7 +20,7 @@ def used(server_state: ServerState) -> set[str]:
 
 
 def java_release(server_state: ServerState, *permits: str) -> None:
-    """What Redisson does: of one, it tells how many are free now; of several, how many these were."""
+    """What Redisson does. For one permit it publishes how many are free now; for several, how many were released."""
     freed = server_state.redis.zrem(USED, *map(bytes.fromhex, permits))
     total = server_state.redis.incrby("stock", freed)
     server_state.redis.publish(CHANNEL, total if len(permits) == 1 else freed)

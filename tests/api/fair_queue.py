@@ -11,8 +11,8 @@ from tests.support.server_state import ServerState
 
 CHANNEL = "redisson_lock__channel:{orders}"
 WAITERS = "pyredisson_fair_waiters:{orders}"
-LINE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
-KEYS = ("orders", LINE, SCORES, WAITERS, "pyredisson_fair_clients:{orders}")
+QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
+KEYS = ("orders", QUEUE, SCORES, WAITERS, "pyredisson_fair_clients:{orders}")
 
 
 class Queue:
@@ -30,17 +30,17 @@ class Queue:
         assert sorted(owners) == sorted(owner.decode() for owner in scored)
         return owners
 
-    def ticks(self) -> int:
-        """How often a client has told that its waiters are alive: nothing else uses this command."""
+    def heartbeats(self) -> int:
+        """How many heartbeats the server has received: only they use this command."""
         return int(self.redis.info("commandstats").get("cmdstat_zremrangebyscore", {"calls": 0})["calls"])
 
     def scripts(self) -> int:
-        """How many scripts have run, ticks aside: those go by time, and not by what happens."""
+        """How many scripts have run, without heartbeats: their number depends on time only."""
         while True:
-            ticks = self.ticks()
+            heartbeats = self.heartbeats()
             scripts = ServerState(self.redis).scripts()
-            if self.ticks() == ticks:
-                return scripts - ticks
+            if self.heartbeats() == heartbeats:
+                return scripts - heartbeats
 
     def listening(self, count: int) -> bool:
         """Whether so many waiters have a channel on which somebody listens."""
@@ -52,7 +52,7 @@ class Queue:
 
 
 async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaitable[Any]]) -> OtherOwner[Any]:
-    """Another owner at work that waits for the lock as the last in line."""
+    """Starts another owner that waits for the lock, and returns when it is the last in the queue."""
     before = len(queue)
     other = backend.spawn(work)
     await backend.until(lambda: len(queue) == before + 1)
@@ -61,7 +61,7 @@ async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaita
 
 @asynccontextmanager
 async def held(lock: Any) -> AsyncIterator[None]:
-    """The lock, in the hands of somebody else than the test's owner."""
+    """The lock is held by its owner inside the block."""
     await lock.lock()
     try:
         yield

@@ -165,7 +165,7 @@ class TestOrder:
         before = queue.scripts()
         async with held(client.get_fair_lock("orders", owner=1)):
             others = [tasks.spawn(waiter(number)) for number in range(count)]
-            # Each asks, and looks once more when it is sure to hear.
+            # Each sends an acquire, and another one after its subscription is confirmed.
             await tasks.until(lambda: len(queue) == count and queue.listening(count))
             await tasks.until(lambda: queue.scripts() == before + 1 + 2 * count)
             listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]

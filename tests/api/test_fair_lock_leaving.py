@@ -13,7 +13,7 @@ from pyredisson import ClosedError, LockLostError, LockTimeoutError
 from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.server_state import ServerState
 
-from .fair_queue import CHANNEL, KEYS, LINE, SCORES, WAITERS, Queue, held, start_waiter
+from .fair_queue import CHANNEL, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter
 
 pytestmark = pytest.mark.asyncio
 JAVA = "5c0b9a4e-95f1-4b51-8a8f-3a1d1f3c2a77:31"
@@ -24,7 +24,7 @@ class TestManyDead:
 
     def die(self, queue: Queue, count: int) -> None:
         owners = [f"0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:{number}" for number in range(count)]
-        queue.redis.rpush(LINE, *owners)
+        queue.redis.rpush(QUEUE, *owners)
         queue.redis.zadd(SCORES, dict.fromkeys(owners, 10**13))
         queue.redis.hset(WAITERS, mapping=dict.fromkeys(owners, 1))
 
@@ -43,7 +43,7 @@ class TestManyDead:
         lock = backend.connect().get_fair_lock("orders")
         await lock.lock()
         self.die(queue, 900)
-        queue.redis.rpush(LINE, JAVA)
+        queue.redis.rpush(QUEUE, JAVA)
         queue.redis.zadd(SCORES, {JAVA: 10**13})
         with queue.redis.pubsub() as ear:
             ear.subscribe(f"{CHANNEL}:{JAVA}")
@@ -62,12 +62,12 @@ class TestManyDead:
 
 class TestDeleting:
     async def test_the_queue_goes_too(self, backend: Backend, queue: Queue) -> None:
-        """Waiters stand in line again; whoever was before them and doesn't live is gone."""
+        """Waiters enter the queue again; dead waiters before them are gone."""
         clients = [backend.connect(), backend.connect()]
         holder = clients[0].get_fair_lock("orders")
         await holder.lock()
         lost = holder.lost
-        queue.redis.rpush(LINE, JAVA)
+        queue.redis.rpush(QUEUE, JAVA)
         queue.redis.zadd(SCORES, {JAVA: 10**13})
         served: list[int] = []
 
@@ -91,7 +91,7 @@ class TestDeleting:
         assert lost.is_set()
 
     async def test_as_java_deletes(self, backend: Backend, queue: Queue) -> None:
-        """It publishes nothing: ticks tell."""
+        """No message is published: heartbeats notify the waiters."""
         client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
@@ -153,8 +153,8 @@ class TestGivingUp:
             leader = await start_waiter(backend, queue, lambda lock=lock: lock.try_lock(0.1))  # type: ignore[misc]
             assert not await leader.result()
             await backend.until(lambda: len(queue) == 1)
-        ticks = queue.ticks()
-        await backend.until(lambda: queue.ticks() >= ticks + 3)
+        heartbeats = queue.heartbeats()
+        await backend.until(lambda: queue.heartbeats() >= heartbeats + 3)
         queue.redis.delete("orders")
         await first.result()
 
@@ -174,7 +174,7 @@ class TestGivingUp:
             await waiting[1]
 
     async def test_a_cancelled_task_passes_its_turn_on(self, tasks: Backend, queue: Queue) -> None:
-        """It was told that the lock is its, and was cancelled before it could take it."""
+        """The waiter was notified that it is its turn, and was cancelled before it could acquire the lock."""
         client, other = tasks.connect(), tasks.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
@@ -184,7 +184,7 @@ class TestGivingUp:
         await tasks.until(lambda: len(queue) == 2)
         release = asyncio.ensure_future(holder.unlock())
         await asyncio.sleep(0)
-        # The release is on its way, and so comes before the one who leaves.
+        # The release has been sent, so it arrives before the command of the waiter that leaves.
         first.cancel()
         async with asyncio.timeout(TIME_LIMIT):
             await asyncio.wait([first])
@@ -243,7 +243,7 @@ class TestClosing:
         await holder.lock()
         waiting = [await start_waiter(backend, queue, client.get_fair_lock("orders", owner=n).lock) for n in (1, 2, 3)]
         last = await start_waiter(backend, queue, other.get_fair_lock("orders", owner=4).lock)
-        # All have asked, and looked once more when they were sure to hear.
+        # All have sent an acquire, and another one after their subscription was confirmed.
         await backend.until(lambda: queue.scripts() == before + 9)
         await client.close()
         for waiter in waiting:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.fair_ageing import AGE
 
-from .fair_queue import CHANNEL, KEYS, LINE, SCORES, WAITERS, Queue, start_waiter
+from .fair_queue import CHANNEL, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter
 
 pytestmark = pytest.mark.asyncio
 
@@ -72,8 +72,8 @@ class TestWaiting:
 
         queue.redis.hset("orders", "somebody:1", 1)
         others = [await start_waiter(backend, queue, waiter(number)) for number in range(4)]
-        ticks = queue.ticks()
-        await backend.until(lambda: queue.ticks() >= ticks + 4)
+        heartbeats = queue.heartbeats()
+        await backend.until(lambda: queue.heartbeats() >= heartbeats + 4)
         queue.redis.flushall()
         for other in others:
             await other.result()
@@ -94,11 +94,11 @@ class TestWaiting:
             return work
 
         others = [await start_waiter(backend, queue, waiter(number)) for number in range(3)]
-        ticks = queue.ticks()
-        await backend.until(lambda: queue.ticks() >= ticks + 2)
+        heartbeats = queue.heartbeats()
+        await backend.until(lambda: queue.heartbeats() >= heartbeats + 2)
         queue.redis.delete(key)
-        ticks = queue.ticks()
-        await backend.until(lambda: queue.ticks() >= ticks + 2)
+        heartbeats = queue.heartbeats()
+        await backend.until(lambda: queue.heartbeats() >= heartbeats + 2)
         queue.redis.delete("orders")
         for other in others:
             await other.result()
@@ -106,7 +106,7 @@ class TestWaiting:
 
     @pytest.mark.usefixtures("frequent_heartbeats")
     async def test_a_head_that_never_takes_the_lock(self, backend: Backend, queue: Queue) -> None:
-        """It is known to be alive, so that only the offer tells."""
+        """Its client is alive, so that only the expired offer shows that it doesn't acquire the lock."""
         client = backend.connect()
         holder = client.get_fair_lock("orders", owner=1)
         await holder.lock()
@@ -167,7 +167,7 @@ class TestLosingPlaces:
         others = [await start_waiter(backend, queue, self.waiter(clients[n % 2], served, n)) for n in range(6)]
         owners = queue.owners()
         for owner in owners[:2]:
-            queue.redis.lpop(LINE)
+            queue.redis.lpop(QUEUE)
             queue.redis.zrem(SCORES, owner)
         evicted = time.monotonic()
         await backend.until(lambda: len(queue) == 6)
@@ -197,8 +197,8 @@ class TestLosingPlaces:
         await backend.until(lambda: queue.redis.zcard(KEYS[4]) == 2)
         owners = queue.owners()
         queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000)
-        ticks = queue.ticks()
-        await backend.until(lambda: queue.ticks() >= ticks + 4)
+        heartbeats = queue.heartbeats()
+        await backend.until(lambda: queue.heartbeats() >= heartbeats + 4)
         assert queue.owners() == owners
         queue.redis.delete("orders")
         for other in others:

@@ -130,7 +130,7 @@ class TestRedis:
 
 
 async def late_and_next(backend: Backend, write: Callable[[int, str], Any]) -> None:
-    """One writer is paused beyond its lease, another one comes in and writes; then the first one goes on."""
+    """One writer is paused beyond its lease. Another one acquires the lock and writes. Then the first one continues."""
     late, next_one = backend.connect().get_fenced_lock("report"), backend.connect().get_fenced_lock("report")
     async with late.hold(lease_time=60):
         write(late.token, "begun")

@@ -135,7 +135,7 @@ class TestOwner:
 
 
 async def until_lost(lock: Lock, server_state: ServerState) -> None:
-    """A body that would go on for ever."""
+    """A body that would never end."""
     server_state.redis.delete("orders")
     await asyncio.sleep(TIME_LIMIT)
     pytest.fail("the body was not cancelled")
@@ -197,7 +197,7 @@ class TestLostBody:
         assert not await stock.is_locked()
 
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
-        """The cancellation comes when the body has ended: it must strike nothing else."""
+        """The cancellation comes when the body has ended: it must cancel nothing else."""
 
         task = asyncio.current_task()
         assert task is not None

@@ -55,7 +55,7 @@ class TestEvent:
         client = backend.connect()
         lock = client.get_lock("orders")
         await lock.lock(0.05)
-        # Blocks the event loop, too: nobody can have told.
+        # Blocks the event loop, too: no other code can have reported the loss.
         time.sleep(0.06)
         assert lock.lost.is_set()
 

@@ -88,7 +88,7 @@ class TestCallback:
             await lock.lock(0.03)
             await told.wait()
             await backend.until(lambda: "in the callback" in caplog.text)
-            # And the next loss is told as well.
+            # The next loss is reported as well.
             again = backend.flag()
             stock = client.get_lock("stock")
             stock.on_lost(lambda _: again.set())

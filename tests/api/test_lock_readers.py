@@ -102,5 +102,5 @@ def test_many_threads_of_two_clients_never_overlap(server: Server) -> None:
             thread.join(30)
         assert not any(thread.is_alive() for thread in threads)
     assert not overlaps
-    # A wake-up that nobody heard would cost a whole lease.
+    # A lost wakeup would cost a whole lease.
     assert longest[0] < 10

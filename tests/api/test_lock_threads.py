@@ -145,6 +145,6 @@ async def enter(client: pyredisson.Client, owner: pyredisson.ExplicitOwner) -> N
 
 
 def test_explicit_owners_on_the_thread_of_an_event_loop(server: Server) -> None:
-    """They are told apart, so nothing is wrong but that the loop is blocked for a moment."""
+    """Their owners differ, so the only problem is that the loop is blocked for a moment."""
     with pyredisson.connect(server.url) as client:
         asyncio.run(enter(client, pyredisson.new_owner()))

@@ -90,7 +90,7 @@ async def test_a_semaphore_that_is_deleted_during_a_wait(
     waiter = backend.spawn(semaphore.acquire)
     await backend.until(lambda: server_state.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
     assert await semaphore.delete()
-    # It looks again when it is told of a permit.
+    # It tries again when it is notified of a permit.
     server_state.redis.publish("redisson_sc:{stock}", "1")
     with pytest.raises(pyredisson.NotSetError, match="'stock'"):
         await waiter.result()
@@ -118,7 +118,7 @@ async def test_a_latch_that_must_exist(backend: Backend, server_state: ServerSta
     waiter = backend.spawn(latch.wait)
     await backend.until(lambda: server_state.redis.pubsub_numsub("redisson_countdownlatch__channel__{done}")[0][1] == 1)
     await latch.count_down()
-    # Whoever waited in time goes on; who comes later can't know what it was.
+    # A caller that waited before is released; a later caller can't know the earlier count.
     assert await waiter.result() is True
     with pytest.raises(pyredisson.NotSetError, match="'done'"):
         await latch.wait(1)

@@ -38,7 +38,7 @@ class Permits:
         assert await self._all.try_set_permits(permits)
 
     async def take(self, permits: int, wait: float = 0) -> Any:
-        """What to give back; nothing: not had in time."""
+        """What to release; empty: not acquired in time."""
         if self._plain:
             return permits if await self._all.try_acquire(permits, wait) else 0
         return await self._all.try_acquire_many(permits, wait)
@@ -57,7 +57,7 @@ def permits(request: pytest.FixtureRequest, backend: Backend) -> Open:
 
 
 async def busy_singles(backend: Backend, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
-    """Callers take single permits again and again, so that no four are ever free at once, while `work` goes on."""
+    """While `work` runs, callers acquire single permits again and again, so that four are never free at once."""
     stop = False
     rounds = [0] * 12
 
@@ -69,7 +69,7 @@ async def busy_singles(backend: Backend, semaphores: list[Permits], work: Callab
             rounds[number] += 1
             await backend.sleep(0.01 + 0.003 * number)
             await semaphore.back(taken)
-            # Whoever gives back must not be the first to ask again each time.
+            # A caller that releases a permit must not always be the first to ask again.
             await backend.sleep(0.002)
 
     others = [backend.spawn(partial(single, number)) for number in range(len(rounds))]
@@ -134,7 +134,7 @@ async def test_a_claim_begins_after_a_second(backend: Backend, permits: Open, se
     assert time.monotonic() - began >= 1
     assert 0 < server_state.redis.pttl(CLAIM) <= 2_000
     assert OTHERS_TURN < server_state.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
-    # Without time to wait, too: else whoever asks again and again would have them all.
+    # Also callers without time to wait: otherwise a caller that asks again and again would get all permits.
     assert not await permits().take(1)
     assert not await semaphore.take(1)
     assert not await waiter.result()

@@ -87,7 +87,7 @@ class TestPermits:
         gone = await semaphore.acquire_many(2, 0.05)
         kept = await semaphore.try_acquire(5)
         assert kept is not None
-        # The one was taken over; the other waits for somebody who asks.
+        # One was acquired by another caller; the other is freed by the next call that asks.
         assert len(used(server_state)) == 2
         assert await semaphore.try_release(gone) == 0
         for permit in gone:

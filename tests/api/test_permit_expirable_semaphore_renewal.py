@@ -69,7 +69,7 @@ class TestRenewal:
         assert kept not in caplog.text
         with pytest.raises(pyredisson.PermitNotHeldError, match=gone):
             await semaphore.release([kept, gone])
-        # What was not given back is renewed further.
+        # A permit that was not released is renewed further.
         await backend.sleep(1.8)
         assert await semaphore.get_lease_time(kept) > 0
         await semaphore.release(kept)

@@ -38,7 +38,7 @@ def held(redises: list[Any], name: str = "a") -> list[list[bytes]]:
 
 
 async def gone(backend: Backend, redises: list[Any]) -> None:
-    """Nothing is left, also of what is given back in the background."""
+    """Waits until nothing remains, also of what is released in the background."""
     await backend.until(lambda: not any(redis.keys() for redis in redises))
 
 
@@ -191,7 +191,7 @@ class TestServersThatFail:
     async def test_a_silent_one_costs_a_moment(
         self, backend: Backend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
-        """Not the three seconds that a reply may take; what it says later is given back."""
+        """It doesn't wait the three seconds that a reply may take. What a later reply grants is released."""
         red = make(backend, proxies)
         async with red:
             pass

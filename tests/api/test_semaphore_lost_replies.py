@@ -96,7 +96,7 @@ class TestDoubt:
         assert late.held.is_set()
         proxy.wait_for(sha("undo"))
         java_release(server_state, 1)
-        # The server was told to drop that connection before it was asked again.
+        # The server was asked to drop that connection before the call was repeated.
         with pytest.raises(OSError, match="closed the connection"):
             await asyncio.to_thread(late.deliver)
         assert await semaphore.try_acquire(2) is True
@@ -159,7 +159,7 @@ class TestDoubt:
     async def test_the_server_is_a_new_one(
         self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
     ) -> None:
-        """What it never took it isn't given back."""
+        """Permits that were never acquired are not released."""
         semaphore = await self.made(backend, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
         late = proxy.hold_reply(sha("acquire"))
         other = backend.spawn(lambda: semaphore.try_acquire(2))
@@ -176,7 +176,7 @@ class TestDoubt:
         assert free(server_state) == 5
 
     async def test_a_release_of_a_client_that_was_closed(self, backend: Backend, server_state: ServerState) -> None:
-        """The permit would be nobody's, for ever."""
+        """The permit would be lost for ever."""
         client = backend.connect()
         semaphore = client.get_semaphore("stock")
         await semaphore.try_set_permits(2)

@@ -139,7 +139,7 @@ class TestWaiting:
     async def test_a_woken_waiter_that_needs_more_wakes_those_that_need_less(
         self, backend: Backend, server_state: ServerState
     ) -> None:
-        """Somebody else was quicker and took some of what the message told of."""
+        """Another caller was faster and acquired some of the permits that the message announced."""
         client = backend.connect()
         before = server_state.scripts()
         large = backend.spawn(lambda: client.get_semaphore("stock").acquire(3))
@@ -163,7 +163,7 @@ class TestWaiting:
         channel = client_channel(client)
         leaving = client_shared(client).runtime.wakeup()
         with client_shared(client).channels.mutex:
-            # As one who came before and was woken, and whose time is over before it looks.
+            # Like an earlier waiter that was woken, and whose time is over before it asks.
             channel.waiters = {leaving: 2, **channel.waiters}
             client_shared(client).channels.waiting.add(leaving)
         server_state.redis.set("stock", 2)
