@@ -17,7 +17,7 @@ from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 
 GONE = "its key expired or was taken away on the server"
-LEASE_ENDED = "its lease ended without a proven renewal"
+LEASE_ENDED = "its lease ended without a confirmed renewal"
 
 
 class HoldState(Enum):

@@ -6,24 +6,10 @@ import itertools
 from copy import copy
 from weakref import KeyedRef
 
-from pyredisson._core import CallQueues
+from pyredisson.logic.owner_calls import OwnerCalls
 from pyredisson.owners import FIRST_AUTOMATIC_ID
 
 _call_numbers = itertools.count(1)
-
-
-class OwnerCalls:
-    """What the calls of one owner that run at the same time must know of each other."""
-
-    __slots__ = ("ended", "in_flight", "queued_names")
-
-    def __init__(self) -> None:
-        self.in_flight = CallQueues()
-        """For each lock, the call whose command is on its way, and the calls that wait for their turn."""
-        self.queued_names: set[bytes] = set()
-        """The names under which this owner waits in queues of fair locks."""
-        self.ended = False
-        """Whether the thread or task that is the owner has ended."""
 
 
 class EpochNumbers:

@@ -260,10 +260,15 @@ class Watchdog:
     def _take_due(self) -> list[list[Hold]]:
         """The holds that are due, in batches of locks that are renewed by the same command."""
         due: dict[Renewal, list[Hold]] = {}
-        while self._due:
-            hold = self._due.popleft()
-            if hold.state is HELD and hold.needs_renewal and not self._release_if_abandoned(hold):
-                due.setdefault(hold.commands.renew, []).append(hold)
+        try:
+            while self._due:
+                hold = self._due.popleft()
+                if hold.state is HELD and hold.needs_renewal and not self._release_if_abandoned(hold):
+                    due.setdefault(hold.commands.renew, []).append(hold)
+        except BaseException:
+            # A logging filter of the user may raise. The other holds must not miss their renewal.
+            self._due.extend(hold for holds in due.values() for hold in holds)
+            raise
         return [holds[i : i + BATCH] for holds in due.values() for i in range(0, len(holds), BATCH)]
 
     def _release_if_abandoned(self, hold: Hold) -> bool:

@@ -106,3 +106,28 @@ def test_a_thread_that_python_did_not_start(server: Server, caplog: pytest.LogCa
             _thread.start_new_thread(take, ())
             assert taken.wait(5)
             eventually(lambda: SAID in caplog.text)
+
+
+@pytest.mark.asyncio
+async def test_a_logging_filter_that_raises_costs_no_renewal(
+    backend: RawBackend, server: Server, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+
+    def refuse(record: logging.LogRecord) -> bool:
+        if SAID in record.getMessage():
+            refused.set()
+            raise RuntimeError("a filter of the user")
+        return True
+
+    logger = logging.getLogger("pyredisson")
+    monkeypatch.setattr(logger, "filters", [refuse])
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
+    owner = pyredisson.new_owner()
+    mine = [client.get_lock(f"mine{number}", owner=owner) for number in range(20)]
+    # Due in the same round as the hold that is logged, and before it.
+    await take_and_end(backend, *mine, client.get_lock("a"))
+    assert await backend.run_blocking(refused.wait, 5)
+    await backend.sleep(1.5 * LEASE)
+    assert not [lock for lock in mine if lock.lost.is_set()]
+    assert admin.exists(*[lock.name for lock in mine]) == len(mine)

@@ -189,7 +189,7 @@ class GroupLogic:
         except (NoReply, RedisError) as problem:
             text = f"who holds it can't be told: {problem}"
         return LockTimeoutError(
-            f"{self.named(owner)} was not had in {wait:g} s: {text}",
+            f"{self.named(owner)} was not acquired in {wait:g} s: {text}",
             name=str(self),
             owner=owner.readable(),
             holder=holder,

@@ -220,4 +220,4 @@ class WriteLogic(SideLogic):
         holds = self.session.holds
         reads = holds.valid((self.commands.other_identity, owner.id)) is not None
         if reads and holds.valid((self.identity, owner.id)) is None:
-            raise LockUpgradeError(f"{self.named(owner)} can't be had while it reads: it would wait for itself")
+            raise LockUpgradeError(f"{self.named(owner)} can't be acquired while it reads: it would wait for itself")

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
 
-from pyredisson._core import AcquireCall, HoldLevel, OwnerCall
+from pyredisson._core import AcquireCall, HoldLevel
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
@@ -17,10 +17,6 @@ from pyredisson.logic.locks.commands import FREE, NOT_FINISHED, PARTLY_DONE
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
 
-TURN_CHECK = 1.0
-"""Seconds after which a call checks whether it has the turn, even if its wakeup wasn't set."""
-SHORTEST_TURN_WAIT = 3.0
-"""Seconds to wait for the turn, for a call that has no time to wait for the lock: as long as for a reply."""
 TRY_AGAIN = -1.0
 """The result of an attempt after which the next one is made at once."""
 
@@ -77,7 +73,9 @@ class LockLogic(LockStatus):
         key = (self.identity, call.owner.id)
         while True:
             try:
-                if not in_flight.enter(key, call) and not await self._wait_for_own_call(key, call.owner, call):
+                if not in_flight.enter(key, call) and not await call.owner.calls.wait_for_turn(
+                    session.runtime, key, call, self.key, call.deadline
+                ):
                     return 0.0
                 wait = await self._attempt_in_turn(call, key)
             finally:
@@ -278,7 +276,7 @@ class LockLogic(LockStatus):
             # never end if the release waited for it.
             self.release_in_background(owner, hold, level)
             return False
-        return await self._wait_for_own_call(hold.key, owner, level)
+        return await owner.calls.wait_for_turn(self.session.runtime, hold.key, level, self.key, None)
 
     async def _send_release_again(
         self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError
@@ -347,32 +345,6 @@ class LockLogic(LockStatus):
         present = self.session.holds.table.get(hold.key)
         if present is None or present is hold or present.owner != hold.owner:
             self.session.runtime.post(self.commands.release(hold.owner, count))
-
-    # The calls of one owner take turns
-
-    async def _wait_for_own_call(self, key: HoldKey, owner: Owner, call: OwnerCall) -> bool:
-        """Waits until no earlier call of this owner has a command for this lock on its way. False: not in time.
-
-        All calls of an owner use its name, and state how many levels it holds. So each must know what became of the
-        call before it. They take turns in the order in which they came.
-        """
-        runtime, clock, in_flight = self.session.runtime, self.session.clock, owner.calls.in_flight
-        wakeup = runtime.wakeup()
-        if in_flight.wait(key, call, wakeup):
-            return True
-        if runtime.blocking and in_flight.is_on_this_thread(key):
-            name = readable(self.key)
-            raise RuntimeError(f"lock {name!r} was asked for in the middle of a call for it on this thread")
-        deadline = call.deadline if isinstance(call, AcquireCall) else None
-        if deadline is not None:
-            deadline = max(deadline, clock() + SHORTEST_TURN_WAIT)
-        while not in_flight.enter(key, call):
-            remaining = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - clock())
-            if remaining <= 0:
-                return False
-            await runtime.wait(wakeup, remaining)
-            wakeup.clear()
-        return True
 
     # Other operations
 

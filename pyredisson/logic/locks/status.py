@@ -82,7 +82,7 @@ class LockStatus:
         except (NoReply, RedisError) as problem:
             text, holder = f"who holds it can't be told: {problem}", None
         return LockTimeoutError(
-            f"{self.named(owner)} was not had in {wait:g} s: {text}",
+            f"{self.named(owner)} was not acquired in {wait:g} s: {text}",
             name=readable(self.key),
             owner=readable(owner.name),
             holder=holder,
