@@ -97,7 +97,7 @@ class TestAllOrNothing:
         assert 0.19 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
         assert redises[0].keys() == [b"b"]
         with pytest.raises(
-            LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not had in 0\.05 s"
+            LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired in 0\.05 s"
         ):
             async with group.hold(wait_time=0.05):
                 pass

@@ -78,7 +78,7 @@ class TestMajority:
         assert not await red.try_lock()
         assert redises[free].keys() == []
         assert not await red.is_held()
-        with pytest.raises(LockTimeoutError, match=r"red lock of 'a' on .* of owner .* not had in 0\.1 s"):
+        with pytest.raises(LockTimeoutError, match=r"red lock of 'a' on .* of owner .* not acquired in 0\.1 s"):
             async with red.hold(wait_time=0.1):
                 pass
         assert redises[free].keys() == []
