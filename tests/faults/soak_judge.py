@@ -99,7 +99,7 @@ def judge(journals: Journals, resets: Sequence[Reset] = ()) -> list[str]:
 def _until_reset(hold: Hold, resets: Sequence[Reset]) -> Hold | None:
     """What an emptied server has forgotten excludes nobody: the belief counts until then."""
     if hold.kind == "semaphore" and resets and hold.end > resets[0][0]:
-        # It has no owners: what was taken before enlarges it when it is given back after.
+        # A semaphore has no owners: a permit from before the reset enlarges it when it is released afterwards.
         return None
     for begin, end in resets:
         if hold.asked < end and hold.end > begin:

@@ -185,7 +185,7 @@ class Owner:
         if value is not None and self._account.write(token, value + 1):
             self._journal.write("counted")
         if nested:
-            # However it ends, the inner hold is given back, and the outer one must be.
+            # Whatever happens, the nested hold is released, and the outer one must be released, too.
             with contextlib.suppress(*EXPECTED):
                 await self._call(lock.unlock())
         await self._give_back(lock, lost, holds)

@@ -136,7 +136,7 @@ async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: Ra
         with pytest.raises(AuthenticationError):
             await backend.do(client.get_lock("a").try_lock(5))
         assert time.monotonic() - begin < LONGEST
-        # Once a call, and nobody goes on behind the caller's back.
+        # Once for each call; nothing continues in the background.
         await backend.sleep(1.5)
         assert proxy.seen(b"AUTH") == 2
 

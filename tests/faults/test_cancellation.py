@@ -181,7 +181,7 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
     assert user.receive() == "loop ended"
     proxy.wait_for(ACQUIRE)
     proxy.wait_for(RELEASE)
-    # The process lives on: its end would give back everything.
+    # The process must live: its end would release everything.
     eventually(lambda: not admin.exists("a"), 5)
 
 

@@ -51,7 +51,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def hang_up(admin: Redis) -> None:
-    """The server closes all connections but this one; who waits for nothing doesn't notice."""
+    """The server closes all connections but this one. A client that waits for no reply doesn't notice it."""
     admin.client_kill_filter(_type="normal", skipme=True)
     time.sleep(UNUSED)
 

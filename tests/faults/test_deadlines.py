@@ -86,7 +86,7 @@ async def test_a_handshake_has_no_more_time_than_a_reply(backend: RawBackend) ->
 
 
 class Silent:
-    """An address that takes no connection, and refuses none: whoever is to accept them doesn't."""
+    """An address that neither accepts nor refuses connections."""
 
     def __init__(self) -> None:
         self._listener = socket.socket()

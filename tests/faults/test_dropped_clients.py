@@ -74,7 +74,7 @@ def test_in_asyncio(server: Server, admin: Redis) -> None:
                 assert not await client.get_lock("b").try_lock(0.05)
             return weakref.ref(client._lifecycle)
 
-        # In this task, which goes on.
+        # In this task, which continues.
         lifecycle_reference = await use()
         while True:
             gc.collect()
@@ -140,7 +140,7 @@ async def test_in_asyncio_the_collector_may_run_on_another_thread(server: Server
 
 
 def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Redis) -> None:
-    """In asyncio: the task that makes it goes on, though the call that began it was cancelled."""
+    """In asyncio: the task that connects continues, although the call that started it was cancelled."""
     late = proxy.hold_reply(b"HELLO")
 
     async def story() -> None:

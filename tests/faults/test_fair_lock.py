@@ -99,7 +99,7 @@ class TestProcesses:
         await backend.do(holder.lock())
         head = child(WAIT, server.url, 30)
         await backend.until(lambda: waiting(admin) == 1)
-        # It ticks: that is how it will notice.
+        # It sends heartbeats: that is how it will notice.
         await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
         following = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
         head.signal(signal.SIGSTOP)
@@ -144,7 +144,7 @@ sys.stdin.readline()
         await backend.do(holder.lock())
         waiter = child(program, server.url)
         await backend.until(lambda: waiting(admin) == 3)
-        # It ticks: so nothing is on its way that only its lease would end.
+        # It sends heartbeats: so no command is on its way that only its lease would end.
         await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
         waiter.send()
         assert waiter.wait() == 0
@@ -208,7 +208,7 @@ class TestLostReplies:
     async def test_of_a_try_that_gives_up(
         self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis
     ) -> None:
-        """Nobody knows whether it stands in line; in the end it doesn't."""
+        """It is unknown whether it has entered the queue; in the end it isn't in the queue."""
         client, other = backend.connect(proxy.url, timeout=0.8, retry_attempts=0), backend.connect(server.url)
         holder = other.get_fair_lock("a")
         await backend.do(holder.lock())

@@ -279,7 +279,7 @@ class TestMultiLock:
             down.cut()
             with pytest.raises(RedisError):
                 await backend.do(group.unlock())
-            # The others were given back before that was raised.
+            # The other members were released before the error was raised.
             assert not left(redises[:number] + redises[number + 1 :])
             assert not believed(clients)
             down.refuse(False)
@@ -308,7 +308,7 @@ class TestMultiLock:
         await story.result()
         assert struck.happened.is_set()
         assert all_once(redises)
-        # Another owner's: the one who took it has ended.
+        # As another owner: the task that acquired it has ended.
         assert believed([*backend._clients]) == 3
 
     async def test_a_server_that_forgot(self, backend: RawBackend, servers: list[Server], redises: list[Any]) -> None:
@@ -348,7 +348,7 @@ class TestRedLock:
     async def test_a_late_permit_is_released(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
-        """Its request reaches the server when the group was had without it, and is held."""
+        """Its request reaches the server when the group has been acquired without it, and is held."""
         group = make("red", [backend.connect(each.url) for each in proxies])
         await backend.do(group.lock())
         await backend.do(group.unlock())

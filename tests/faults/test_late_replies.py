@@ -29,7 +29,7 @@ async def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(pr
     with pyredisson.connect(proxy.url, timeout=0.8) as client:
         taken, free = client.get_lock("a"), client.get_lock("b")
         free.is_locked()
-        # The reply comes when the deadline is over, to whoever still has that connection.
+        # The reply comes after the deadline, on a connection that must not be used any more.
         proxy.latency(0.5)
         with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._no_reply) as interrupt:
             taken.remain_time_to_live()
@@ -94,7 +94,7 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
 
 
 async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    """Nothing is heard any more, and the data plane is fine: it must not sleep until the lease's end."""
+    """The subscription is broken, and commands work: the waiter must not sleep until the end of the lease."""
     admin.hset("a", "another:1", 1)
     client = backend.connect(proxy.url)
     before = scripts_run(admin)

@@ -111,13 +111,13 @@ async def test_every_second_reply_is_lost_and_the_count_stays_right(
 
 
 async def test_a_late_copy_of_an_acquire_never_runs(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    """The caller has long taken and given back the lock by another connection when the first request comes."""
+    """When the first request arrives, the caller has already acquired and released the lock over another connection."""
     lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
     late = proxy.hold_request(ACQUIRE)
     assert await backend.do(lock.try_lock()) is True
     assert late.held.is_set()
     await backend.do(lock.unlock())
-    # The server was told to drop that connection before it was asked again.
+    # The server was asked to drop that connection before the call was repeated.
     with pytest.raises(OSError, match="closed the connection"):
         await backend.run_blocking(late.deliver)
     assert not admin.exists("a")

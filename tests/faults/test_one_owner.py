@@ -134,7 +134,7 @@ async def test_a_cancelled_group_leaves_what_a_call_for_its_member_got(server: S
 
 @pytest.mark.parametrize("kind", REENTRANT)
 async def test_many_at_random(server: Server, admin: Redis, kind: str) -> None:
-    """Some are cancelled; whoever was told that it has the lock gives it back, and nothing is left."""
+    """Some calls are cancelled. A call that has acquired the lock releases it, and nothing remains."""
     async with pyredisson.asyncio.connect(server.url) as client, pyredisson.asyncio.connect(server.url) as other:
         lock, theirs = getattr(client, kind)("a", owner=7), getattr(other, kind)("a")
         inside: set[str] = set()

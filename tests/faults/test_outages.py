@@ -126,7 +126,7 @@ async def test_a_call_without_time_to_wait_uses_its_tries_up(backend: RawBackend
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
     away(proxy)
     if kind == "red":
-        # Nothing is in doubt: what a minority gave was given back.
+        # Nothing is in doubt: the members that a minority granted were released.
         assert not await backend.do(WITHOUT_WAIT[kind](client))
     else:
         with pytest.raises(ConnectionError):
@@ -287,7 +287,7 @@ async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> No
     backend = RawBackend("asyncio")
     client = backend.connect(proxy.url, timeout=0.8)
     await client.get_lock("a").is_locked()
-    # It runs, nobody hears of it, and the server is away.
+    # The command runs, its reply is lost, and the server can't be reached.
     fault = proxy.cut_reply(b"\r\na\r\n")
     proxy.refuse(True)
     task = asyncio.create_task(client.get_lock("a").lock())
@@ -306,7 +306,7 @@ async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> No
 async def test_a_semaphore_call_that_outlasts_the_servers_memory(
     backend: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first copy took is given back before another one takes: a permit is taken once."""
+    """The permit of the first copy is released before another copy acquires one: a permit is acquired once."""
     monkeypatch.setattr(exactly_once, "REMEMBERED", 0.3)
     admin.set("permits", 5)
     client = backend.connect(proxy.url, timeout=0.8)

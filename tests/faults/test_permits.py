@@ -225,7 +225,7 @@ class TestProcesses:
     async def test_a_pause_beyond_the_lease(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
     ) -> None:
-        """Stopped, its permits go to others; when it goes on it takes nothing from them."""
+        """While the process is paused its permits go to others; when it continues it takes nothing from them."""
         admin.set("p", 3)
         holder = child(HOLD, server.url, backend.name, 0.6)
         assert await backend.run_blocking(holder.receive) == "held"

@@ -58,7 +58,7 @@ def test_a_forked_child_that_leaves_the_block_does_not_release(
     parent = child(FORK, server.url, how)
     assert parent.receive() == f"child left {1 if how == 'raise' else 0} 1 False"
     owner = admin.hgetall("a")
-    # The parent's watchdog goes on: what is left grows again, twice.
+    # The parent's watchdog continues: the remaining lease grows again, twice.
     for _ in range(2):
         left = admin.pttl("a")
         eventually(lambda before=left: admin.pttl("a") < before - 100 or admin.pttl("a") > before, 3)  # type: ignore[misc]
@@ -308,5 +308,5 @@ async def test_a_killed_holders_lock_goes_to_the_next_when_its_lease_ends(
     left = admin.pttl("a") / 1000
     killed = time.monotonic()
     waited = await waiter.result() - killed
-    # No message tells of it. 50 ms on a quiet machine; the rest is for a busy one.
+    # No message announces it. It takes 50 ms on an idle machine; the rest is for a busy one.
     assert left - 0.01 < waited < left + 0.25

@@ -124,7 +124,7 @@ async def test_a_server_that_forgot_everything_is_noticed(backend: RawBackend, a
     admin.flushall()
     assert await backend.do(read.lost.wait(5)) is True
     assert await backend.do(write.lost.wait(5)) is True
-    # Whoever comes next is not disturbed by what is given back late.
+    # The next owner is not disturbed by a late release.
     await backend.do(side_of(backend.connect(proxy.url), "write").lock())
     for lock in (read, write):
         with pytest.raises(pyredisson.LockLostError):

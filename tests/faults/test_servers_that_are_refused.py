@@ -49,7 +49,7 @@ async def test_a_server_that_cannot_be_served(
         for call in (client.get_lock("a").lock, client.get_semaphore("s").acquire, client.get_lock("a").is_locked):
             with pytest.raises(ConfigError, match=text):
                 await backend.do(call())
-        # Once a call, and nobody goes on behind the caller's back.
+        # Once for each call; nothing continues in the background.
         assert stub.connections == 3
         assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate() if thread not in before}
 
@@ -62,7 +62,7 @@ async def test_a_node_of_a_cluster(backend: RawBackend) -> None:
 
 
 async def test_a_server_without_hello(backend: RawBackend) -> None:
-    """Renamed, as some providers do: INFO tells the version too."""
+    """HELLO is renamed, as some providers do: INFO returns the version, too."""
     with Server(config={"rename-command": "HELLO ''"}) as server:
         lock = backend.connect(server.url).get_lock("a")
         await backend.do(lock.lock())

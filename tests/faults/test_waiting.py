@@ -68,7 +68,7 @@ async def test_a_hand_off_wakes_one_waiter_of_a_client(backend: RawBackend, serv
     given_back(admin)
     for waiter in waiters:
         await waiter.result()
-    # For each: an acquire and a release; the rest is for one who was overtaken.
+    # An acquire and a release for each; the rest is for a waiter that was overtaken.
     assert 100 <= scripts_run(admin) - before <= 130
 
 
@@ -101,7 +101,7 @@ async def test_one_connection_listens_for_all_locks_of_a_client(
 async def test_a_waiter_that_leaves_passes_its_wake_up_on(
     backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
 ) -> None:
-    """It was woken, and while it looks, its time is over: the next one must hear of the release."""
+    """A woken waiter reaches its timeout while it asks for the lock: the next waiter must be woken."""
     taken_by_another(admin)
     client = backend.connect(proxy.url, timeout=2)
 
@@ -159,7 +159,7 @@ async def test_a_release_between_the_first_look_and_the_subscription_is_not_miss
 async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
     backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
 ) -> None:
-    """Nothing tells that the connection is dead: no FIN, no RST, no message any more."""
+    """Nothing shows that the connection is dead: no FIN, no RST, no more messages."""
     taken_by_another(admin)
     client = backend.connect(proxy.url, ping_interval=0.2, timeout=0.5)
     waiter = waiting(backend, client)
@@ -238,7 +238,7 @@ async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message
 async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
     server: Server, admin: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From one who doesn't wait for a message the thread would take over the reading, as from one who has gone."""
+    """A thread that stops waiting for messages hands the reading over to the listener's own thread."""
     monkeypatch.setattr(listener, "LINGER", 0.01)
     with pyredisson.connect(server.url) as client:
         admin.hset("a", "another:1", 1)
