@@ -1,4 +1,19 @@
 # Commands in Redis's protocol: arrays of bulk strings, written into one allocation.
+cdef struct Text:
+    const char *at
+    Py_ssize_t size
+
+
+cdef inline int as_text(object value, Text *text) except -1:
+    if PyBytes_Check(value):
+        text.at = PyBytes_AS_STRING(value)
+        text.size = PyBytes_GET_SIZE(value)
+    elif PyUnicode_Check(value):
+        text.at = PyUnicode_AsUTF8AndSize(value, &text.size)
+    else:
+        raise TypeError(f"a key is bytes or str, not {type(value).__name__}")
+    return 0
+
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLong(object value) except? -1
