@@ -71,7 +71,8 @@ class ClientLifecycle:
         callers: Callers,
         connect: Callable[[Node, ChannelRegistry, Callable[[bytes], None]], tuple[Connections, Listening]],
     ) -> None:
-        """`connect` makes the runtime and the subscriber of the backend. Its last argument is `Runtime.post`."""
+        """`connect` makes the runtime and the subscriber of the backend. Its last argument sends an
+        idempotent command over the connections of the watchdog, in the background."""
         check_not_patched()
         self.config = config
         self._callers = callers

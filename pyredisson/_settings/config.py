@@ -26,9 +26,11 @@ class Config:
     lock_watchdog_timeout: float = 30.0
     """Seconds of the lease of a lock that is acquired without `lease_time`. The watchdog renews it after each third."""
     fair_lock_wait_timeout: float = 300.0
-    """Seconds for which a waiter of a fair lock keeps its place in the queue without a sign of life."""
+    """Seconds for which a waiter of Redisson keeps its place in the queue of a fair lock without a sign of life. A
+    waiter of this library loses its place 1.5 s after the last heartbeat of its client."""
     retry_attempts: int = 4
-    """How often a command is sent again after a failure. 0: never."""
+    """How often a command is sent again, after a pause, when a try has failed. A command whose reply was lost is sent
+    once more at once, also with 0: else nobody would know whether it has run."""
     connect_timeout: float = 10.0
     """Seconds that connecting may take, including the handshake."""
     timeout: float = 3.0
@@ -56,8 +58,8 @@ class Config:
     connection_pool_size: int = 64
     """The largest number of connections of one client, not counting its subscription and its watchdog."""
     ping_interval: float = 10.0
-    """Seconds without a message after which a subscription sends a PING. It reconnects when there is no reply within
-    `timeout`. 0: never."""
+    """Seconds without a message after which a subscription sends a PING (in asyncio: one to two times as long). It
+    reconnects when there is no reply within `timeout`. 0: never."""
     socket_keepalive: bool = True
     release_when_owner_ends: bool = False
     """Whether a lock without `lease_time` is released, as a lost one, when the thread or task that took it has ended

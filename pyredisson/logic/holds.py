@@ -1,6 +1,10 @@
 """The holds of one client, their states, and until when each may be relied on.
 
-A hold goes through the states of `HoldState`. Each transition is a method of `HoldTable`; nothing else changes a state.
+A hold goes through the states of `HoldState`. Each transition is a method of `HoldTable`, some by a single step of
+`_core`; nothing else changes a state.
+
+Here a hold is all that one owner has of one lock. It counts levels: one for each acquire that was not released. In the
+public documentation, as in Redisson's, each level is called a hold.
 """
 
 from __future__ import annotations
@@ -210,7 +214,7 @@ class HoldTable:
         """The release did not happen: the server has refused it. False: the hold is in another state."""
         return hold.change_state(RELEASING, HELD)
 
-    # RELEASING -> RELEASED
+    # HELD -> RELEASING -> RELEASED, or RELEASING -> RELEASED
 
     def drop_level(self, hold: Hold, level: HoldLevel) -> int:
         """Takes one level off the hold, once; returns how many remain. -1: it was dropped before.

@@ -34,8 +34,8 @@ class Runtime(Protocol):
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
         """Sends one command and returns its reply. Raises an error reply, or `NoReply`.
 
-        With `new_connection`, the command is sent over a connection that was made after every earlier `NoReply`, and
-        after the server has dropped the connections that failed: their commands can't run after this one.
+        With `new_connection`, the command is sent over a new connection. Before that, the server drops the connections
+        that failed, so their commands can't run later.
         """
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:

@@ -99,7 +99,7 @@ class Repairs:
             return False
         failed: list[tuple[bytes, float]] = pending
         try:
-            # A new connection is made after the one in doubt was cut, and has the server drop that one first. So the
+            # The connection in doubt is closed already. The handshake of the new one has the server drop it, so the
             # command in doubt can't run after its repair.
             replies = await self._send_scripts([payload for payload, _ in pending], new_connection=True)
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]

@@ -1,4 +1,8 @@
-"""How a command is sent, and when it is sent again: the one retry policy, for every script and both backends."""
+"""How a call sends its command, and when it sends the command again: one policy for all scripts and both backends.
+
+Three places retry by rules of their own: a pool uses another connection if one was stale, `repairs` repeats commands in
+the background, and the final release of a client has little time.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,16 @@ from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Runtime
 
 NO_WAIT = -math.inf
-"""The deadline of a call that has no time to wait for something, but still for the server."""
+"""In place of a deadline, for a call that doesn't wait for other owners: the number of attempts limits the call.
+
+The deadline None is the opposite: no limit.
+"""
 
 FIRST_DELAY = 0.25
 LONGEST_DELAY = 2.0
 GROWTH = 4.0
-"""Seconds before a command is sent again, and their growth; half of each pause is random (equal jitter). A server that
-is back at once is found at once, and four more tries, the usual number, bridge 2.6 to 5.2 s, so a restart."""
+"""Seconds before a command is sent again, and their growth; half of each pause is random (equal jitter). The default
+four retries take 2.6 to 5.2 s: enough for a server that restarts."""
 
 
 async def send(
@@ -32,22 +39,23 @@ async def send(
     expires: float = math.inf,
     idempotent: bool = True,
     idempotent_until: float = math.inf,
-    if_done: Callable[[Reply], Reply] | None = None,
+    reply_if_done: Callable[[Reply], Reply] | None = None,
     on_doubt: Callable[[], None] | None = None,
 ) -> tuple[Reply, float]:
-    """Sends a command, and sends it again where that can help. Every script of the library goes this way.
+    """Sends a command, and sends it again where that can help.
 
     Returns the reply, and when the copy was sent that the reply answers: a lease counts from that moment. Raises what
     Redis reported when it gives up.
 
     The limits of the caller: with `deadline` None the command is sent until the server serves it; with a deadline (on
-    the clock of the runtime), until then; with `NO_WAIT` at most `attempts` more times, and not after `expires`, when
-    the result would be of no use any more.
+    the clock of the runtime), until then; with `NO_WAIT` at most `attempts` more times, each after a pause, and not
+    after `expires`, when the result would be of no use any more.
 
     A command is in doubt as soon as a copy of it may have run without a reply. Then `on_doubt` is called, and the
-    command is sent once more even after the deadline: it would be wrong to report a lock as not acquired that was
-    acquired. A command that isn't `idempotent`, or is so only until a moment that has passed, is not sent again once it
-    is in doubt. `if_done` corrects the reply of a copy in case an earlier copy has run on the same server.
+    command is sent once more at once, even with no attempts left or after the deadline: it would be wrong to report a
+    lock as not acquired that was acquired. A command that isn't `idempotent`, or is so only until a moment that has
+    passed, is not sent again once it is in doubt. `reply_if_done` corrects the reply of a copy in case an earlier copy
+    has run on the same server.
     """
     sent_at = runtime.clock()
     try:
@@ -63,7 +71,7 @@ async def send(
         deadline=deadline,
         expires=expires,
         idempotent_until=idempotent_until if idempotent else -math.inf,
-        if_done=if_done,
+        reply_if_done=reply_if_done,
         on_doubt=on_doubt,
     )
 
@@ -77,12 +85,12 @@ async def send_again(
     deadline: float | None = NO_WAIT,
     expires: float = math.inf,
     idempotent_until: float = math.inf,
-    if_done: Callable[[Reply], Reply] | None = None,
+    reply_if_done: Callable[[Reply], Reply] | None = None,
     on_doubt: Callable[[], None] | None = None,
 ) -> tuple[Reply, float]:
     """What `send` does after a first try that ended with `failure`."""
     limits = _Limits(attempts, deadline, expires, idempotent_until)
-    return await _Retry(runtime, payload, limits, if_done, on_doubt).run(failure)
+    return await _Retry(runtime, payload, limits, reply_if_done, on_doubt).run(failure)
 
 
 async def send_once(runtime: Runtime, payload: bytes) -> Reply:
@@ -127,15 +135,15 @@ class _Retry:
         runtime: Runtime,
         payload: bytes,
         limits: _Limits,
-        if_done: Callable[[Reply], Reply] | None,
+        reply_if_done: Callable[[Reply], Reply] | None,
         on_doubt: Callable[[], None] | None,
     ) -> None:
         self._runtime = runtime
         self._payload = payload
         self._limits = limits
-        self._if_done = if_done
+        self._reply_if_done = reply_if_done
         self._on_doubt = on_doubt
-        self._tries = 0
+        self._pauses = 0
         self._in_doubt = False
         self._met_stale_connection = False
         self._servers: set[bytes | None] = set()
@@ -152,7 +160,7 @@ class _Retry:
             except (NoReply, RedisError) as error:
                 problem = error
                 continue
-            if self._tries:
+            if self._pauses:
                 runtime.on_command_served()
             return self._corrected(reply, server), sent_at
 
@@ -190,19 +198,19 @@ class _Retry:
         return False
 
     async def _pause(self, error: RedisError) -> None:
-        seconds = self._limits.pause(self._runtime, self._tries)
+        seconds = self._limits.pause(self._runtime, self._pauses)
         if seconds is None:
             raise error
-        self._tries += 1
+        self._pauses += 1
         self._runtime.on_command_failed(error)
         await self._runtime.sleep(seconds)
 
     def _corrected(self, reply: Reply, server: bytes | None) -> Reply:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
-        if self._if_done is None or not self._servers:
+        if self._reply_if_done is None or not self._servers:
             return reply
-        if server is None or not self._servers.isdisjoint((server, None)):
-            return self._if_done(reply)
+        if server is None or None in self._servers or server in self._servers:
+            return self._reply_if_done(reply)
         return reply
 
 

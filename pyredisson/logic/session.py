@@ -121,9 +121,9 @@ class Session:
 
     def _on_hold_lost(self, hold: Hold) -> None:
         self.lost_callbacks.run(hold.key[0])
-        # Waiters of other clients sleep until the end of the lease that they have read, and a key that disappears
-        # publishes nothing. No notice is needed after a fixed lease, which ends when they look anyway, and after a
-        # forced release, which publishes.
+        # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
+        # that (the server restarted empty, say), nothing is published. No notice is needed after a fixed lease, which
+        # ends when the waiters make an attempt anyway, and after a forced release, which publishes.
         if hold.reason is GONE or (hold.reason is LEASE_ENDED and hold.renewed):
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:

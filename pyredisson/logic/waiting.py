@@ -1,4 +1,9 @@
-"""Waiting for something on the server: an attempt after each wakeup, until one succeeds."""
+"""Waiting for something on the server: an attempt after each wakeup, until one succeeds.
+
+A waiter is woken by a message (the holder has released), by the confirmation of the subscription (nobody has received
+earlier messages), or by its timer. A holder that was killed publishes nothing: the timer wakes its waiters when its
+lease ends. The fair lock waits in its own way, with heartbeats; see `locks.fair_queue`.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from pyredisson.logic.repairs import Repairs
 BATCH = 100
 """Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
 ROUNDS_PER_LEASE = 3
-"""A lease is renewed after this part of it."""
+"""A lease is renewed after each third of it."""
 GRID_STEPS_PER_ROUND = 100
 """Renewals are due at the points of a grid, so that many holds share a batch and the threads wake seldom."""
 RETRIES_PER_ROUND = 10

@@ -28,6 +28,7 @@ class LockReleases(Enterable):
         """Releases one hold.
 
         Raises `LockLostError` if the hold was lost, `LockNotHeldError` if the calling task has no hold.
+        After any other error, as one of Redis, the release goes on in the background: don't repeat it.
         """
         owner = self._owner()
         return self._logic.release(owner, self._logic.hold_of(owner.id))

@@ -36,6 +36,7 @@ class LockReleases(Enterable):
         """Releases one hold.
 
         Raises `LockLostError` if the hold was lost, `LockNotHeldError` if the calling thread has no hold.
+        After any other error, as one of Redis, the release goes on in the background: don't repeat it.
         """
         logic = self._logic
         owner: Owner | None = None
@@ -48,7 +49,7 @@ class LockReleases(Enterable):
             hold = logic.session.holds.table.get((logic.identity, owner.id))
             _ = Run(logic.release, owner, hold, level).result
         except Exception:
-            # The logic has finished the release, or handed it to the background.
+            # The logic has finished the release, handed it to the background, or refused it.
             raise
         except BaseException:
             if owner is None or hold is None:
@@ -86,7 +87,7 @@ class GroupReleases(Enterable):
             hold = logic.hold_of(owner.id)
             _ = Run(logic.release, owner, hold).result
         except Exception:
-            # The logic has finished the release, or handed it to the background.
+            # The logic has finished the release, handed it to the background, or refused it.
             raise
         except BaseException:
             owner = owner or self._owner()

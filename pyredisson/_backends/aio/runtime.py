@@ -67,7 +67,8 @@ class AioRuntime(BackendRuntime):
         return pipeline
 
     def post(self, payload: bytes) -> None:
-        # Over the same connection: there it runs after the commands that were sent before, even if this loop stops now.
+        # Over the same connection it runs after the commands that were sent before. It is written now, so it goes out
+        # even if the loop stops.
         pipeline = self._holder.pipeline
         if pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed():
             if pipeline is not None and pipeline.waiting:

@@ -9,8 +9,10 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.session import Session
 
-FREE = -2
-"""In the reply of an acquire: the hold that should have got one more level isn't there. PTTL answers so for no key."""
+HOLD_GONE = -2
+"""The reply of an acquire if the hold that should have got one more level isn't there."""
+NO_KEY = -2
+"""The reply of PTTL if there is no key."""
 NOT_FINISHED = -3
 """The reply of an acquire that did as much as one call may do, and has to be sent again."""
 PARTLY_DONE = 2
@@ -55,7 +57,7 @@ class LockCommands:
         """Acquires the lock, or sets the number of levels to `count`. `waits`: the caller is going to wait.
 
         The reply is None if the lock was acquired (a list with the fencing token, if it has tokens). Else it is how
-        many milliseconds the holder's lease lasts (-1: without end), `FREE` or `NOT_FINISHED`.
+        many milliseconds the holder's lease lasts (-1: without end), `HOLD_GONE` or `NOT_FINISHED`.
         """
         return pack(self.session.runtime.scripts.lock_acquire, self.key, owner, count, lease)
 

@@ -268,7 +268,8 @@ class _Waiter:
         self._register()
         self._notifications = self._channel.notifications
         if self._channel.confirmed:
-            # If the channel was confirmed before the acquire was sent, no notification since then was missed.
+            # -1: an attempt follows now, because a notification may have been missed. Not if notifications were counted
+            # since before the acquire was sent.
             self._notifications = self._ticket.notifications_before if self._channel is known else -1
 
     def leave(self) -> None:
@@ -306,7 +307,7 @@ class _Waiter:
         if self._channel.notifications != self._notifications or self._ticket.retry or now >= retry_at:
             return _Action.RETRY
         wakes_at = retry_at if deadline is None else min(retry_at, deadline)
-        if self._queue.leads(self._ticket):
+        if self._queue.sends_heartbeats(self._ticket):
             if now >= self._queue.heartbeat_at:
                 return _Action.HEARTBEAT
             wakes_at = min(wakes_at, self._queue.heartbeat_at)

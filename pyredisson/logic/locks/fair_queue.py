@@ -67,7 +67,7 @@ class QueueTicket:
         self.notifications_before = 0
         """How many notifications the channel had when the acquire was sent."""
         self.wakeup: Wakeup | None = None
-        """Set while the call waits."""
+        """None until the call waits."""
         self.retry = False
         """Whether to make an attempt, even if nothing was published."""
         self.may_be_queued = False
@@ -102,11 +102,20 @@ class QueueCommands(Protocol):
 class LocalQueue:
     """The waiters of one client for one fair lock.
 
-    One of them, the leader, sends heartbeats for all. A heartbeat tells the server that the waiters are alive, has it
+    One of them sends heartbeats for all. A heartbeat tells the server that the waiters are alive, has it
     check whether the waiter at the head of the queue is, and repeats a notification that may have been lost.
     """
 
-    __slots__ = ("_channels", "_client", "_commands", "_leader", "_runtime", "_seen_before", "heartbeat_at", "tickets")
+    __slots__ = (
+        "_channels",
+        "_client",
+        "_commands",
+        "_heartbeat_sender",
+        "_runtime",
+        "_seen_before",
+        "heartbeat_at",
+        "tickets",
+    )
 
     def __init__(self, commands: QueueCommands, client_id: str, runtime: Runtime, channels: ChannelRegistry) -> None:
         self._commands = commands
@@ -115,32 +124,32 @@ class LocalQueue:
         self._channels = channels
         self.tickets: dict[QueueTicket, None] = {}
         """In the order of the queue."""
-        self._leader: QueueTicket | None = None
+        self._heartbeat_sender: QueueTicket | None = None
         self.heartbeat_at = float("inf")
         """When the next heartbeat is due, on the clock of the runtime."""
         self._seen_before = False
         """Whether the server has had a heartbeat of this client for this lock."""
 
     def join(self, ticket: QueueTicket, heartbeat_at: float) -> None:
-        """Adds a ticket, which becomes the leader. With the mutex of the channels held."""
+        """Adds a ticket, whose waiter sends the heartbeats from now on. With the mutex of the channels held."""
         self.heartbeat_at = min(self.heartbeat_at, heartbeat_at)
         self.tickets[ticket] = None
-        # Not the waiter that is next: it would pass the lead on with every hand-over of the lock.
-        self._leader = ticket
+        # Not the waiter that is next: the duty would go to another one with every hand-over of the lock.
+        self._heartbeat_sender = ticket
 
     def leave(self, ticket: QueueTicket) -> bool:
         """Removes a ticket; whether the queue is empty after that. With the mutex of the channels held. Idempotent."""
         if ticket in self.tickets:
             del self.tickets[ticket]
-            if self.tickets and self._leader is ticket:
-                self._leader = next(reversed(self.tickets))
-                if self._leader.wakeup is not None:
-                    self._leader.wakeup.set()
+            if self.tickets and self._heartbeat_sender is ticket:
+                self._heartbeat_sender = next(reversed(self.tickets))
+                if self._heartbeat_sender.wakeup is not None:
+                    self._heartbeat_sender.wakeup.set()
         return not self.tickets
 
-    def leads(self, ticket: QueueTicket) -> bool:
+    def sends_heartbeats(self, ticket: QueueTicket) -> bool:
         """Whether that waiter sends the heartbeats."""
-        return self._leader is ticket
+        return self._heartbeat_sender is ticket
 
     def heartbeat_before(self, when: float) -> None:
         """Makes the next heartbeat due at that time at the latest."""

@@ -32,16 +32,16 @@ class ReadWriteChannel(Channel):
     __slots__ = ()
 
     def on_message(self, payload: bytes) -> None:
-        """Readers left (`0`) or a writer did (`1`): all readers may come, or one writer."""
+        """The last reader (`0`) or the writer (`1`) has released: wakes all waiting readers, and one writer."""
         if payload in (b"0", b"1"):
-            # Readers first: they have their turn after a writer, before the next one looks and claims.
+            # Readers first: after a writer it is their turn, before the next writer makes an attempt and claims.
             for wakeup in list(self.waiters):
                 if self.waiters.get(wakeup) == READER:
                     wakeup.set()
             self._wake_writer()
 
     def on_leave(self, need: int) -> None:
-        """The other readers were woken with the one that goes; the other writers were not."""
+        """Each message wakes all readers, so only a writer passes its wakeup on."""
         if need == WRITER:
             self._wake_writer()
 

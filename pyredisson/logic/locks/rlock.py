@@ -13,7 +13,7 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
-from pyredisson.logic.locks.commands import FREE, NOT_FINISHED, PARTLY_DONE
+from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED, PARTLY_DONE
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
 
@@ -201,9 +201,10 @@ class LockLogic(LockStatus):
             return TRY_AGAIN
         if call.target is not None:
             session.holds.declare_lost(call.target)
-            if reply == FREE:
+            if reply == HOLD_GONE:
                 return TRY_AGAIN
-        # A message may get lost: no waiter sleeps longer than a lease, however long the holder's lease is.
+        # A dead holder publishes nothing: the next attempt comes when its lease has ended. And a message may get lost:
+        # no waiter sleeps longer than `lock_watchdog_timeout`. One millisecond more, as the server rounds down.
         return (session.lease if reply < 0 else min(reply + 1, session.lease)) / 1000
 
     # Undoing an acquire
@@ -218,7 +219,7 @@ class LockLogic(LockStatus):
         hold = self.session.holds.table.get(key)
         if hold is not None and hold.state is HELD and hold.owner == call.name:
             # It may have added a level: the number of levels is stated again.
-            self._state_count(call.owner, hold, hold.count)
+            self._post_count(call.owner, hold, hold.count)
         else:
             call.owner.new_epoch()
             self.session.runtime.post(self.commands.undo_acquire(call.name))
@@ -234,8 +235,13 @@ class LockLogic(LockStatus):
     async def release(self, owner: Owner, hold: Hold | None, level: HoldLevel | None = None) -> None:
         """Releases one level of `hold_of(owner)`. Raises if there is none, or if it was lost.
 
-        Does nothing if another call releases that `level` first. In each case the level counts as released: a hold
-        that was lost, or whose release can't be sent now, is released in the background.
+        Afterwards the level counts as released, whatever happens: what can't be sent now is sent in the background.
+        A caller that may be interrupted outside this coroutine passes the `level`, so that it can call
+        `release_in_background` with the same one. Does nothing if another call has released that level.
+
+        Outcomes: returns (released, or an earlier copy has released it); `LockNotHeldError` (no hold); `LockLostError`
+        (the hold was lost before, or its lease ended while the server could not be reached); a Redis error or an
+        interrupt (the release goes on in the background).
         """
         session = self.session
         if session.closed:
@@ -272,8 +278,8 @@ class LockLogic(LockStatus):
     async def _wait_to_release(self, owner: Owner, hold: Hold, level: HoldLevel) -> bool:
         """Waits for earlier calls of the owner. False: the release was handed to the background instead."""
         if self.session.runtime.blocking and owner.calls.in_flight.is_on_this_thread(hold.key):
-            # A garbage collection has ended a `with` block in the middle of a call on this very thread, which could
-            # never end if the release waited for it.
+            # A finalizer runs this release in the middle of another call on this thread. Waiting for that call would
+            # be a deadlock.
             self.release_in_background(owner, hold, level)
             return False
         return await owner.calls.wait_for_turn(self.session.runtime, hold.key, level, self.key, None)
@@ -289,10 +295,10 @@ class LockLogic(LockStatus):
                 payload,
                 problem,
                 attempts=session.attempts,
-                # After that the hold is lost, whatever becomes of the release.
+                # No further try begins after this moment: the lease has ended by then.
                 expires=hold.valid_until,
                 # An earlier copy may have released the last level; then the second copy finds nothing.
-                if_done=_released if hold.state is RELEASING else None,
+                reply_if_done=_reply_if_released if hold.state is RELEASING else None,
                 on_doubt=owner.new_epoch,
             )
         except RedisError as error:
@@ -314,7 +320,7 @@ class LockLogic(LockStatus):
         remaining = holds.drop_level(hold, level)
         if 0 <= remaining < count:
             # Another level was released meanwhile, in the background.
-            self._state_count(owner, hold, remaining)
+            self._post_count(owner, hold, remaining)
 
     def on_partly_released(self) -> None:
         """Has the rest of a release done that replied `PARTLY_DONE`; only a lock with a queue has such."""
@@ -332,16 +338,18 @@ class LockLogic(LockStatus):
         """
         self.session.holds.drop_level(hold, level)
         if not level.reported:
-            self._state_count(owner, hold, hold.count)
+            self._post_count(owner, hold, hold.count)
             level.reported = True
 
-    def _state_count(self, owner: Owner, hold: Hold, count: int) -> None:
+    def _post_count(self, owner: Owner, hold: Hold, count: int) -> None:
         """Reports in the background that the owner has `count` levels of this hold left."""
-        # What runs in the background must not reach a later hold: that one gets another name.
+        # The command may run late. The new epoch keeps it away from holds that are acquired from now on.
         owner.new_epoch()
         call = owner.calls.in_flight.current_call(hold.key)
         if isinstance(call, AcquireCall):
+            # Its command has the old name, and may be on its way.
             call.overtaken = True
+        # Not if a newer hold has the same name: the command would release that one.
         present = self.session.holds.table.get(hold.key)
         if present is None or present is hold or present.owner != hold.owner:
             self.session.runtime.post(self.commands.release(hold.owner, count))
@@ -383,6 +391,6 @@ class LockLogic(LockStatus):
         return removed
 
 
-def _released(reply: Reply) -> Reply:
+def _reply_if_released(reply: Reply) -> Reply:
     """The reply to a release when an earlier copy may have done it."""
     return 1 if reply is None else reply

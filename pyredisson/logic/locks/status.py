@@ -14,7 +14,7 @@ from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.holder import Holder, for_how_long, holder_of
 from pyredisson.logic import retry
 from pyredisson.logic.holds import Hold
-from pyredisson.logic.locks.commands import FREE, LockCommands
+from pyredisson.logic.locks.commands import NO_KEY, LockCommands
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
@@ -57,7 +57,7 @@ class LockStatus:
     async def remain_time_to_live(self) -> float | None:
         """Seconds until the lock frees itself; None: it is free; inf: never."""
         milliseconds = int(await self._query(command(b"PTTL", self.key)))
-        if milliseconds == FREE:
+        if milliseconds == NO_KEY:
             return None
         return math.inf if milliseconds < 0 else milliseconds / 1000
 
@@ -98,7 +98,7 @@ class LockStatus:
         """The present holder, of several the first one: as text for a message, and as an object for an error."""
         fields = sorted(self._owner_fields(await ask(command(b"HKEYS", self.key))))
         milliseconds = int(await ask(command(b"PTTL", self.key)))
-        if not fields or milliseconds == FREE:
+        if not fields or milliseconds == NO_KEY:
             return "nobody holds it", None
         names = ", ".join(map(readable, fields[:3])) + (f" and {len(fields) - 3} more" if len(fields) > 3 else "")
         return f"it is held by {names}, {for_how_long(milliseconds)}", holder_of(fields[0], milliseconds)

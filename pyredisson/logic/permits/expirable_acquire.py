@@ -53,7 +53,7 @@ class ExpirableAcquire:
         self.sent_at = 0.0
         """When the command was sent that acquired the permits: their leases don't begin before that."""
         self.claimant: Claimant | None = None
-        """Set when the caller waits."""
+        """None until the caller waits."""
         self._semaphore = semaphore
         self._lease = lease
         self._deadline = deadline

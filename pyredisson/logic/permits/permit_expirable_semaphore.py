@@ -126,7 +126,7 @@ class PermitExpirableSemaphoreLogic:
             payload = self.commands.release(ids, all_or_none=True)
             for hold in holds:
                 session.holds.begin_release(hold)
-            reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts, if_done=if_done)
+            reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts, reply_if_done=if_done)
             unknown: list[bytes] = reply[1:]
             for hold in holds:
                 self._finish_release(hold, unknown)

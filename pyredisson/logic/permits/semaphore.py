@@ -15,7 +15,8 @@ from pyredisson.logic.retry import NO_WAIT
 from pyredisson.logic.session import Session
 
 LONGEST_WAIT = 5.0
-"""Seconds between two attempts of a waiter: a message may be lost, and permits without leases have no known end."""
+"""Seconds between two attempts of a waiter: a message may be lost, and nobody knows when a permit without a lease is
+released."""
 NO_SEMAPHORE = -(2**52)
 """The reply to an acquire if there is no semaphore."""
 FREE_BITS = 32
