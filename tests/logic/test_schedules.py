@@ -55,7 +55,7 @@ def test_schedules(kind: str, first: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_schedules_are_worth_something(kind: str) -> None:
-    """Things happen in calm and in stormy fault_plan; a simulator in which nothing happens finds nothing."""
+    """Locks are acquired with and without planned faults: a simulator in which nothing happens finds nothing."""
     reports = [run(seed, KINDS[kind]) for seed in range(50)]
     calm = [report.acquired for report in reports if report.calm]
     stormy = [report.acquired for report in reports if not report.calm]

@@ -10,11 +10,11 @@ from pyredisson.logic.holds import Hold
 from pyredisson.logic.session import Session
 
 HOLD_GONE = -2
-"""The reply of an acquire if the hold that should have got one more level isn't there."""
+"""The reply to a nested acquire that found no lock: the outer hold is lost."""
 NO_KEY = -2
 """The reply of PTTL if there is no key."""
 NOT_FINISHED = -3
-"""The reply of an acquire that did as much as one call may do, and has to be sent again."""
+"""The reply of an acquire that stopped early, to keep the call of the script short: the command is to be sent again."""
 PARTLY_DONE = 2
 """The reply of a release after which dead waiters are still to be removed before the next waiter can be notified."""
 
@@ -54,7 +54,8 @@ class LockCommands:
         """Where a release is published; empty: nowhere."""
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
-        """Acquires the lock, or sets the number of levels to `count`. `waits`: the caller is going to wait.
+        """Acquires the lock, or sets the number of levels to `count`. It is also sent with an unchanged
+        count, to extend the lease; and a copy may arrive late. `waits`: the caller will wait if this is refused.
 
         The reply is None if the lock was acquired (a list with the fencing token, if it has tokens). Else it is how
         many milliseconds the holder's lease lasts (-1: without end), `HOLD_GONE` or `NOT_FINISHED`.
@@ -66,7 +67,10 @@ class LockCommands:
         return pack(self.session.runtime.scripts.lock_release, self.key, self.channel, owner, count)
 
     def undo_acquire(self, owner: bytes) -> bytes:
-        """Undoes an acquire of a new hold that may have run, or may run late. The name is not used again."""
+        """Undoes an acquire of a new hold that may have run, or may run late.
+
+        The owner has begun a new epoch: neither this command nor a late copy of it can reach a later hold.
+        """
         return self.release(owner, 0)
 
     def force_release(self) -> bytes:

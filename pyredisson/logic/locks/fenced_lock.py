@@ -50,7 +50,7 @@ class FencedLockLogic(LockLogic):
         return call.token
 
     async def try_token(self, owner: Owner, lease: int | None, deadline: float | None) -> int | None:
-        """As `acquire`, but returns the token of this acquire; None: not acquired in time."""
+        """As `lock_token`, with a deadline. None: not acquired in time."""
         call = AcquireCall(owner, lease, deadline)
         return call.token if await self._acquire(call) else None
 
@@ -59,7 +59,7 @@ class FencedLockLogic(LockLogic):
         return int(await self._query(command(b"GET", self.commands.newest)) or 0)
 
     def token_of(self, owner: Owner) -> int:
-        """The token of the owner's latest acquire that was not released, lost or not. Sends nothing."""
+        """The token of the owner's present hold, even if that hold is lost. Sends nothing."""
         hold = self.hold_of(owner.id)
         if hold is None or not hold.token:
             text = f"{self.named(owner)} has no token: it is not held as a fenced lock"

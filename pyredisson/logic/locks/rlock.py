@@ -60,7 +60,7 @@ class LockLogic(LockStatus):
             raise
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
-        """Makes attempts until the lock is acquired. The first attempt said to wait `wait` seconds at most."""
+        """Makes attempts until the lock is acquired. `wait` is the result of the first attempt, in seconds."""
         channel = self.commands.channel
         return await waiting.until(self.session, channel, lambda: self._attempt(call), wait, call.deadline)
 
@@ -323,7 +323,7 @@ class LockLogic(LockStatus):
             self._post_count(owner, hold, remaining)
 
     def on_partly_released(self) -> None:
-        """Has the rest of a release done that replied `PARTLY_DONE`; only a lock with a queue has such."""
+        """Called after a release that replied `PARTLY_DONE`, which only fair locks do: has the rest of it done."""
 
     async def _not_releasable(self, owner: Owner, hold: Hold) -> LockNotHeldError:
         """Why a hold can't be released: it was lost, or another call has released it."""
