@@ -154,7 +154,7 @@ class LockJudge(Judge):
         if hold.valid_until > self.simulation.now:
             self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
         if self.fault_plan.calm and hold.renewed:
-            self.blame(f"{hold.owner!r}: lost in calm fault_plan: {hold.reason}")
+            self.blame(f"{hold.owner!r}: lost although no faults were planned: {hold.reason}")
 
     def _executed(self, payload: bytes) -> None:
         for ending, lock in self._forcing.items():
