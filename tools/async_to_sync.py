@@ -17,12 +17,18 @@ its own version, with the same names in it. The tool changes four things in the 
    Python may raise a KeyboardInterrupt, after reading an attribute it doesn't. So none strikes between the last step
    of an acquire and the statement that receives its result. It is also the fastest way.
 
-   `discard_result(operation, ...)` counts as a call of that operation. Where the function returns None, or the source
-   drops the result, the twin says `_ = Run(...).result`. Any other call that is awaited or returned as a coroutine
-   stays as it is, without `await`.
+   `discard_result(operation, ...)`, of `pyredisson/_backends/aio/operations.py`, is a coroutine function that awaits an
+   operation and returns None. The tool knows it by its name, and takes it as a call of that operation. Where the
+   function returns None, or the source drops the result, the twin says `_ = Run(...).result`. Any other call that is
+   awaited or returned as a coroutine stays as it is, without `await`. It must be a call of a function from
+   `pyredisson._api.aio`, or of a method of `self`: their twins block.
 2. Definitions. `async def` becomes `def`, and the type `Coroutine[Any, Any, T]` of a result becomes `T`.
-3. Words, in code as well as in comments and docstrings: the tables WORDS and ASYNCIO_ONLY.
+3. Words: the tables WORDS and ASYNCIO_ONLY. They apply to the whole text: comments and docstrings, but also
+   identifiers and strings. A variable named `task` is named `thread` in the twin.
 4. Imports and layout: ruff removes imports that are no longer used, sorts the rest, and formats.
+
+Where the tool can't make a correct twin, it names the file and the line of the source, exits with 1, and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +47,9 @@ API = Path("pyredisson/_api")
 
 BY_HAND = {"__init__", "blocks", "connections", "lost", "releases"}
 """Modules of both sides that are not generated."""
+
+SYNCHRONOUS = {"hold_of", "identity", "key", "session", "token_of"}
+"""Attributes and methods of the logic that are no operations. Everything else of it must be run."""
 
 WORDS = {
     r"pyredisson\._api\.aio\b": "pyredisson._api.sync",
@@ -72,11 +81,18 @@ HEADER = """\
 """
 
 
+class SourceError(Exception):
+    """A source of which no correct twin can be made. The message begins with the file and the line."""
+
+
 class Twin(ast.NodeVisitor):
     """Collects the changes to one source, as replacements of pieces of its text; none contains another."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
         self._text = text.encode()
+        self._of_api: set[str] = set()
+        self._translated: set[ast.AST] = set()
         lines = self._text.splitlines(keepends=True)
         self._line_starts = list(itertools.accumulate(map(len, lines), initial=0))
         self._edits: list[tuple[int, int, str]] = []
@@ -85,7 +101,13 @@ class Twin(ast.NodeVisitor):
 
     def result(self) -> str:
         """The text with all changes made."""
-        self.visit(ast.parse(self._text))
+        try:
+            tree = ast.parse(self._text)
+        except SyntaxError as error:
+            raise SourceError(f"{self._name}:{error.lineno}: {error.msg}") from None
+        self._of_api = _imported_from_api(tree)
+        self.visit(tree)
+        self._refuse_the_rest(tree)
         text = self._text
         for start, end, new in sorted(self._edits, reverse=True):
             text = text[:start] + new.encode() + text[end:]
@@ -98,9 +120,11 @@ class Twin(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if (result := _result_of_coroutine(node.returns)) is not None:
             assert node.returns is not None
+            assert isinstance(node.returns, ast.Subscript)
+            self._translated.add(node.returns.value)
             self._edit(self._start(node.returns), self._end(node.returns), self._source(result))
             dropped = isinstance(result, ast.Constant) and result.value is None
-            for returned in _returned_calls(node):
+            for returned in _returns(node):
                 self._returned(returned, dropped=dropped)
         self.generic_visit(node)
 
@@ -115,7 +139,8 @@ class Twin(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _returned(self, node: ast.Return, *, dropped: bool) -> None:
-        assert node.value is not None
+        if not isinstance(node.value, ast.Call):
+            raise self._error(node, "a function that returns a coroutine must return the call that makes it")
         if dropped:
             self._edit(self._start(node), self._start(node.value), "_ = " if self._is_operation(node.value) else "")
         self._call(node.value)
@@ -123,12 +148,22 @@ class Twin(ast.NodeVisitor):
     def _call(self, node: ast.expr) -> None:
         """`logic.method(a, b)` becomes `Run(logic.method, a, b).result`."""
         if not self._is_operation(node):
+            if not self._has_blocking_twin(node):
+                raise self._error(
+                    node,
+                    f"only an operation of the logic, a function from pyredisson._api.aio or a method of self can be "
+                    f"awaited: {self._source(node)}",
+                )
             return
         assert isinstance(node, ast.Call)
         if node.keywords:
-            raise ValueError(f"line {node.lineno}: an operation takes positional arguments only")
+            raise self._error(node, "an operation takes positional arguments only")
         self.runs = True
+        self._translated.add(node.func)
         if isinstance(node.func, ast.Name):
+            if not node.args or not _is_of_logic(node.args[0]):
+                raise self._error(node, "the first argument of discard_result must be an operation of the logic")
+            self._translated.add(node.args[0])
             self._edit(self._start(node.func), self._end(node.func), "Run")
         else:
             self._insert(self._start(node.func), "Run(")
@@ -137,9 +172,43 @@ class Twin(ast.NodeVisitor):
         self._insert(self._end(node), ".result")
 
     def _is_operation(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Call) and bool(
-            re.fullmatch(r"(\w+\.)*_?logic\.\w+|discard_result", self._source(node.func))
-        )
+        return isinstance(node, ast.Call) and (_is_of_logic(node.func) or _is_discard_result(node.func))
+
+    def _has_blocking_twin(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                return name in self._of_api
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"))):
+                return True
+        return False
+
+    def _refuse_the_rest(self, tree: ast.Module) -> None:
+        """Raises `SourceError` for asynchronous code that was not translated."""
+        for parent in ast.walk(tree):
+            if isinstance(parent, ast.AsyncFor | ast.AsyncWith):
+                raise self._error(parent, "async for and async with are not translated")
+            for node in ast.iter_child_nodes(parent):
+                if isinstance(node, ast.comprehension) and node.is_async:
+                    raise self._error(node.target, "async for and async with are not translated")
+                if isinstance(node, ast.expr) and node not in self._translated:
+                    self._refuse(node, parent)
+
+    def _refuse(self, node: ast.expr, parent: ast.AST) -> None:
+        if _is_discard_result(node) or (
+            isinstance(node, ast.Attribute) and _is_of_logic(node) and node.attr not in SYNCHRONOUS
+        ):
+            raise self._error(
+                node,
+                f"{self._source(node)} is neither awaited nor returned from a function of type Coroutine[Any, Any, T]; "
+                "if it is no coroutine function, name it in SYNCHRONOUS",
+            )
+        if isinstance(node, ast.Name | ast.Attribute) and _last_name(node) in {"Awaitable", "Coroutine"}:
+            raise self._error(node, f"{_last_name(node)} is translated only as a result, Coroutine[Any, Any, T]")
+        if _is_logic(node) and not _keeps_its_name(parent):
+            raise self._error(node, f"{self._source(node)} has a name here by which the tool doesn't know it")
+
+    def _error(self, node: ast.expr | ast.stmt, message: str) -> SourceError:
+        return SourceError(f"{self._name}:{node.lineno}: {message}")
 
     def _start(self, node: ast.expr | ast.stmt) -> int:
         return self._line_starts[node.lineno - 1] + node.col_offset
@@ -167,10 +236,48 @@ def _result_of_coroutine(annotation: ast.expr | None) -> ast.expr | None:
     return None
 
 
-def _returned_calls(function: ast.FunctionDef) -> Iterator[ast.Return]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-            yield node
+def _returns(function: ast.FunctionDef) -> Iterator[ast.Return]:
+    return (node for node in ast.walk(function) if isinstance(node, ast.Return))
+
+
+def _imported_from_api(tree: ast.Module) -> set[str]:
+    """The names that a source imports from `pyredisson._api.aio`."""
+    return {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyredisson._api.aio")
+        for name in node.names
+    }
+
+
+def _last_name(node: ast.AST) -> str | None:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return None
+
+
+def _is_logic(node: ast.AST) -> bool:
+    return _last_name(node) in {"logic", "_logic"}
+
+
+def _is_of_logic(node: ast.expr) -> bool:
+    """Whether this is `logic.name`."""
+    return isinstance(node, ast.Attribute) and _is_logic(node.value)
+
+
+def _is_discard_result(node: ast.expr) -> bool:
+    return _last_name(node) == "discard_result" and isinstance(node, ast.Name)
+
+
+def _keeps_its_name(parent: ast.AST) -> bool:
+    """Whether a logic below this node is an attribute's object, an argument, or is assigned to a name of a logic."""
+    match parent:
+        case ast.Assign(targets=targets):
+            return all(map(_is_logic, targets))
+        case ast.AnnAssign(target=target) | ast.NamedExpr(target=target):
+            return _is_logic(target)
+    return isinstance(parent, ast.Attribute | ast.Call | ast.keyword | ast.ListComp)
 
 
 def in_words_of_threads(text: str) -> str:
@@ -184,15 +291,21 @@ def in_words_of_threads(text: str) -> str:
 
 def twin_of(source: Path) -> str:
     """The text of a source's twin."""
-    twin = Twin(source.read_text(encoding="utf-8"))
+    name = source.relative_to(ROOT).as_posix()
+    twin = Twin(name, source.read_text(encoding="utf-8"))
     text = in_words_of_threads(twin.result())
     if twin.runs:
         future = "from __future__ import annotations\n"
         text = text.replace(future, f"{future}from pyredisson._core import Run\n", 1)
-    text = HEADER.format(source=source.relative_to(ROOT).as_posix()) + text
-    name = ROOT / API / "sync" / source.name
-    text = _ruff(text, "check", "--fix-only", "--select", "F401,I", "--stdin-filename", str(name))
-    return _ruff(text, "format", "--stdin-filename", str(name))
+    text = HEADER.format(source=name) + text
+    try:
+        compile(text, f"<twin of {name}>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = text.splitlines()[(error.lineno or 1) - 1].strip()
+        raise SourceError(f"{name}: the twin is not valid Python: {error.msg}, in its line: {line}") from None
+    target = str(ROOT / API / "sync" / source.name)
+    text = _ruff(text, "check", "--fix-only", "--select", "F401,I", "--stdin-filename", target)
+    return _ruff(text, "format", "--stdin-filename", target)
 
 
 def _ruff(text: str, *arguments: str) -> str:
@@ -210,9 +323,9 @@ def sources() -> list[Path]:
 
 def write() -> None:
     """Writes every twin that has changed."""
-    for source in sources():
-        target = ROOT / API / "sync" / source.name
-        text = twin_of(source)
+    # An error in one source must not leave the twins of the others new: all texts are made first.
+    texts = {ROOT / API / "sync" / source.name: twin_of(source) for source in sources()}
+    for target, text in texts.items():
         if not target.exists() or target.read_text(encoding="utf-8") != text:
             target.write_text(text, encoding="utf-8")
             print(f"written: {target.relative_to(ROOT)}")
@@ -244,10 +357,15 @@ def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description="Generates pyredisson/_api/sync from pyredisson/_api/aio.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a twin is stale")
-    if not parser.parse_args().check:
-        write()
-        return 0
-    found = list(problems())
+    check = parser.parse_args().check
+    try:
+        if not check:
+            write()
+            return 0
+        found = list(problems())
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 1
     for problem in found:
         print(problem, file=sys.stderr)
     if found:

@@ -95,6 +95,56 @@ class TestStaleTwins:
         subprocess.run([sys.executable, "tools/async_to_sync.py"], cwd=copy, capture_output=True, check=True)
         assert (copy / TWIN).read_text("utf-8") == (ROOT / TWIN).read_text("utf-8")
 
+    @pytest.mark.parametrize(
+        ("method", "line", "message"),
+        [
+            ("def f(self) -> Awaitable[int]:\n    return self._logic.count()", 1, "Awaitable is translated only"),
+            ("def f(self) -> Any:\n    return self._logic.count()", 2, "self._logic.count is neither awaited"),
+            ("async def f(self) -> int:\n    c = self._logic.count()\n    return await c", 3, "can be awaited: c"),
+            ("def f(self) -> None:\n    c = self._logic.count()", 2, "self._logic.count is neither awaited"),
+            ("def f(self) -> None:\n    c = self._logic.count", 2, "self._logic.count is neither awaited"),
+            ("def f(self) -> None:\n    inner = self._logic", 2, "self._logic has a name here"),
+            ("def f(self) -> None:\n    inner, x = self._logic, 1", 2, "self._logic has a name here"),
+            ("def f(self) -> None:\n    discard_result(self._logic.count)", 2, "discard_result is neither awaited"),
+            ("async def f(self) -> None:\n    await discard_result(self.locked)", 2, "argument of discard_result"),
+            ("async def f(self) -> None:\n    await asyncio.sleep(1)", 2, "can be awaited: asyncio.sleep(1)"),
+            ("async def f(self) -> None:\n    await self._logic.count(a=1)", 2, "positional arguments only"),
+            ("def f(self) -> Awaitable[int]:\n    return self.locked()", 1, "Awaitable is translated only"),
+            ("def f(self) -> Coroutine[Any, Any, int]:\n    return self.c", 2, "must return the call"),
+            ("async def f(self) -> None:\n    async with self:\n        pass", 2, "are not translated"),
+            ("async def f(self) -> None:\n    async for _ in self:\n        pass", 2, "are not translated"),
+            ("async def f(self) -> None:\n    [x async for x in self]", 2, "are not translated"),
+            ("async def f(self) -> None:\n    x = = 1", 2, "invalid syntax"),
+        ],
+    )
+    def test_what_has_no_correct_twin_is_refused(self, copy: Path, method: str, line: int, message: str) -> None:
+        path = copy / SOURCE
+        text = path.read_text("utf-8")
+        before = text.count("\n") + 2
+        added = "".join(f"    {each}\n" for each in method.splitlines())
+        path.write_text(f"{text}\n\nclass Added:\n{added}", "utf-8")
+        # This source comes before the wrong one; its twin must not be written either.
+        earlier = copy / "pyredisson/_api/aio/client.py"
+        earlier.write_text(earlier.read_text("utf-8") + "\n\nADDED = 1\n", "utf-8")
+        twins = {twin: twin.read_bytes() for twin in (copy / "pyredisson/_api/sync").iterdir()}
+        for arguments in ([], ["--check"]):
+            command = [sys.executable, "tools/async_to_sync.py", *arguments]
+            done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"{SOURCE}:{before + 1 + line}: "), done.stderr
+            assert message in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+        assert {twin: twin.read_bytes() for twin in (copy / "pyredisson/_api/sync").iterdir()} == twins
+
+    def test_a_twin_that_is_not_valid_python_is_refused(self, copy: Path) -> None:
+        path = copy / SOURCE
+        # The twin has two arguments of the same name.
+        path.write_text(path.read_text("utf-8") + "\n\ndef f(task: int, thread: int) -> None: ...\n", "utf-8")
+        done = check(copy)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"{SOURCE}: the twin is not valid Python: duplicate argument"), done.stderr
+        assert "def f(thread: int, thread: int)" in done.stderr
+
 
 RETURNED = {"Lost": "rlock", "Holding": "blocks", "Permit": "permit_expirable_semaphore"}
 """Classes that users don't name, and their modules: methods return them."""

@@ -125,18 +125,6 @@ class _Awaited:
 
     _at_once = frozenset(
         {
-            "get_count_down_latch",
-            "get_fair_lock",
-            "get_fenced_lock",
-            "get_lock",
-            "get_multi_lock",
-            "get_non_reentrant_fair_lock",
-            "get_non_reentrant_lock",
-            "get_permit_expirable_semaphore",
-            "get_read_write_lock",
-            "get_red_lock",
-            "get_semaphore",
-            "get_spin_lock",
             "hold",
             "is_set",
             "on_lost",
@@ -146,7 +134,7 @@ class _Awaited:
             "write_lock",
         }
     )
-    """Methods that are not awaited on either backend."""
+    """Methods that are not awaited on either backend, beside the factories of a client (`get_...`)."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -163,7 +151,8 @@ class _Awaited:
         async def awaited(*args: Any, **kwargs: Any) -> Any:
             return at_once(*args, **kwargs)
 
-        return at_once if name in self._at_once else awaited
+        factory = isinstance(self._target, pyredisson.Client) and name.startswith("get_")
+        return at_once if factory or name in self._at_once else awaited
 
     async def __aenter__(self) -> Any:
         return self._wrapped(self._target.__enter__())
