@@ -17,6 +17,8 @@ import pytest
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson.logic.groups.group import GroupLogic
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 
 ROOT = Path(__file__).parents[2]
 SOURCE, TWIN = "pyredisson/_api/aio/rlock.py", "pyredisson/_api/sync/rlock.py"
@@ -31,7 +33,8 @@ def load_tool() -> ModuleType:
     return module
 
 
-in_words_of_threads = load_tool().in_words_of_threads
+TOOL = load_tool()
+in_words_of_threads = TOOL.in_words_of_threads
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:
@@ -186,6 +189,13 @@ def test_both_sides_have_the_same_names() -> None:
         if getattr(getattr(pyredisson, name), "__module__", "").startswith("pyredisson._api.sync.")
     }
     assert for_threads == set(pyredisson.asyncio.__all__)
+
+
+@pytest.mark.parametrize("logic", [FencedLockLogic, GroupLogic])
+def test_the_synchronous_methods_of_the_logic_are_no_coroutine_functions(logic: type) -> None:
+    found = {name for name in TOOL.SYNCHRONOUS if inspect.isfunction(getattr(logic, name, None))}
+    assert "hold_of" in found
+    assert not any(inspect.iscoroutinefunction(getattr(logic, name)) for name in found)
 
 
 @pytest.mark.parametrize("public", PUBLIC)
