@@ -162,4 +162,4 @@ def repr_of_holding(holding: Any, wait: float | None, lease: int | None) -> str:
 
 def add_release_failure(error: BaseException, failure: BaseException) -> None:
     """Notes in the exception of a block's body that the release after it failed, too. The body's exception goes on."""
-    error.add_note(f"and while giving it back: {type(failure).__name__}: {failure}")
+    error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")

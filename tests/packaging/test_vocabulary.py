@@ -44,6 +44,8 @@ INSTEAD = {
     "gives back": "releases",
     "give back": "release",
     "given back": "released",
+    "giving back": "releasing",
+    "giving it back": "releasing it",
 }
 """Words that readers stumbled over, and the field's own terms for what they meant."""
 
