@@ -37,7 +37,7 @@ class LockCommands:
     An owner is the name of an owner on the server; a lease is in milliseconds.
     """
 
-    __slots__ = ("channel", "key", "session")
+    __slots__ = ("key", "session")
 
     channel_prefix = b"redisson_lock__channel"
     released_message = b"0"
@@ -50,8 +50,11 @@ class LockCommands:
     def __init__(self, session: Session, key: bytes) -> None:
         self.session = session
         self.key = key
-        self.channel = prefixed(self.channel_prefix, key)
-        """Where a release is published; empty: nowhere."""
+
+    @property
+    def channel(self) -> bytes:
+        """Where a release is published; empty: nowhere. Computed, because a program may have very many locks."""
+        return prefixed(self.channel_prefix, self.key)
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         """Acquires the lock, or sets the number of levels to `count`. It is also sent with an unchanged

@@ -93,8 +93,8 @@ class FairAcquireCall(AcquireCall):
 class QueueCommands(Protocol):
     """The commands that a local queue needs."""
 
-    channel: bytes
-
+    @property
+    def channel(self) -> bytes: ...
     def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes: ...
     def leave(self, owners: Iterable[bytes], *, in_doubt: bool) -> bytes: ...
 

@@ -17,9 +17,9 @@ class SpinLockCommands(LockCommands):
 
     __slots__ = ()
 
-    def __init__(self, session: Session, key: bytes) -> None:
-        super().__init__(session, key)
-        self.channel = b""
+    @property
+    def channel(self) -> bytes:
+        return b""
 
 
 class SpinLockLogic(LockLogic):
