@@ -164,10 +164,6 @@ class HoldTable:
 
     # Queries
 
-    def is_valid(self, hold: Hold) -> bool:
-        """Whether the hold can be relied on now. Asks the clock, not the server, and changes nothing."""
-        return hold.state is HELD and self._clock() < hold.valid_until
-
     def valid(self, key: HoldKey) -> Hold | None:
         """The hold of this lock and owner that can be relied on now; None: there is none."""
         hold = self.table.get(key)

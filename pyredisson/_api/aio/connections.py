@@ -24,16 +24,12 @@ class ClientConnections:
 
         Waiting tasks get `ClosedError`. What could not be released is logged, and ends with its lease.
         """
-        ending: list[asyncio.Future[Any]] = []
         try:
             # Everything is stopped before the first `await`, at which this task may be cancelled.
             try:
                 self._lifecycle.end()
             finally:
-                try:
-                    ending += self._listener.stop()
-                finally:
-                    ending += self._runtime.stop()
+                ending = self._stop_connections()
             if ending:
                 # Calls under way end first: what they don't release themselves is part of the final release.
                 await asyncio.wait(ending, timeout=CLOSE_TIMEOUT)
@@ -43,6 +39,15 @@ class ClientConnections:
         await asyncio.wait([final_release], timeout=2 * CLOSE_TIMEOUT)
         if final_release.done():
             final_release.result()
+
+    def _stop_connections(self) -> list[asyncio.Future[Any]]:
+        """Stops the listener and the runtime; returns the futures of what ends a little later."""
+        ending: list[asyncio.Future[Any]] = []
+        try:
+            ending += self._listener.stop()
+        finally:
+            ending += self._runtime.stop()
+        return ending
 
     def _connect(
         self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]

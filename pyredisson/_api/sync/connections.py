@@ -26,17 +26,20 @@ class ClientConnections:
 
         Waiting threads get `ClosedError`. What could not be released is logged, and ends with its lease.
         """
-        # Each step is taken even if a KeyboardInterrupt strikes in the step before it.
+        # Here and in `_close_connections` each step is taken even if a KeyboardInterrupt strikes in the step before it.
         try:
-            self._lifecycle.end()
-        finally:
             try:
-                self._listener.close()
+                self._lifecycle.end()
             finally:
-                try:
-                    run(self._runtime.close)
-                finally:
-                    self._lifecycle.send_final_releases()
+                self._close_connections()
+        finally:
+            self._lifecycle.send_final_releases()
+
+    def _close_connections(self) -> None:
+        try:
+            self._listener.close()
+        finally:
+            run(self._runtime.close)
 
     def _connect(
         self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
