@@ -111,7 +111,7 @@ end
 if ARGV[6] ~= '1' then
     return remaining
 end
-local tail = drop_gone_tail()
+local tail = drop_gone(-1, 'RPOP')
 local place = 0
 if not stay() then
     if looked then

@@ -53,7 +53,10 @@ for i = 4, #ARGV do
         found = found + 1
     end
 end
-local tail = drop_gone_tail()
+-- An owner may have been marked before the owners ahead of it were dropped, and be the head now.
+local _, was_head = drop_gone(0, 'LPOP')
+turn = turn or was_head
+local tail = drop_gone(-1, 'RPOP')
 if doubt then
     for i = 4, #ARGV do
         redis.call('HSET', KEYS[4], ARGV[i], text(-(now + LATE)))

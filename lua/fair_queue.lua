@@ -42,22 +42,25 @@ local function forget_queue()
     redis.call('HDEL', KEYS[4], GRACE, ':cursor')
 end
 
--- Drops waiters that left the middle of the queue and are at its end now. Returns the last waiter that remains.
-local function drop_gone_tail()
-    local tail
+-- Drops waiters that have left, from one end of the queue. `place` and `pop` are 0 and 'LPOP', or -1 and 'RPOP'.
+-- Returns the waiter that is at that end now, and whether any was dropped.
+local function drop_gone(place, pop)
+    local waiter
+    local dropped = false
     for _ = 1, DROPS do
-        tail = redis.call('LINDEX', KEYS[2], -1)
-        local looked = tail and redis.call('HGET', KEYS[4], tail)
+        waiter = redis.call('LINDEX', KEYS[2], place)
+        local looked = waiter and redis.call('HGET', KEYS[4], waiter)
         if not looked or not is_gone(looked) then
             break
         end
-        drop(tail, 'RPOP')
+        drop(waiter, pop)
+        dropped = true
     end
     if redis.call('EXISTS', KEYS[2]) == 0 then
         forget_queue()
-        return nil
+        return nil, dropped
     end
-    return tail
+    return waiter, dropped
 end
 
 -- When the lock was offered to this owner; nil: it wasn't, or another owner got the offer since.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+import pytest
 from redis.client import PubSub
 
 from .scripts import JAVA, LOCK, SCORES, WAITERS, YOU, A, B, C, D, Fair, Java, published
@@ -93,6 +96,28 @@ class TestLeave:
             scripts.leave(A, C, doubt=True)
         assert scripts.queue() == [B]
         assert published(subscription) == [A, B]
+
+    @pytest.mark.parametrize("doubt", [False, True])
+    @pytest.mark.parametrize("order", list(permutations((B, C, D))))
+    def test_in_any_order(self, scripts: Fair, order: tuple[str, ...], doubt: bool) -> None:
+        """An owner that is named before the owners ahead of it is not left in the queue as its head."""
+        scripts.acquire(A)
+        for owner in (B, C, D, JAVA):
+            scripts.acquire(owner)
+        assert [scripts.leave(*order, doubt=doubt), scripts.leave(*order, doubt=doubt)] == [3, 0]
+        assert scripts.queue() == [JAVA]
+
+    @pytest.mark.parametrize("order", list(permutations((B, C, D))))
+    def test_the_turn_is_passed_on_in_any_order(
+        self, scripts: Fair, subscription: PubSub, order: tuple[str, ...]
+    ) -> None:
+        scripts.acquire(A)
+        for owner in (B, C, D, JAVA):
+            scripts.acquire(owner)
+        scripts.release(A)
+        scripts.leave(*order)
+        assert scripts.queue() == [JAVA]
+        assert published(subscription) == [B, JAVA]
 
     def test_the_gone_can_not_come_back(self, scripts: Fair) -> None:
         """A late copy of an acquire would have a ghost wait in line, or hold the lock."""
