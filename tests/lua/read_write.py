@@ -40,8 +40,8 @@ class ReadWriteScripts(ScriptedLock):
     def write_release(self, writer: str, hold: int, redis: Any = None) -> Any:
         return self.run("write_release", ["orders", LEASES], self.channel, writer, hold, redis=redis)
 
-    def give_up(self, owner: str, redis: Any = None) -> Any:
-        return self.run("write_give_up", ["orders", CLAIM], self.channel, owner + ":", redis=redis)
+    def withdraw_claim(self, owner: str, redis: Any = None) -> Any:
+        return self.run("write_withdraw_claim", ["orders", CLAIM], self.channel, owner + ":", redis=redis)
 
     def force(self, side: str, redis: Any = None) -> Any:
         return self.run("read_write_force_release", ["orders"], self.channel, side, redis=redis)

@@ -29,8 +29,8 @@ class LockScripts(ScriptedLock):
     def force_release(self, redis: Any = None) -> Any:
         return self.run("lock_force_release", ["orders"], self.channel, redis=redis)
 
-    def lost(self, redis: Any = None) -> Any:
-        return self.run("lock_lost", ["orders"], self.channel, "0", redis=redis)
+    def wake_waiters(self, redis: Any = None) -> Any:
+        return self.run("lock_wake_waiters", ["orders"], self.channel, "0", redis=redis)
 
     def renew(self, lease: int, *locks: tuple[str, str], redis: Any = None) -> Any:
         keys = [key for key, _ in locks]
@@ -146,14 +146,14 @@ class TestForceRelease:
 class TestLost:
     def test_a_free_lock(self, scripts: LockScripts, subscription: PubSub) -> None:
         for _ in range(2):
-            assert scripts.lost() == 1
+            assert scripts.wake_waiters() == 1
         assert scripts.redis.keys() == []
         assert published(subscription) == [b"0", b"0"]
 
     def test_a_held_lock(self, scripts: LockScripts, subscription: PubSub) -> None:
         scripts.hold(YOU, 1, 30_000)
         for _ in range(2):
-            assert scripts.lost() == 0
+            assert scripts.wake_waiters() == 0
         assert scripts.state() == {YOU: "1"}
         assert scripts.left() > 20_000
         assert published(subscription) == []
@@ -232,7 +232,7 @@ class TestServers:
             assert scripts.redis.keys() == []
             scripts.hold(YOU, 1, 30_000)
             assert scripts.force_release(redis=deaf) == 1
-            assert scripts.lost(redis=deaf) == 1
+            assert scripts.wake_waiters(redis=deaf) == 1
             assert scripts.redis.keys() == []
         assert published(subscription) == []
 

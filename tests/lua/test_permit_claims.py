@@ -34,8 +34,8 @@ class ClaimScripts(Scripted):
         keys = ["stock", CLAIM, TURN, SLOT]
         return self.run("semaphore_claim", keys, self.number, permits, me, self.channel, redis=redis)
 
-    def give_up(self, me: str = "me", redis: Any = None) -> Any:
-        return self.run("semaphore_give_up", ["stock", CLAIM], self.channel, me, redis=redis)
+    def withdraw_claim(self, me: str = "me", redis: Any = None) -> Any:
+        return self.run("semaphore_withdraw_claim", ["stock", CLAIM], self.channel, me, redis=redis)
 
     def expirable(self, *ids: bytes, me: str = "", lease: int = 30_000, redis: Any = None) -> Any:
         keys = ["stock", USED, f"pyredisson_permit_withdrawn:{{stock}}:{ids[0].hex()}", CLAIM, TURN]
@@ -134,7 +134,7 @@ def test_claims_of_all_end_together(scripts: ClaimScripts) -> None:
         assert -700 * WAIT <= scripts.claim(4, me) < -200 * WAIT
         left = scripts.left(TURN)
         assert scripts.left(CLAIM) <= left - 4_999
-        scripts.give_up(me)
+        scripts.withdraw_claim(me)
 
 
 def test_nobody_claims_while_the_others_have_their_turn(scripts: ClaimScripts) -> None:
@@ -154,10 +154,10 @@ def test_giving_up(scripts: ClaimScripts, subscription: PubSub, free: int | None
     if free is not None:
         scripts.redis.set("stock", free)
     scripts.redis.set(CLAIM, "4 me", px=2_000)
-    assert scripts.give_up("you") == 0
+    assert scripts.withdraw_claim("you") == 0
     assert scripts.claimed() == "4 me"
-    assert scripts.give_up() == 1
-    assert scripts.give_up() == 0
+    assert scripts.withdraw_claim() == 1
+    assert scripts.withdraw_claim() == 0
     assert scripts.claimed() is None
     assert published(subscription) == told
 
@@ -166,7 +166,7 @@ def test_giving_up_whatever_is_there(scripts: ClaimScripts) -> None:
     scripts.redis.rpush("stock", "x")
     scripts.redis.set(CLAIM, "4 me", px=2_000)
     with scripts.out_of_memory():
-        assert scripts.give_up() == 1
+        assert scripts.withdraw_claim() == 1
 
 
 class TestWithIds:

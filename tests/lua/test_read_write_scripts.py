@@ -126,7 +126,7 @@ class TestServers:
         scripts.redis.set(CLAIM, YOUR_WRITE, px=60_000)
         with scripts.out_of_memory():
             assert scripts.read_locked() == 1
-            assert scripts.give_up(YOU) == 1
+            assert scripts.withdraw_claim(YOU) == 1
             if scripts.flags:
                 assert scripts.write_release(MY_WRITE, 0) == 1
                 assert scripts.force("read") == 1
@@ -140,7 +140,7 @@ class TestServers:
         with scripts.user(*rights) as deaf:
             assert scripts.read(ME, 1, 30_000, redis=deaf) is None
             assert scripts.write(YOUR_WRITE, 1, 30_000, waits=True, redis=deaf) == 1_000
-            assert scripts.give_up(YOU, redis=deaf) == 1
+            assert scripts.withdraw_claim(YOU, redis=deaf) == 1
             assert scripts.read_release(ME, 0, redis=deaf) == 1
             assert scripts.write(MY_WRITE, 1, 30_000, redis=deaf) is None
             assert scripts.write_release(MY_WRITE, 0, redis=deaf) == 1

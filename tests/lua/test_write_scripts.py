@@ -197,22 +197,22 @@ class TestGivingUp:
         # Whatever its name was when it claimed.
         for claimant in (MY_WRITE, ME + ":3:write"):
             scripts.redis.set(CLAIM, claimant, px=2_000)
-            assert scripts.give_up(ME) == 1
+            assert scripts.withdraw_claim(ME) == 1
             assert not scripts.redis.exists(CLAIM)
-            assert scripts.give_up(ME) == 0
+            assert scripts.withdraw_claim(ME) == 0
         assert published(subscription) == [b"1", b"1"]
 
     def test_under_a_writer_nobody_needs_to_look(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
         scripts.writing(YOU, 1, 30_000)
         scripts.redis.set(CLAIM, MY_WRITE, px=2_000)
-        assert scripts.give_up(ME) == 1
+        assert scripts.withdraw_claim(ME) == 1
         assert scripts.redis.keys() == [b"orders"]
         assert published(subscription) == []
 
     @pytest.mark.parametrize("claimant", [YOUR_WRITE, ME + "0:write"])
     def test_somebody_elses_claim_stays(self, scripts: ReadWriteScripts, subscription: PubSub, claimant: str) -> None:
         scripts.redis.set(CLAIM, claimant, px=2_000)
-        assert scripts.give_up(ME) == 0
+        assert scripts.withdraw_claim(ME) == 0
         assert scripts.redis.get(CLAIM) == claimant.encode()
         assert published(subscription) == []
 
@@ -220,5 +220,5 @@ class TestGivingUp:
         """It is repeated until it has run: an error would be repeated for minutes."""
         scripts.redis.set("orders", "text")
         scripts.redis.set(CLAIM, MY_WRITE, px=2_000)
-        assert scripts.give_up(ME) == 1
+        assert scripts.withdraw_claim(ME) == 1
         assert scripts.redis.keys() == [b"orders"]

@@ -84,8 +84,8 @@ class Ours:
     def stop(self, writer: str, hold: int) -> Any:
         return self._ground.script("write_release", LOCK, LEASES, args=(CHANNEL, writer, hold))
 
-    def give_up(self, owner: str) -> Any:
-        return self._ground.script("write_give_up", LOCK, CLAIM, args=(CHANNEL, owner + ":"))
+    def withdraw_claim(self, owner: str) -> Any:
+        return self._ground.script("write_withdraw_claim", LOCK, CLAIM, args=(CHANNEL, owner + ":"))
 
     def force(self, side: str) -> Any:
         return self._ground.script("read_write_force_release", LOCK, args=(CHANNEL, side))

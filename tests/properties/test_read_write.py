@@ -170,8 +170,8 @@ class ReadWrite(RuleBasedStateMachine):
     def give_up(self, owner: str) -> None:
         before = self.ground.fields()
         claim = self.ground.redis.get(CLAIM)
-        assert self.ours.give_up(owner) == int(claim == f"{owner}:write".encode())
-        assert self.ours.give_up(owner) == 0
+        assert self.ours.withdraw_claim(owner) == int(claim == f"{owner}:write".encode())
+        assert self.ours.withdraw_claim(owner) == 0
         assert self.ground.fields() == before
 
     @rule(owner=OWNERS, extended=st.booleans(), copies=COPIES)
@@ -288,7 +288,7 @@ class ReadWrite(RuleBasedStateMachine):
         for owner in OURS:
             self.ours.stop(owner + ":write", 0)
             self.ours.leave(owner, 0)
-            self.ours.give_up(owner)
+            self.ours.withdraw_claim(owner)
         for owner in JAVA:
             while owner + ":write" in self.ground.fields():
                 self.java.stop(owner + ":write", WATCHDOG)
@@ -354,7 +354,7 @@ class HeldBack:
         # Who waits is told when to ask again: no claim is missed, and no turn.
         assert 0 <= again <= 1_000
         if gives_up:
-            self._ours.give_up(writer)
+            self._ours.withdraw_claim(writer)
         self._look()
         self._now += ms
         self._ground.pass_time(ms)

@@ -88,4 +88,4 @@ class LockCommands:
         """Wakes waiters if the lock is free, after a holder has lost it; None: there is no channel."""
         if not self.channel:
             return None
-        return pack(self.session.runtime.scripts.lock_lost, self.key, self.channel, self.released_message)
+        return pack(self.session.runtime.scripts.lock_wake_waiters, self.key, self.channel, self.released_message)

@@ -72,7 +72,7 @@ class FairLockCommands(LockCommands):
 
     def wake_waiters(self) -> bytes:
         session = self.session
-        return pack(session.runtime.scripts.fair_lost, *self._keys, self.channel, session.fair_wait)
+        return pack(session.runtime.scripts.fair_wake_waiters, *self._keys, self.channel, session.fair_wait)
 
     def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
         """A client is alive, and so are its waiters; it asks whether these have their places. b"": no client."""

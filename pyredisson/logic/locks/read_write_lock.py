@@ -127,7 +127,7 @@ class WriteCommands(SideCommands):
 
     def withdraw_claim(self, owner_prefix: bytes) -> bytes:
         """Ends the claim of a writer that waits no longer, and wakes readers."""
-        script = self.session.runtime.scripts.write_give_up
+        script = self.session.runtime.scripts.write_withdraw_claim
         return pack(script, self.key, self._claim, self.channel, owner_prefix)
 
 

@@ -83,7 +83,9 @@ class PermitPoolCommands(CounterCommands):
 
     def withdraw_claim(self, claimant: bytes) -> bytes:
         """Withdraws the claim of a waiter that waits no longer, if it has the claim."""
-        return pack(self.session.runtime.scripts.semaphore_give_up, self.key, self._claim, self.channel, claimant)
+        return pack(
+            self.session.runtime.scripts.semaphore_withdraw_claim, self.key, self._claim, self.channel, claimant
+        )
 
 
 class SemaphoreCommands(PermitPoolCommands):

@@ -47,8 +47,8 @@ class Fair:
     def force(self, redis: Any = None) -> Any:
         return self.run("fair_force_release", CHANNEL, WAIT, redis=redis)
 
-    def lost(self, redis: Any = None) -> Any:
-        return self.run("fair_lost", CHANNEL, WAIT, redis=redis)
+    def wake_waiters(self, redis: Any = None) -> Any:
+        return self.run("fair_wake_waiters", CHANNEL, WAIT, redis=redis)
 
     def leave(self, *owners: str, doubt: bool = False, redis: Any = None) -> Any:
         return self.run("fair_leave", CHANNEL, WAIT, int(doubt), *owners, redis=redis)

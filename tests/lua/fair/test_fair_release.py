@@ -97,7 +97,7 @@ class TestLost:
         scripts.acquire(B)
         scripts.redis.delete(LOCK)
         for _ in range(2):
-            assert scripts.lost() == 1
+            assert scripts.wake_waiters() == 1
         assert published(subscription) == [B, B]
         assert scripts.queue() == [B]
 
@@ -105,11 +105,11 @@ class TestLost:
         scripts.acquire(A)
         scripts.acquire(B)
         for _ in range(2):
-            assert scripts.lost() == 0
+            assert scripts.wake_waiters() == 0
         assert published(subscription) == []
         assert scripts.queue() == [B]
 
     def test_nobody_waits(self, scripts: Fair) -> None:
         for _ in range(2):
-            assert scripts.lost() == 1
+            assert scripts.wake_waiters() == 1
         assert scripts.redis.keys() == []

@@ -13,7 +13,7 @@
 --
 -- Idempotent: a second run only repeats the message.
 --
--- redis-cli --eval fair_lost.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000
+-- redis-cli --eval fair_wake_waiters.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000
 if redis.call('EXISTS', KEYS[1]) == 1 then
     return 0
 end

@@ -8,7 +8,7 @@
 --
 -- Idempotent: a second run only repeats the message.
 --
--- redis-cli --eval lock_lost.lua orders , redisson_lock__channel:{orders} 0
+-- redis-cli --eval lock_wake_waiters.lua orders , redisson_lock__channel:{orders} 0
 if redis.call('EXISTS', KEYS[1]) == 1 then
     return 0
 end

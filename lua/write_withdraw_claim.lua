@@ -9,7 +9,7 @@
 --
 -- Idempotent: a second run finds no claim.
 --
--- redis-cli --eval write_give_up.lua orders pyredisson_rwlock_writer:{orders} , redisson_rwlock:{orders} me:1:
+-- redis-cli --eval write_withdraw_claim.lua orders pyredisson_rwlock_writer:{orders} , redisson_rwlock:{orders} me:1:
 local claim = redis.call('GET', KEYS[2])
 if not claim or string.sub(claim, 1, #ARGV[2]) ~= ARGV[2] then
     return 0

@@ -9,7 +9,7 @@
 --
 -- Idempotent: a second run finds no claim.
 --
--- redis-cli --eval semaphore_give_up.lua stock pyredisson_semaphore_claim:{stock} , redisson_sc:{stock} me:1
+-- redis-cli --eval semaphore_withdraw_claim.lua stock pyredisson_semaphore_claim:{stock} , redisson_sc:{stock} me:1
 local claimed = redis.call('GET', KEYS[2])
 if not claimed or string.match(claimed, '^%d+ (.*)$') ~= ARGV[2] then
     return 0
