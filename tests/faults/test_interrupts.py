@@ -43,6 +43,12 @@ TAKE_AND_GIVE_BACK = (
     PRELUDE
     + """
 contended, rounds = sys.argv[3] == "contended", int(sys.argv[4])
+Alarm = {"KeyboardInterrupt": KeyboardInterrupt, "TimeoutError": TimeoutError}[sys.argv[5]]
+
+def ring(*_):
+    raise Alarm
+
+signal.signal(signal.SIGALRM, ring)
 client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
 lock = client.get_lock("a")
 over = threading.Event()
@@ -68,7 +74,7 @@ for _ in range(rounds):
             stage = "done"
         finally:
             quiet()
-    except KeyboardInterrupt as error:
+    except Alarm as error:
         where = inside(error)
         interrupts += where is not None
         hold = lock._logic.hold_of(lock._owner().id)
@@ -103,10 +109,12 @@ sys.stdin.readline()
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("mode", ["free", "contended"])
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 def test_interrupts_at_random_moments_leave_no_hold_behind(
-    server: Server, admin: Redis, child: Callable[..., Child], mode: str, seed: int
+    server: Server, admin: Redis, child: Callable[..., Child], error: str, mode: str, seed: int
 ) -> None:
-    user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
+    """Many programs limit a time by a signal whose handler raises the built-in TimeoutError, which is an OSError."""
+    user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500, error)
     told: dict[str, Any] = json.loads(user.receive(40) or "{}")
     assert told, "the child failed"
     assert told["interrupts"] > 50
@@ -289,6 +297,46 @@ def test_an_interrupted_reentrant_acquire_keeps_the_outer_holds(
     eventually(lambda: admin.hvals("a") == [b"%d" % depth], 5)
     user.send()
     assert user.receive() == f"{depth}"
+
+
+ALARMED = (
+    PRELUDE
+    + """
+def ring(*_):
+    raise TimeoutError("the time of the job is over")
+
+signal.signal(signal.SIGALRM, ring)
+client = pyredisson.connect(url, timeout=20)
+lock = client.get_lock("a")
+if sys.argv[3] == "connected":
+    client.get_lock("other").is_locked()
+print("go")
+sys.stdin.readline()
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+began = time.monotonic()
+try:
+    lock.lock()
+except TimeoutError as error:
+    print(error, time.monotonic() - began < 5)
+"""
+)
+
+
+@pytest.mark.parametrize("moment", ["connect", "reply", "message"])
+def test_a_handler_may_raise_what_a_socket_raises(
+    proxy: Proxy, admin: Redis, child: Callable[..., Child], moment: str
+) -> None:
+    """It is no failure of the connection, after which the call would try again without an end."""
+    user = child(ALARMED, proxy.url, 1, "connect" if moment == "connect" else "connected")
+    assert user.receive() == "go"
+    if moment == "connect":
+        proxy.hold_reply(b"")
+    elif moment == "reply":
+        proxy.hold_reply(ACQUIRE)
+    else:
+        admin.hset("a", "another:1", 1)
+    user.send()
+    assert user.receive(10) == "the time of the job is over True"
 
 
 def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(

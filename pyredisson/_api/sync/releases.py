@@ -1,9 +1,9 @@
 """Releases that an interrupt can't prevent. Written by hand: asyncio has no interrupts at arbitrary lines.
 
-A KeyboardInterrupt may strike after any call of a function, also before the operation of the logic has begun, which
-otherwise handles it. The caller has then lost its only chance to release: it can't know whether the release happened.
-So each release here starts its `try` with the first statement, and an interrupt leaves the work to the client's
-threads (`release_in_background`), which does nothing for what was released already.
+A KeyboardInterrupt, or what else the handler of a signal raises, may strike after any call of a function, also before
+the operation of the logic has begun, which otherwise handles it. The caller has then lost its only chance to release,
+and does not know whether the release happened. So each release starts its `try` at its first statement. An interrupt
+leaves the work to the client's threads (`release_in_background`), which does nothing for what was released already.
 
 An interrupt at the very first instruction, before the `try`, counts as one before the call.
 """
@@ -13,9 +13,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 
+from redis.exceptions import RedisError
+
 from pyredisson._api.arguments import count_of, permit_ids_of
 from pyredisson._api.sync.blocks import Enterable
 from pyredisson._core import HoldLevel, Run
+from pyredisson.errors import RedissonError
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.holds import Hold
@@ -23,6 +26,9 @@ from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
+
+REPORTED = (RedissonError, RedisError, TypeError, ValueError)
+"""What the logic and the checks of arguments raise. Anything else may come from the handler of a signal."""
 
 
 class LockReleases(Enterable):
@@ -48,7 +54,7 @@ class LockReleases(Enterable):
             # As `hold_of`, without its call: this is the hot path.
             hold = logic.session.holds.table.get((logic.identity, owner.id))
             _ = Run(logic.release, owner, hold, level).result
-        except Exception:
+        except REPORTED:
             # The logic has finished the release, handed it to the background, or refused it.
             raise
         except BaseException:
@@ -86,7 +92,7 @@ class GroupReleases(Enterable):
             owner = self._owner()
             hold = logic.hold_of(owner.id)
             _ = Run(logic.release, owner, hold).result
-        except Exception:
+        except REPORTED:
             # The logic has finished the release, handed it to the background, or refused it.
             raise
         except BaseException:
@@ -107,7 +113,7 @@ def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool)
         count = count_of(permits, "permits")
         slot = logic.session.slots.allocate()
         return Run(logic.release, count, only_existing, slot).result
-    except Exception:
+    except REPORTED:
         # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:
@@ -121,7 +127,7 @@ def release_permit_ids(logic: PermitExpirableSemaphoreLogic, permits: str | Iter
     try:
         ids = permit_ids_of(permits)
         return Run(logic.release, ids, must).result
-    except Exception:
+    except REPORTED:
         # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._backends.credentials import credentials
 from pyredisson._backends.failures import as_redis_error, closed_by_server, connect_failure
+from pyredisson._backends.threads.handlers import raised_by_handler
 from pyredisson._backends.threads.sockets import ClientSocket
 from pyredisson._core import Unsent
 from pyredisson._protocol.error_codes import is_not_master
@@ -63,7 +64,7 @@ class Connection(ClientSocket):
             info = handshake.read(self._round_trip(handshake.payload, len(handshake), deadline))
         except BaseException as error:
             self.close()
-            failure = connect_failure(error, node)
+            failure = error if raised_by_handler(error) else connect_failure(error, node)
             if failure is error:
                 raise
             raise failure from error
@@ -88,6 +89,9 @@ class Connection(ClientSocket):
                 reply = self._read_reply(time.monotonic() + self._timeout)
             self.state = IDLE
         except (Unsent, OSError, RedisError) as error:
+            if raised_by_handler(error):
+                self._abandon()
+                raise
             raise self._no_reply(error) from error
         except BaseException:
             self._abandon()
@@ -110,6 +114,9 @@ class Connection(ClientSocket):
                 self.close()
             return replies
         except (Unsent, OSError, RedisError) as error:
+            if raised_by_handler(error):
+                self._abandon()
+                raise
             raise self._no_reply(error) from error
         except BaseException:
             self._abandon()
@@ -131,6 +138,8 @@ class Connection(ClientSocket):
         try:
             self._send_tls(payload, deadline)
         except OSError as error:
+            if raised_by_handler(error):
+                raise
             # The server can't decrypt a TLS record that wasn't sent completely.
             raise Unsent(error) from error
         return self._receive_tls(deadline)

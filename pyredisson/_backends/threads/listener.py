@@ -9,6 +9,7 @@ from time import monotonic
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.threads.handlers import raised_by_handler
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe
 from pyredisson._backends.threads.reader_role import ListenerState, ReaderRole
 from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
@@ -72,12 +73,11 @@ class ThreadListener:
                 messages.read(wakeup, deadline)
             else:
                 wakeup.wait(seconds)
-        except (OSError, RedisError) as error:
-            role.fail(messages, error)
         except BaseException as error:
             # A message that was received may not have been passed on. All waiters look again after a new connection.
             role.fail(messages, error)
-            raise
+            if not isinstance(error, (OSError, RedisError)) or raised_by_handler(error):
+                raise
         finally:
             if role.release(wakeup) and (role.state is ListenerState.BROKEN or len(waiting) > 1):
                 self._wakeup.set()

@@ -15,6 +15,7 @@ from errno import EBADF
 from math import ceil
 
 from pyredisson._backends.failures import closed_by_server
+from pyredisson._backends.threads.handlers import raised_by_handler
 from pyredisson._core import Exchange
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
@@ -115,8 +116,8 @@ class ClientSocket:
                 connection.settimeout(remaining(deadline) / count)
                 connection.connect(address)
                 return connection
-            except OSError:
-                if count == 1:
+            except OSError as error:
+                if count == 1 or raised_by_handler(error):
                     raise
                 connection.close()
         raise OSError(f"{host} has no address")

@@ -1,0 +1,24 @@
+"""Exceptions that the handler of a signal raises in the middle of an operation on a socket."""
+
+from __future__ import annotations
+
+import threading
+
+RAISES_SOCKET_ERRORS = frozenset(("pyredisson", "socket", "ssl", "encodings"))
+"""The packages in which a failed operation on a socket may raise."""
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Whether the handler of a signal raised `error`, and not the operation that the signal has interrupted.
+
+    A handler may raise an OSError, as the built-in TimeoutError of many recipes for a time limit. It is meant for the
+    caller, and says nothing about the connection. The innermost frame of its traceback is that of the handler. An
+    operation that fails is written in C, and has no frame.
+    """
+    trace = error.__traceback__
+    if trace is None or threading.current_thread() is not threading.main_thread():
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] not in RAISES_SOCKET_ERRORS
