@@ -21,7 +21,7 @@ cdef class HoldFields(Timer):
     cdef public str reason
     cdef public list listeners
     cdef public object lost_below
-    cdef public object taken_by
+    cdef public object acquired_by
 
     def __cinit__(self, tuple key, commands, bytes owner, lease, double valid_until, state):
         self.key = key
@@ -34,7 +34,7 @@ cdef class HoldFields(Timer):
         self.reason = ""
         self.token = 0
         self.lost_below = None
-        self.taken_by = None
+        self.acquired_by = None
 
     def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
@@ -59,17 +59,17 @@ cdef class HoldFields(Timer):
         call.hold = self
         return True
 
-    def drop_level(self, HoldLevel level not None, held, releasing):
-        """Takes one level off, once; returns how many remain.
+    def drop_level(self, ReleaseCall call not None, held, releasing):
+        """Takes the level of `call` off, once; returns how many remain.
 
-        -1: that `level` was dropped before, or no level was left. With the last level a hold in the state `held`
-        goes to `releasing`.
+        -1: the level of this call was dropped before, or the hold has no level. With the last level a hold in the state
+        `held` goes to `releasing`.
         """
-        if level.dropped:
+        if call.dropped:
             return -1
-        level.dropped = True
+        call.dropped = True
         if not self.count:
-            level.reported = True
+            call.reported = True
             return -1
         self.count -= 1
         if isinstance(self.leases, list):
@@ -80,11 +80,12 @@ cdef class HoldFields(Timer):
 
 
 @cython.final
-cdef class HoldLevel(OwnerCall):
-    """The release of one level of a hold. It happens once, whichever of several calls comes first.
+cdef class ReleaseCall(OwnerCall):
+    """The release of one level of a hold: the counterpart of `AcquireCall`.
 
-    `dropped`: the hold doesn't count the level any more. `reported`: the server knows that, or a command that
-    reports it is on its way.
+    The level is released once, whichever of several functions with the same `ReleaseCall` comes first. `dropped`: the
+    hold doesn't count the level any more. `reported`: nothing is to be sent for the level any more. The server has
+    replied to its release, or a command in the background is on its way, or the hold had no level.
     """
 
     cdef public bint dropped

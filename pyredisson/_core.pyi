@@ -81,7 +81,7 @@ class HoldFields(Timer):
     reason: str
     listeners: list[Any] | None
     lost_below: Any
-    taken_by: Any
+    acquired_by: Any
 
     def __init__(
         self,
@@ -98,22 +98,23 @@ class HoldFields(Timer):
     def add_level(self, call: AcquireCall, valid_until: float, held: object) -> bool:
         """Counts one more level, acquired by `call`. False: the hold isn't in the state `held` any more."""
 
-    def drop_level(self, level: HoldLevel, held: object, releasing: object) -> int:
-        """Takes one level off, once; returns how many remain.
+    def drop_level(self, call: ReleaseCall, held: object, releasing: object) -> int:
+        """Takes the level of `call` off, once; returns how many remain.
 
-        -1: that `level` was dropped before, or no level was left. With the last level a hold in the state `held`
-        goes to `releasing`.
+        -1: the level of this call was dropped before, or the hold has no level. With the last level a hold in the state
+        `held` goes to `releasing`.
         """
 
 class OwnerCall:
     """A call of one owner, which takes its turn among the owner's calls; see `CallQueues`."""
 
 @final
-class HoldLevel(OwnerCall):
-    """The release of one level of a hold. It happens once, whichever of several calls comes first.
+class ReleaseCall(OwnerCall):
+    """The release of one level of a hold: the counterpart of `AcquireCall`.
 
-    `dropped`: the hold doesn't count the level any more. `reported`: the server knows that, or a command that
-    reports it is on its way.
+    The level is released once, whichever of several functions with the same `ReleaseCall` comes first. `dropped`: the
+    hold doesn't count the level any more. `reported`: nothing is to be sent for the level any more. The server has
+    replied to its release, or a command in the background is on its way, or the hold had no level.
     """
 
     dropped: bool

@@ -11,7 +11,7 @@ from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_commands import ID_BYTES, MOST_AT_ONCE
-from pyredisson.logic.retry import NO_WAIT
+from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
 from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner
 
@@ -76,9 +76,12 @@ def deadline_of(wait: Duration, name: str, clock: Clock) -> float | None:
 
 
 def deadline_after(wait: float | None, clock: Clock) -> float | None:
-    """The deadline of a wait of at most so many seconds that begins now; None: no deadline. 0 is `NO_WAIT`."""
+    """The deadline of a wait of at most so many seconds that begins now; None: no deadline.
+
+    Without time to wait (0), it is `LIMITED_BY_RETRIES`.
+    """
     if not wait:
-        return None if wait is None else NO_WAIT
+        return None if wait is None else LIMITED_BY_RETRIES
     return clock() + wait
 
 
@@ -87,7 +90,7 @@ def deadline_of_acquire(blocking: bool, timeout: Duration, clock: Clock) -> floa
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        return NO_WAIT
+        return LIMITED_BY_RETRIES
     if timeout == -1:
         return None
     # `threading` refuses None here, so it isn't "no limit", as it is elsewhere.

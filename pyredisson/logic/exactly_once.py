@@ -60,10 +60,10 @@ class SessionSlot:
 class SessionSlots:
     """The slots of one client. There are as many as the client ever had calls at the same time."""
 
-    def __init__(self, client_id: str, runtime: Runtime, attempts: int) -> None:
+    def __init__(self, client_id: str, runtime: Runtime, retries: int) -> None:
         self._suffix = f":{client_id}:"
         self._runtime = runtime
-        self._attempts = attempts
+        self._retries = retries
         self._ids = itertools.count()
         self._free: dict[SessionSlot, None] = {}
         self._next_debug_check = 0.0
@@ -86,7 +86,7 @@ class SessionSlots:
         """
         forgotten_at = self._now() + REMEMBERED
         try:
-            reply, _ = await retry.send(self._runtime, payload, attempts=self._attempts, idempotent_until=forgotten_at)
+            reply, _ = await retry.send(self._runtime, payload, retries=self._retries, idempotent_until=forgotten_at)
         except BaseException:
             if complete:
                 # The slot is not used again: a later call with a greater number would keep this one from running.
@@ -117,7 +117,7 @@ class SessionSlots:
             reply, _ = await retry.send(
                 runtime,
                 payload,
-                attempts=self._attempts,
+                retries=self._retries,
                 deadline=forgotten_at if outlasts_memory else deadline,
                 idempotent_until=forgotten_at,
                 on_doubt=slot.note_doubt,

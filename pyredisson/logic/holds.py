@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
-from pyredisson._core import AcquireCall, HoldFields, HoldLevel, insert_hold, remove_hold
+from pyredisson._core import AcquireCall, HoldFields, ReleaseCall, insert_hold, remove_hold
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.losses import UnreleasedLosses
@@ -25,7 +25,14 @@ LEASE_ENDED = "its lease ended without a confirmed renewal"
 
 
 class HoldState(Enum):
-    """The state of a hold. `docs/architecture.md` has the drawing."""
+    """The state of a hold. `docs/architecture.md` has the drawing and all methods that change a state.
+
+    HELD -> RELEASING: the release of the last level begins, or is handed to the background.
+    RELEASING -> RELEASED: the last level was dropped.
+    RELEASING -> HELD: the server refused the release of several permits, because it didn't know one of them.
+    HELD -> LOST: the lease ended, the server doesn't know the hold, or the lock was removed by force.
+    RELEASING -> LOST: the release found out that the hold had been lost before.
+    """
 
     HELD = "held"
     """Acquired, and not known to be lost. After `valid_until` the hold must not be relied on any more."""
@@ -33,7 +40,10 @@ class HoldState(Enum):
     """The release of the last level is about to be sent, or was sent: a renewal that doesn't find the hold on the
     server must not report a loss."""
     RELEASED = "released"
+    """Released for this client. The server may not know it yet: then a command in the background is on its way."""
     LOST = "lost"
+    """Its lease has ended, or the server doesn't know it any more. A lost hold stays in the table until its owner
+    releases it: that release raises `LockLostError`."""
 
 
 HELD, RELEASING, RELEASED, LOST = HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED, HoldState.LOST
@@ -87,7 +97,8 @@ class Hold(HoldFields):
     """The fencing token of the latest acquire; 0 for a lock without tokens."""
     lost_below: Hold | None
     """A lost hold of the same owner and lock that has not been released yet."""
-    taken_by: Owner | None
+    acquired_by: Owner | None
+    """The owner that began the hold, for the check whether its thread or task has ended. None: a permit."""
 
     @property
     def renewed(self) -> bool:
@@ -212,13 +223,13 @@ class HoldTable:
 
     # HELD -> RELEASING -> RELEASED, or RELEASING -> RELEASED
 
-    def drop_level(self, hold: Hold, level: HoldLevel) -> int:
-        """Takes one level off the hold, once; returns how many remain. -1: it was dropped before.
+    def drop_level(self, hold: Hold, call: ReleaseCall) -> int:
+        """Takes the level of `call` off the hold, once; returns how many remain. -1: it was dropped before.
 
         With the last level the hold leaves the table: it is released, unless it was lost. That part is done again by
         each further call, because an interrupt may have prevented it.
         """
-        remaining = hold.drop_level(level, HELD, RELEASING)
+        remaining = hold.drop_level(call, HELD, RELEASING)
         if hold.count:
             return remaining
         if not remove_hold(self.table, hold):

@@ -11,7 +11,7 @@ from pyredisson.logic.ports import Runtime
 TURN_CHECK = 1.0
 """Seconds after which a call checks whether it has the turn, even if its wakeup wasn't set."""
 SHORTEST_WAIT = 3.0
-"""Seconds to wait for the turn, for a call that has no time to wait for the lock: as long as for a reply."""
+"""Seconds for which a call waits for its turn at least, even if its deadline is earlier: as long as for a reply."""
 
 
 class OwnerCalls:

@@ -27,12 +27,12 @@ class Repairs:
     A notice wakes the waiters of other clients after a hold was lost.
     """
 
-    def __init__(self, runtime: Runtime, lease: float, on_added: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, lease_seconds: float, on_added: Callable[[], None]) -> None:
         """`on_added` is called when there is something to send: `send` must follow, on the thread that renews."""
         self._runtime = runtime
         self._on_added = on_added
-        self._lease = lease
-        self._repair_for = max(REPAIR_FOR, lease)
+        self._lease_seconds = lease_seconds
+        self._repair_for = max(REPAIR_FOR, lease_seconds)
         self._repairs: deque[tuple[bytes, float]] = deque()
         """Each with the time from which on it is not repeated any more."""
         self._notices: deque[tuple[bytes, float]] = deque()
@@ -45,7 +45,7 @@ class Repairs:
 
     def notify(self, payload: bytes) -> None:
         """Sends an idempotent command that wakes waiters. It is given up after a lease: then they retry anyway."""
-        self._notices.append((payload, self._runtime.clock() + self._lease))
+        self._notices.append((payload, self._runtime.clock() + self._lease_seconds))
         self._on_added()
 
     @property

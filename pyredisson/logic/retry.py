@@ -1,5 +1,9 @@
 """How a call sends its command, and when it sends the command again: one policy for all scripts and both backends.
 
+An attempt and a retry are different things. An attempt asks for a lock or a permit; a call whose attempt was refused
+makes another one later. A retry sends another copy of the same command, because the copy before it got no usable reply.
+So one attempt may need several retries.
+
 Three places retry by rules of their own: a pool uses another connection if one was stale, `repairs` repeats commands in
 the background, and the final release of a client has little time.
 """
@@ -17,10 +21,11 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Runtime
 
-NO_WAIT = -math.inf
-"""In place of a deadline, for a call that doesn't wait for other owners: the number of attempts limits the call.
+LIMITED_BY_RETRIES = -math.inf
+"""In place of a deadline, for a call that doesn't wait for other owners: the number of retries limits the call.
 
-The deadline None is the opposite: no limit.
+It is before every reading of the clock, so a check whether the deadline has passed needs no special case. The deadline
+None is the opposite: no limit.
 """
 
 FIRST_DELAY = 0.25
@@ -34,8 +39,8 @@ async def send(
     runtime: Runtime,
     payload: bytes,
     *,
-    attempts: int,
-    deadline: float | None = NO_WAIT,
+    retries: int,
+    deadline: float | None = LIMITED_BY_RETRIES,
     expires: float = math.inf,
     idempotent: bool = True,
     idempotent_until: float = math.inf,
@@ -44,18 +49,20 @@ async def send(
 ) -> tuple[Reply, float]:
     """Sends a command, and sends it again where that can help.
 
-    Returns the reply, and when the copy was sent that the reply answers: a lease counts from that moment. Raises what
-    Redis reported when it gives up.
+    Returns the reply, and when the copy was sent that the reply answers: a lease counts from that moment. Raises the
+    latest error of Redis or the network when it gives up.
 
-    The limits of the caller: with `deadline` None the command is sent until the server serves it; with a deadline (on
-    the clock of the runtime), until then; with `NO_WAIT` at most `attempts` more times, each after a pause, and not
-    after `expires`, when the result would be of no use any more.
+    A command is in doubt as soon as a copy of it may have run without a reply. Then it is sent again at once, one time,
+    even with no retries remaining or after each limit: it would be wrong to report a lock as not acquired that was
+    acquired. Every other retry follows after a pause.
 
-    A command is in doubt as soon as a copy of it may have run without a reply. Then `on_doubt` is called, and the
-    command is sent once more at once, even with no attempts left or after the deadline: it would be wrong to report a
-    lock as not acquired that was acquired. A command that isn't `idempotent`, or is so only until a moment that has
-    passed, is not sent again once it is in doubt. `reply_if_done` corrects the reply of a copy in case an earlier copy
-    has run on the same server.
+    - `retries`: how many retries follow after a pause. It counts only with the deadline `LIMITED_BY_RETRIES`.
+    - `deadline`: until when the command is sent again, on the clock of the runtime. None: until a server replies.
+    - `expires`: from when on the result is of no use. It counts only with `LIMITED_BY_RETRIES`.
+    - `idempotent`: whether the command may run twice. If not, it isn't sent again once it is in doubt.
+    - `idempotent_until`: if the command becomes in doubt at this moment or later, it isn't sent again either.
+    - `reply_if_done`: makes the true reply from that of a copy, if an earlier copy may have run on the same server.
+    - `on_doubt`: is called once, when the command becomes in doubt.
     """
     sent_at = runtime.clock()
     try:
@@ -67,7 +74,7 @@ async def send(
         runtime,
         payload,
         failure,
-        attempts=attempts,
+        retries=retries,
         deadline=deadline,
         expires=expires,
         idempotent_until=idempotent_until if idempotent else -math.inf,
@@ -81,15 +88,15 @@ async def send_again(
     payload: bytes,
     failure: NoReply | RedisError,
     *,
-    attempts: int,
-    deadline: float | None = NO_WAIT,
+    retries: int,
+    deadline: float | None = LIMITED_BY_RETRIES,
     expires: float = math.inf,
     idempotent_until: float = math.inf,
     reply_if_done: Callable[[Reply], Reply] | None = None,
     on_doubt: Callable[[], None] | None = None,
 ) -> tuple[Reply, float]:
     """What `send` does after a first try that ended with `failure`."""
-    limits = _Limits(attempts, deadline, expires, idempotent_until)
+    limits = _Limits(retries, deadline, expires, idempotent_until)
     return await _Retry(runtime, payload, limits, reply_if_done, on_doubt).run(failure)
 
 
@@ -109,7 +116,7 @@ def may_have_run(error: BaseException, in_doubt: bool) -> bool:
 class _Limits(NamedTuple):
     """Until when a command is sent again, see `send`."""
 
-    attempts: int
+    retries: int
     deadline: float | None
     expires: float
     idempotent_until: float
@@ -119,9 +126,9 @@ class _Limits(NamedTuple):
         seconds = delay(tries, runtime.jitter())
         if self.deadline is None:
             return seconds
-        if self.deadline == NO_WAIT:
+        if self.deadline == LIMITED_BY_RETRIES:
             remaining = self.expires - runtime.clock()
-            return min(seconds, remaining) if tries < self.attempts and remaining > 0 else None
+            return min(seconds, remaining) if tries < self.retries and remaining > 0 else None
         remaining = self.deadline - runtime.clock()
         # The last try is made at the deadline itself.
         return min(seconds, remaining) if remaining > 0 else None
@@ -146,8 +153,8 @@ class _Retry:
         self._pauses = 0
         self._in_doubt = False
         self._met_stale_connection = False
-        self._servers: set[bytes | None] = set()
-        """The identities of the servers to which copies in doubt went; None: it isn't known which server."""
+        self._servers_in_doubt: set[bytes | None] = set()
+        """The identities of the servers to which copies in doubt were sent. None in the set: an unknown server."""
 
     async def run(self, problem: NoReply | RedisError) -> tuple[Reply, float]:
         """Sends the command until there is a reply, see `send`."""
@@ -184,7 +191,7 @@ class _Retry:
     def _note_no_reply(self, problem: NoReply) -> bool:
         """Notes what may have become of the command; whether to send it again at once."""
         if problem.may_have_run:
-            self._servers.add(problem.server_id)
+            self._servers_in_doubt.add(problem.server_id)
             if not self._in_doubt:
                 self._in_doubt = True
                 if self._on_doubt is not None:
@@ -207,9 +214,9 @@ class _Retry:
 
     def _corrected(self, reply: Reply, server: bytes | None) -> Reply:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
-        if self._reply_if_done is None or not self._servers:
+        if self._reply_if_done is None or not self._servers_in_doubt:
             return reply
-        if server is None or None in self._servers or server in self._servers:
+        if server is None or None in self._servers_in_doubt or server in self._servers_in_doubt:
             return self._reply_if_done(reply)
         return reply
 

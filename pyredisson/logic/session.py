@@ -54,11 +54,12 @@ class Session:
     """
 
     def __init__(self, config: Config, host: Host) -> None:
-        self.lease = lease_ms(config.lock_watchdog_timeout)
+        self.lease_ms = lease_ms(config.lock_watchdog_timeout)
         """Milliseconds: the lease of a lock that the watchdog renews."""
         self.fair_wait = lease_ms(config.fair_lock_wait_timeout)
         """Milliseconds for which Redisson keeps a waiter in the queue of a fair lock."""
-        self.attempts = config.retry_attempts
+        self.retries = config.retry_attempts
+        """How often a command is sent again after a failure, if the call doesn't wait for other owners."""
         self.server = f"{config.path or config.host}:{config.port}/{config.database}"
         """Identifies the server, for groups of locks that are on several."""
         self.closed = False
@@ -81,11 +82,11 @@ class Session:
         self.watchdog = Watchdog(
             self.holds,
             watchdog_runtime,
-            self.lease,
+            self.lease_ms,
             self._host.start_loop,
             release_when_owner_ends=self._release_when_owner_ends,
         )
-        self.slots = SessionSlots(self.id, self.runtime, self.attempts)
+        self.slots = SessionSlots(self.id, self.runtime, self.retries)
         self.local_queues = LocalQueues()
         self.groups = GroupRegistry()
         self.permits = PermitRegistry()

@@ -66,7 +66,7 @@ class Watchdog:
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
-        self._lease = lease_ms / 1000
+        self._lease_seconds = lease_ms / 1000
         self._round = max(1, lease_ms // ROUNDS_PER_LEASE)
         self._grid_step = max(1, self._round // GRID_STEPS_PER_ROUND)
         self._enter_grid_step(runtime.clock())
@@ -80,7 +80,7 @@ class Watchdog:
         self._due: deque[Hold] = deque()
         """Holds whose renewal is due."""
         self._renew_wakeup = runtime.wakeup()
-        self.repairs = Repairs(runtime, self._lease, self._on_repair)
+        self.repairs = Repairs(runtime, self._lease_seconds, self._on_repair)
         self._release_when_owner_ends = release_when_owner_ends
         self._reported: dict[Hold, None] = {}
         """Holds whose owner has ended, which was logged."""
@@ -215,7 +215,7 @@ class Watchdog:
             # Any exception: the leases of all other holds depend on this loop.
             log_exception("the watchdog failed and goes on")
             failed = True
-        pause = self._lease / ROUNDS_PER_LEASE
+        pause = self._lease_seconds / ROUNDS_PER_LEASE
         if failed:
             pause *= (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND
         # `clear` first: the test finds a repair that another thread has added before, and the entry that is added with
@@ -273,7 +273,7 @@ class Watchdog:
 
     def _release_if_abandoned(self, hold: Hold) -> bool:
         """Releases a hold whose owner has ended, or logs that once. Returns whether it was released."""
-        owner = hold.taken_by
+        owner = hold.acquired_by
         if owner is None or not owner.calls.ended or not hold.renewed or hold in self._reported:
             return False
         if self._release_when_owner_ends:
@@ -307,7 +307,7 @@ class Watchdog:
             if not isinstance(reply, NoScriptError):
                 raise reply
             reply = await retry.send_once(self._runtime, self._command(batch))
-        ends = sent_at + self._lease
+        ends = sent_at + self._lease_seconds
         due = int(sent_at * 1000) // self._grid_step * self._grid_step + self._round
         for hold, renewed in zip(batch, reply, strict=True):
             if hold.state is not HELD:

@@ -31,7 +31,7 @@ async def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(pr
         free.is_locked()
         # The reply comes after the deadline, on a connection that must not be used any more.
         proxy.latency(0.5)
-        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._no_reply) as interrupt:
+        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._close_after_failure) as interrupt:
             taken.remain_time_to_live()
         assert interrupt.happened
         proxy.latency(0)

@@ -74,7 +74,9 @@ class BeliefFromTheReply(LockLogic):
         busy = await super()._attempt(call)
         hold = self.hold_of(call.owner.id)
         if busy is None and hold is not None and hold.state is HELD:
-            hold.valid_until = self.session.clock() + (self.session.lease if call.lease is None else call.lease) / 1000
+            hold.valid_until = (
+                self.session.clock() + (self.session.lease_ms if call.lease is None else call.lease) / 1000
+            )
         return busy
 
 
@@ -98,7 +100,7 @@ class ErrorsAreSuccess(Watchdog):
         if failed:
             self._due.clear()
             for hold in due:
-                hold.valid_until = self._runtime.clock() + self._lease
+                hold.valid_until = self._runtime.clock() + self._lease_seconds
         return False
 
 
@@ -147,7 +149,7 @@ class NoGiveUp(FairLockLogic):
 
     __slots__ = ()
 
-    def _withdraw(self, ticket: QueueTicket) -> None:
+    def _leave_queue(self, ticket: QueueTicket) -> None:
         ticket.owner.new_epoch()
 
 

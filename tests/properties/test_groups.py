@@ -38,7 +38,7 @@ class Slow(Flaky):
         self.slow: list[bool] = []
         self.stragglers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.interrupted = False
-        self.session.lease = HOUR
+        self.session.lease_ms = HOUR
 
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self.slow and self.slow.pop(0):

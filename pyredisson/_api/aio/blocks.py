@@ -13,7 +13,7 @@ from pyredisson._api.arguments import add_release_failure, deadline_after, lease
 from pyredisson._api.ports import Logic
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.clock import clock
-from pyredisson._core import HoldLevel
+from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson._settings.durations import Duration
 from pyredisson.errors import RedissonError
@@ -246,7 +246,7 @@ class Scope:
         if isinstance(logic, GroupLogic):
             logic.release_in_background(self.owner, hold)
         elif isinstance(logic, LockLogic) and hold is not None:
-            logic.release_in_background(self.owner, hold, HoldLevel())
+            logic.release_in_background(self.owner, hold, ReleaseCall())
 
     def _hold_ended(self, hold: Hold) -> None:
         task = self._task_to_cancel

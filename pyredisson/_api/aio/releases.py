@@ -27,8 +27,13 @@ class LockReleases(Enterable):
     def unlock(self) -> Coroutine[Any, Any, None]:
         """Releases one hold.
 
-        Raises `LockLostError` if the hold was lost, `LockNotHeldError` if the calling task has no hold.
-        After any other error, as one of Redis, the release goes on in the background: don't repeat it.
+        Raises `LockLostError` if the hold was lost, and `LockNotHeldError` if the calling task has no hold. Raises
+        `ClosedError` if the client is closed, which has released all its holds. After any other error, as one of Redis,
+        the release goes on in the background: don't repeat it.
+
+        A release whose reply was lost is sent again. If the same server then doesn't know the last hold, the first copy
+        has released it. If it is another server, or a restarted one, `LockLostError` is raised, although the first copy
+        may have released the lock in time.
         """
         owner = self._owner()
         return self._logic.release(owner, self._logic.hold_of(owner.id))

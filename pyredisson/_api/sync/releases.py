@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import count_of, permit_ids_of
 from pyredisson._api.sync.blocks import Enterable
-from pyredisson._core import HoldLevel, Run
+from pyredisson._core import ReleaseCall, Run
 from pyredisson.errors import RedissonError
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
@@ -41,19 +41,24 @@ class LockReleases(Enterable):
     def unlock(self) -> None:
         """Releases one hold.
 
-        Raises `LockLostError` if the hold was lost, `LockNotHeldError` if the calling thread has no hold.
-        After any other error, as one of Redis, the release goes on in the background: don't repeat it.
+        Raises `LockLostError` if the hold was lost, and `LockNotHeldError` if the calling thread has no hold. Raises
+        `ClosedError` if the client is closed, which has released all its holds. After any other error, as one of Redis,
+        the release goes on in the background: don't repeat it.
+
+        A release whose reply was lost is sent again. If the same server then doesn't know the last hold, the first copy
+        has released it. If it is another server, or a restarted one, `LockLostError` is raised, although the first copy
+        may have released the lock in time.
         """
         logic = self._logic
         owner: Owner | None = None
         hold: Hold | None = None
-        level: HoldLevel | None = None
+        call: ReleaseCall | None = None
         try:
-            level = HoldLevel()
+            call = ReleaseCall()
             owner = self._owner()
             # As `hold_of`, without its call: this is the hot path.
             hold = logic.session.holds.table.get((logic.identity, owner.id))
-            _ = Run(logic.release, owner, hold, level).result
+            _ = Run(logic.release, owner, hold, call).result
         except REPORTED:
             # The logic has finished the release, handed it to the background, or refused it.
             raise
@@ -62,7 +67,7 @@ class LockReleases(Enterable):
                 owner = owner or self._owner()
                 hold = logic.hold_of(owner.id)
             if hold is not None:
-                logic.release_in_background(owner, hold, level or HoldLevel())
+                logic.release_in_background(owner, hold, call or ReleaseCall())
             raise
 
     def _with_owner(self, owner: Owner) -> LockReleases:

@@ -90,11 +90,11 @@ class Connection(ClientSocket):
             self.state = IDLE
         except (Unsent, OSError, RedisError) as error:
             if raised_by_handler(error):
-                self._abandon()
+                self._close_in_doubt()
                 raise
-            raise self._no_reply(error) from error
+            raise self._close_after_failure(error) from error
         except BaseException:
-            self._abandon()
+            self._close_in_doubt()
             raise
         if isinstance(reply, RedisError):
             if is_not_master(reply):
@@ -115,15 +115,15 @@ class Connection(ClientSocket):
             return replies
         except (Unsent, OSError, RedisError) as error:
             if raised_by_handler(error):
-                self._abandon()
+                self._close_in_doubt()
                 raise
-            raise self._no_reply(error) from error
+            raise self._close_after_failure(error) from error
         except BaseException:
-            self._abandon()
+            self._close_in_doubt()
             raise
 
-    def _abandon(self) -> None:
-        """Closes the connection with a command in flight, whose reply would answer the next command."""
+    def _close_in_doubt(self) -> None:
+        """Closes the connection after an interrupt with a command in flight, whose reply would answer the next one."""
         self._node.suspect(self.connection_id)
         self.close()
 
@@ -144,8 +144,8 @@ class Connection(ClientSocket):
             raise Unsent(error) from error
         return self._receive_tls(deadline)
 
-    def _no_reply(self, error: Unsent | OSError | RedisError) -> NoReply:
-        """Closes the connection after a failure in a call."""
+    def _close_after_failure(self, error: Unsent | OSError | RedisError) -> NoReply:
+        """Closes the connection after a failure in a call. Returns what the call raises: no reply was received."""
         node = self._node
         if isinstance(error, Unsent):
             self.close()

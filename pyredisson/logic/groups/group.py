@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import HoldLevel
+from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson.errors import LockLostError, LockTimeoutError, RedissonError
@@ -38,15 +38,15 @@ class MemberRelease(NamedTuple):
     member: LockLogic
     owner: Owner
     hold: Hold
-    level: HoldLevel
+    call: ReleaseCall
 
     async def release(self) -> None:
         """Releases the level. Does nothing if it is released already, also in the background."""
-        await self.member.release(self.owner, self.hold, self.level)
+        await self.member.release(self.owner, self.hold, self.call)
 
     def release_in_background(self) -> None:
         """Releases the level: here at once, on the server in the background. Does nothing if it is released already."""
-        self.member.release_in_background(self.owner, self.hold, self.level)
+        self.member.release_in_background(self.owner, self.hold, self.call)
 
 
 class GroupLogic:
@@ -144,7 +144,7 @@ class GroupLogic:
                 latest = member.hold_of(member_owner.id)
                 present = latest if latest is None or latest.state is LOST else latest.lost_below
             if present is not None and present.count:
-                member_releases.append(MemberRelease(member, member_owner, present, HoldLevel()))
+                member_releases.append(MemberRelease(member, member_owner, present, ReleaseCall()))
         return member_releases[::-1]
 
     # Queries and errors

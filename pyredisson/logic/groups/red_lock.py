@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import HoldLevel
+from pyredisson._core import ReleaseCall
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
@@ -58,11 +58,11 @@ class RedLockLogic(GroupLogic):
 
     def drift(self, hold: Hold) -> float:
         leases = hold.leases if isinstance(hold.leases, list) else [hold.leases]
-        return _drift(max(self.session.lease if lease is None else lease for lease in leases))
+        return _drift(max(self.session.lease_ms if lease is None else lease for lease in leases))
 
     def timeout(self, lease: int | None) -> float:
         """Seconds for one round of requests to all servers. The lease is in ms; None: that of the watchdogs."""
-        shortest = min(member.session.lease for member in self.members) if lease is None else lease
+        shortest = min(member.session.lease_ms for member in self.members) if lease is None else lease
         return max(SHORTEST_TIMEOUT, TIMEOUT_PART * shortest / 1000)
 
     async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
@@ -234,7 +234,7 @@ class _Attempt(GroupAttempt):
         def release_late() -> None:
             hold = member.hold_of(member_owner.id)
             if hold is not None:
-                member.release_in_background(member_owner, hold, HoldLevel())
+                member.release_in_background(member_owner, hold, ReleaseCall())
 
         self.operations.start(number, acquire, release_late)
 
@@ -270,11 +270,11 @@ class _Retries:
         if len(group.members) - len(permanent) < group.quorum:
             # No majority of members remains that could ever be acquired.
             raise permanent[0]
-        if self._deadline == retry.NO_WAIT and self._failures >= session.attempts:
+        if self._deadline == retry.LIMITED_BY_RETRIES and self._failures >= session.retries:
             return None
         pause = retry.delay(self._failures, session.runtime.jitter())
         self._failures += 1
-        return pause if self._deadline == retry.NO_WAIT else self._within_deadline(pause)
+        return pause if self._deadline == retry.LIMITED_BY_RETRIES else self._within_deadline(pause)
 
     def _pause_after_refusal(self, operations: ParallelOperations) -> float | None:
         self._failures = 0

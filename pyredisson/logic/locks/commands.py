@@ -9,12 +9,14 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.session import Session
 
-HOLD_GONE = -2
-"""The reply to a nested acquire that found no lock: the outer hold is lost."""
 NO_KEY = -2
 """The reply of PTTL if there is no key."""
+HOLD_GONE = NO_KEY
+"""The reply to a nested acquire that found no lock: the outer hold is lost. The scripts return what PTTL replied."""
 NOT_FINISHED = -3
 """The reply of an acquire that stopped early, to keep the call of the script short: the command is to be sent again."""
+LOCK_FREE = 1
+"""The reply of a release after which the lock is free."""
 PARTLY_DONE = 2
 """The reply of a release after which dead waiters are still to be removed before the next waiter can be notified."""
 
@@ -41,7 +43,7 @@ class LockCommands:
 
     channel_prefix = b"redisson_lock__channel"
     released_message = b"0"
-    """What is published on the channel when the lock is free."""
+    """What `wake_waiters` publishes. A release script publishes a message of its own."""
     owner_suffix = b""
     """What follows the owner's name in its field of the hash."""
     renews_fixed_leases = False
@@ -57,11 +59,18 @@ class LockCommands:
         return prefixed(self.channel_prefix, self.key)
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
-        """Acquires the lock, or sets the number of levels to `count`. It is also sent with an unchanged
-        count, to extend the lease; and a copy may arrive late. `waits`: the caller will wait if this is refused.
+        """Acquires the lock, or sets the number of levels to `count`. `waits`: the caller will wait if it is refused.
 
         The reply is None if the lock was acquired (a list with the fencing token, if it has tokens). Else it is how
         many milliseconds the holder's lease lasts (-1: without end), `HOLD_GONE` or `NOT_FINISHED`.
+
+        The rules for the script of a new kind of lock:
+        1. It always grants a nested acquire, if the owner holds the lock. The caller takes any int as the reply,
+           except `NOT_FINISHED`, as the loss of the hold.
+        2. It may run twice, a copy may arrive late, and `LockLogic.extend` sends it with an unchanged count. So any
+           other effect than the count and the lease belongs to a new hold only.
+        3. A reply of 0 or more is the longest time in ms until the next attempt. The reply -1 sets no limit: the next
+           attempt follows after `lock_watchdog_timeout` at the latest.
         """
         return pack(self.session.runtime.scripts.lock_acquire, self.key, owner, count, lease)
 

@@ -115,17 +115,17 @@ class FairLockLogic(LockLogic):
         name = ticket.name
         channel = self.session.channels.confirmed_channel(self.commands.channel_of(ticket))
         if isinstance(channel, TicketChannel):
-            ticket.channel, ticket.notifications_before = channel, channel.notifications
+            ticket.channel, ticket.attempt_reasons_before = channel, channel.attempt_reasons
         try:
             queued_names.add(name)
             if not await super()._acquire(call):
-                self._withdraw(ticket)
+                self._leave_queue(ticket)
                 return False
             self._after_acquire(ticket, len(queued_names) > 1)
             return True
         except BaseException:
             self._release_acquired(call)
-            self._withdraw(ticket)
+            self._leave_queue(ticket)
             raise
         finally:
             queued_names.discard(name)
@@ -135,7 +135,7 @@ class FairLockLogic(LockLogic):
             hold = self.hold_of(ticket.owner.id)
             if hold is not None and hold.owner != ticket.name:
                 # Another call of this owner acquired the lock, and this call has added a level: it needs no place.
-                self._withdraw(ticket)
+                self._leave_queue(ticket)
         if others_wait:
             # What one call of an owner has acquired, its other calls can acquire too.
             with self.session.channels.mutex:
@@ -162,7 +162,7 @@ class FairLockLogic(LockLogic):
         super()._undo_grant(call)
         call.ticket.name = call.ticket.owner.name
 
-    def _withdraw(self, ticket: QueueTicket) -> None:
+    def _leave_queue(self, ticket: QueueTicket) -> None:
         """Leaves the queue, in the background. Idempotent."""
         if not ticket.may_be_queued or ticket.withdrawn:
             return
@@ -193,7 +193,7 @@ class FairLockLogic(LockLogic):
         try:
             while unfinished and not session.closed:
                 payload = self.commands.heartbeat(b"", ())
-                reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts)
+                reply, _ = await retry.send(session.runtime, payload, retries=session.retries)
                 *_, unfinished, _ = reply
         except (ClosedError, RedisError):
             # The heartbeats of living waiters go on with it.
@@ -266,11 +266,11 @@ class _Waiter:
         self._name = self._ticket.name
         known = self._ticket.channel
         self._register()
-        self._notifications = self._channel.notifications
+        self._seen_attempt_reasons = self._channel.attempt_reasons
         if self._channel.confirmed:
             # -1: an attempt follows now, because a notification may have been missed. Not if notifications were counted
             # since before the acquire was sent.
-            self._notifications = self._ticket.notifications_before if self._channel is known else -1
+            self._seen_attempt_reasons = self._ticket.attempt_reasons_before if self._channel is known else -1
 
     def leave(self) -> None:
         """Waits no longer. Idempotent."""
@@ -297,14 +297,14 @@ class _Waiter:
             self._session.channels.leave(self._ticket.channel_name, self._wakeup)
             self._name = self._ticket.name
             self._register()
-            self._notifications = -1
+            self._seen_attempt_reasons = -1
 
     def _next_action(self) -> _Action:
         now, deadline = self._session.clock(), self._call.deadline
         if deadline is not None and now >= deadline:
             return _Action.TIME_OUT
         retry_at = self._attempted_at + (self._retry_interval if self._channel.confirmed else UNCONFIRMED_WAIT)
-        if self._channel.notifications != self._notifications or self._ticket.retry or now >= retry_at:
+        if self._channel.attempt_reasons != self._seen_attempt_reasons or self._ticket.retry or now >= retry_at:
             return _Action.RETRY
         wakes_at = retry_at if deadline is None else min(retry_at, deadline)
         if self._queue.sends_heartbeats(self._ticket):
@@ -315,7 +315,7 @@ class _Waiter:
         return _Action.SLEEP
 
     async def _retry(self) -> bool:
-        self._notifications, self._ticket.retry = self._channel.notifications, False
+        self._seen_attempt_reasons, self._ticket.retry = self._channel.attempt_reasons, False
         wait = await self._lock._attempt(self._call)
         if wait is None:
             return True

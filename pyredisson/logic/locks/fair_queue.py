@@ -24,18 +24,18 @@ MOST_NAMED = 16
 class TicketChannel(Channel):
     """The channel of one ticket. It counts notifications, as a waiter is woken for other reasons too."""
 
-    __slots__ = ("notifications",)
+    __slots__ = ("attempt_reasons",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.notifications = 0
+        self.attempt_reasons = 0
 
     def wake(self, supply: int) -> None:
-        self.notifications += 1
+        self.attempt_reasons += 1
         super().wake(supply)
 
     def wake_all(self) -> None:
-        self.notifications += 1
+        self.attempt_reasons += 1
         super().wake_all()
 
 
@@ -47,11 +47,11 @@ class QueueTicket:
     """
 
     __slots__ = (
+        "attempt_reasons_before",
         "channel",
         "channel_name",
         "may_be_queued",
         "name",
-        "notifications_before",
         "owner",
         "retry",
         "wakeup",
@@ -64,7 +64,7 @@ class QueueTicket:
         self.channel: TicketChannel | None = None
         self.channel_name = b""
         """The channel at which the waiter is registered."""
-        self.notifications_before = 0
+        self.attempt_reasons_before = 0
         """How many notifications the channel had when the acquire was sent."""
         self.wakeup: Wakeup | None = None
         """None until the call waits."""

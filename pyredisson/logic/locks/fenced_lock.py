@@ -17,22 +17,22 @@ NEWEST_BEFORE_DELETE = b"pyredisson_fenced_newest"
 class FencedLockCommands(LockCommands):
     """The commands of a lock beside whose hash stands a counter without a TTL."""
 
-    __slots__ = ("_newest_before_delete", "newest")
+    __slots__ = ("_newest_before_delete", "counter")
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
-        self.newest = prefixed(b"redisson_lock_token", key)
+        self.counter = prefixed(b"redisson_lock_token", key)
         self._newest_before_delete = prefixed(NEWEST_BEFORE_DELETE, key)
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         """As `LockCommands.acquire`. A late copy makes a gap between tokens, which does no harm."""
         script = self.session.runtime.scripts.fenced_acquire
-        return pack(script, self.key, self.newest, self._newest_before_delete, owner, count, lease)
+        return pack(script, self.key, self.counter, self._newest_before_delete, owner, count, lease)
 
     def delete(self) -> bytes:
         """Removes the lock, whoever holds it, and the counter. The reply is 1 if there was something."""
         script = self.session.runtime.scripts.fenced_delete
-        return pack(script, self.key, self.newest, self._newest_before_delete, self.channel)
+        return pack(script, self.key, self.counter, self._newest_before_delete, self.channel)
 
 
 class FencedLockLogic(LockLogic):
@@ -56,7 +56,7 @@ class FencedLockLogic(LockLogic):
 
     async def newest_token(self) -> int:
         """The latest token that any owner got; 0: none yet, or the counter was deleted."""
-        return int(await self._query(command(b"GET", self.commands.newest)) or 0)
+        return int(await self._query(command(b"GET", self.commands.counter)) or 0)
 
     def token_of(self, owner: Owner) -> int:
         """The token of the owner's present hold, even if that hold is lost. Sends nothing."""

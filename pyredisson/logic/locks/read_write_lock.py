@@ -18,7 +18,7 @@ from pyredisson.logic.session import Session
 
 WRITER_CLAIM = b"pyredisson_rwlock_writer"
 """The prefix of a key that lives for two seconds: a writer waits, so that readers of this library stand back."""
-READERS_PERIOD = b"pyredisson_rwlock_turn"
+READERS_TURN = b"pyredisson_rwlock_turn"
 """The prefix of a key that bounds the claims of all writers: after five seconds of claims it is the readers' turn."""
 READ, WRITE = b"read", b"write"
 """The modes of the hash, and the two sides of a lock in the table of holds."""
@@ -57,7 +57,7 @@ class ReadWriteChannel(Channel):
 class SideCommands(LockCommands):
     """What the commands of both sides have in common."""
 
-    __slots__ = ("_claim", "_leases", "_readers_period", "other_identity")
+    __slots__ = ("_claim", "_leases", "_readers_turn", "other_identity")
 
     channel_prefix = b"redisson_rwlock"
     released_message = b"1"
@@ -68,7 +68,7 @@ class SideCommands(LockCommands):
         super().__init__(session, key)
         self.other_identity = (key, self.other)
         self._claim = prefixed(WRITER_CLAIM, key)
-        self._readers_period = prefixed(READERS_PERIOD, key)
+        self._readers_turn = prefixed(READERS_TURN, key)
         self._leases = suffixed(key, b"")
 
     def force_release(self) -> bytes:
@@ -106,7 +106,7 @@ class ReadCommands(SideCommands):
 
     def release(self, owner: bytes, count: int) -> bytes:
         script = self.session.runtime.scripts.read_release
-        return pack(script, self.key, self._leases, self._readers_period, self.channel, owner, count)
+        return pack(script, self.key, self._leases, self._readers_turn, self.channel, owner, count)
 
 
 class WriteCommands(SideCommands):
@@ -119,7 +119,7 @@ class WriteCommands(SideCommands):
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         script = self.session.runtime.scripts.write_acquire
-        return pack(script, self.key, self._claim, self._readers_period, owner, count, lease, int(waits))
+        return pack(script, self.key, self._claim, self._readers_turn, owner, count, lease, int(waits))
 
     def release(self, owner: bytes, count: int) -> bytes:
         script = self.session.runtime.scripts.write_release

@@ -7,24 +7,26 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
 
-from pyredisson._core import AcquireCall, HoldLevel
+from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
-from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED, PARTLY_DONE
+from pyredisson.logic.locks.commands import HOLD_GONE, LOCK_FREE, NOT_FINISHED, PARTLY_DONE
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
 
 TRY_AGAIN = -1.0
-"""The result of an attempt after which the next one is made at once."""
+"""The result of an attempt after which the next one is made at once. Compared by identity; no wait is negative."""
 
 
 class LockLogic(LockStatus):
     """Acquires and releases a lock; owners and durations were checked before.
 
-    Another kind of lock has other commands (`commands_type`), or waits in another way (`_wait`).
+    A new kind of lock needs its scripts (`lua/`, registered in `_protocol/scripts.py`), a module in `logic/locks` with
+    its commands (`commands_type`, a subclass of `LockCommands`) or its way of waiting (`_wait`), and a public class in
+    `_api/aio`, from which `make twins` generates the one in `_api/sync`. CONTRIBUTING.md shows each step.
     """
 
     __slots__ = ()
@@ -65,27 +67,30 @@ class LockLogic(LockStatus):
         return await waiting.until(self.session, channel, lambda: self._attempt(call), wait, call.deadline)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
-        """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most."""
+        """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.
+
+        0.0: nothing was sent, because an earlier call of the owner had the turn until the deadline.
+        """
         session = self.session
         if session.closed:
             session.check_open()
         in_flight = call.owner.calls.in_flight
-        key = (self.identity, call.owner.id)
+        hold_key = (self.identity, call.owner.id)
         while True:
             try:
-                if not in_flight.enter(key, call) and not await call.owner.calls.wait_for_turn(
-                    session.runtime, key, call, self.key, call.deadline
+                if not in_flight.enter(hold_key, call) and not await call.owner.calls.wait_for_turn(
+                    session.runtime, hold_key, call, self.key, call.deadline
                 ):
                     return 0.0
-                wait = await self._attempt_in_turn(call, key)
+                wait = await self._attempt_in_turn(call, hold_key)
             finally:
-                in_flight.leave(key, call)
+                in_flight.leave(hold_key, call)
             if wait is not TRY_AGAIN:
                 return wait
 
-    async def _attempt_in_turn(self, call: AcquireCall, key: HoldKey) -> float | None:
+    async def _attempt_in_turn(self, call: AcquireCall, hold_key: HoldKey) -> float | None:
         """Sends one acquire command. None: acquired; `TRY_AGAIN`; else how many seconds to wait at most."""
-        payload = self._prepare(call, key)
+        payload = self._prepare(call, hold_key)
         try:
             # The first try is spelled out here and in `release`: a coroutine around it would cost a tenth in asyncio.
             try:
@@ -93,12 +98,12 @@ class LockLogic(LockStatus):
             except (NoReply, RedisError) as problem:
                 reply, call.sent_at = await self._send_again(call, payload, problem)
             if reply is None or reply.__class__ is list:
-                return self._apply(call, key, reply)
+                return self._apply(call, hold_key, reply)
             if reply.__class__ is not int:
                 raise InvalidResponse(f"an acquire of lock {readable(self.key)!r} was answered with {reply!r}")
         except BaseException as error:
             if call.hold is None and retry.may_have_run(error, call.in_doubt):
-                self._undo_attempt(call, key)
+                self._undo_attempt(call, hold_key)
             raise
         return self._refused(call, reply)
 
@@ -114,17 +119,17 @@ class LockLogic(LockStatus):
             session.runtime,
             payload,
             problem,
-            attempts=session.attempts,
+            retries=session.retries,
             deadline=call.deadline,
             on_doubt=on_doubt,
         )
 
-    def _prepare(self, call: AcquireCall, key: HoldKey) -> bytes:
+    def _prepare(self, call: AcquireCall, hold_key: HoldKey) -> bytes:
         """Decides whether the acquire adds a level to a hold or begins a new one; returns its command."""
         session, owner = self.session, call.owner
         if self.checks_owner:
             self.check_owner(owner)
-        target = session.holds.table.get(key)
+        target = session.holds.table.get(hold_key)
         # A lease counts from before its command was sent.
         call.sent_at = now = session.clock()
         if target is not None and (target.state is not HELD or target.valid_until <= now):
@@ -135,7 +140,7 @@ class LockLogic(LockStatus):
             target = None
         call.target = target
         call.in_doubt = call.overtaken = False
-        call.lease_ms = session.lease if call.lease is None else call.lease
+        call.lease_ms = session.lease_ms if call.lease is None else call.lease
         if target is None:
             count, call.name = 1, self._name_for(call) + self.commands.owner_suffix
         else:
@@ -148,7 +153,7 @@ class LockLogic(LockStatus):
         name: bytes = call.owner.name
         return name
 
-    def _apply(self, call: AcquireCall, key: HoldKey, reply: Reply) -> float | None:
+    def _apply(self, call: AcquireCall, hold_key: HoldKey, reply: Reply) -> float | None:
         """Records what the server granted, or undoes it where it must not be used."""
         session, target = self.session, call.target
         if reply is not None:
@@ -161,7 +166,7 @@ class LockLogic(LockStatus):
             if call.deadline is not None and session.clock() >= call.deadline:
                 return 0.0
             return TRY_AGAIN
-        if not self._record(call, key, valid_until):
+        if not self._record(call, hold_key, valid_until):
             self._undo_grant(call)
             return TRY_AGAIN
         if session.closed:
@@ -170,7 +175,7 @@ class LockLogic(LockStatus):
             logger.debug("%s is acquired", self.named(call.owner))
         return None
 
-    def _record(self, call: AcquireCall, key: HoldKey, valid_until: float) -> bool:
+    def _record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
         """Adds a level to the target of the call, or a new hold above a lost one.
 
         False: the hold to which the server has added was released meanwhile, in the background.
@@ -183,9 +188,9 @@ class LockLogic(LockStatus):
             if target.state is not LOST:
                 return False
             # Lost while the command was on its way, and it stays lost: the server has granted a new hold.
-        hold = Hold(key, self.commands, call.name, call.lease, valid_until, HELD)
+        hold = Hold(hold_key, self.commands, call.name, call.lease, valid_until, HELD)
         hold.token = call.token
-        hold.taken_by = call.owner
+        hold.acquired_by = call.owner
         session.holds.add(hold, call)
         if call.overtaken:
             # The background release has the same name, and may run after this acquire.
@@ -205,18 +210,19 @@ class LockLogic(LockStatus):
                 return TRY_AGAIN
         # A dead holder publishes nothing: the next attempt comes when its lease has ended. And a message may get lost:
         # no waiter sleeps longer than `lock_watchdog_timeout`. One millisecond more, as the server rounds down.
-        return (session.lease if reply < 0 else min(reply + 1, session.lease)) / 1000
+        return (session.lease_ms if reply < 0 else min(reply + 1, session.lease_ms)) / 1000
 
-    # Undoing an acquire
+    # Undoing an acquire. `undo_acquire` is sent if no Hold was recorded, `release` if one was. So a kind of lock whose
+    # acquire has a further effect on the server must undo it in both commands.
 
     def _undo_grant(self, call: AcquireCall) -> None:
         """Undoes in the background what the server granted and must not be used."""
         call.owner.new_epoch()
         self.session.runtime.post(self.commands.undo_acquire(call.name))
 
-    def _undo_attempt(self, call: AcquireCall, key: HoldKey) -> None:
+    def _undo_attempt(self, call: AcquireCall, hold_key: HoldKey) -> None:
         """Undoes in the background an attempt that may have run, or may run late."""
-        hold = self.session.holds.table.get(key)
+        hold = self.session.holds.table.get(hold_key)
         if hold is not None and hold.state is HELD and hold.owner == call.name:
             # It may have added a level: the number of levels is stated again.
             self._post_count(call.owner, hold, hold.count)
@@ -228,61 +234,67 @@ class LockLogic(LockStatus):
         """Releases what the call has acquired, because its caller never gets it."""
         hold, call.hold = call.hold, None
         if hold is not None:
-            self.release_in_background(call.owner, hold, HoldLevel())
+            self.release_in_background(call.owner, hold, ReleaseCall())
 
     # Releasing: check, begin, send, finish.
 
-    async def release(self, owner: Owner, hold: Hold | None, level: HoldLevel | None = None) -> None:
+    async def release(self, owner: Owner, hold: Hold | None, call: ReleaseCall | None = None) -> None:
         """Releases one level of `hold_of(owner)`. Raises if there is none, or if it was lost.
 
         Afterwards the level counts as released, whatever happens: what can't be sent now is sent in the background.
-        A caller that may be interrupted outside this coroutine passes the `level`, so that it can call
-        `release_in_background` with the same one. Does nothing if another call has released that level.
+        A caller that may be interrupted outside this coroutine passes `call`, so that it can call
+        `release_in_background` with the same one. Does nothing if the level of `call` is dropped already.
 
-        Outcomes: returns (released, or an earlier copy has released it); `LockNotHeldError` (no hold); `LockLostError`
-        (the hold was lost before, or its lease ended while the server could not be reached); a Redis error or an
-        interrupt (the release goes on in the background).
+        The outcomes:
+        - It returns: the level is released, or its release was handed to the background by a finalizer. If a reply was
+          lost and the same server doesn't know the hold any more, the earlier copy has released the last level.
+        - `LockNotHeldError`: the owner has no hold, or another call has released it.
+        - `LockLostError`: the hold was lost before; or its lease ended while no server replied; or the server doesn't
+          know the hold. After a lost reply, the last case is also a server that was restarted or replaced: it can't be
+          found out whether the earlier copy had released the lock on the old one.
+        - `ClosedError`: the client was closed, which releases all its holds.
+        - A Redis error or an interrupt: the release goes on in the background.
         """
         session = self.session
         if session.closed:
             session.check_open()
         if hold is None:
             raise await self.not_held_error(owner)
-        if level is None:
-            level = HoldLevel()
-        in_flight, key = owner.calls.in_flight, hold.key
+        if call is None:
+            call = ReleaseCall()
+        in_flight, hold_key = owner.calls.in_flight, hold.key
         try:
-            if not in_flight.enter(key, level) and not await self._wait_to_release(owner, hold, level):
+            if not in_flight.enter(hold_key, call) and not await self._wait_to_release(owner, hold, call):
                 return
-            if level.dropped:
+            if call.dropped:
                 return
             count = hold.count - 1
             if session.holds.expire_if_due(hold) or (not count and not session.holds.begin_release(hold)):
-                raise await self._not_releasable(owner, hold)
+                raise await self._find_release_error(owner, hold)
             payload = self.commands.release(hold.owner, count)
             try:
                 reply = await session.runtime.send(payload)
             except (NoReply, RedisError) as problem:
                 reply = await self._send_release_again(owner, hold, payload, problem)
-            self._finish_release(owner, hold, level, count, reply)
+            self._finish_release(owner, hold, call, count, reply)
         except BaseException:
-            self.release_in_background(owner, hold, level)
+            self.release_in_background(owner, hold, call)
             raise
         finally:
-            in_flight.leave(key, level)
+            in_flight.leave(hold_key, call)
         if hold.state is LOST:
             raise self.loss_of(owner, hold)
         if debug.on:
-            logger.debug("%s is released: %d holds are left", self.named(owner), hold.count)
+            logger.debug("%s is released: %d holds remain", self.named(owner), hold.count)
 
-    async def _wait_to_release(self, owner: Owner, hold: Hold, level: HoldLevel) -> bool:
+    async def _wait_to_release(self, owner: Owner, hold: Hold, call: ReleaseCall) -> bool:
         """Waits for earlier calls of the owner. False: the release was handed to the background instead."""
         if self.session.runtime.blocking and owner.calls.in_flight.is_on_this_thread(hold.key):
             # A finalizer runs this release in the middle of another call on this thread. Waiting for that call would
             # be a deadlock.
-            self.release_in_background(owner, hold, level)
+            self.release_in_background(owner, hold, call)
             return False
-        return await owner.calls.wait_for_turn(self.session.runtime, hold.key, level, self.key, None)
+        return await owner.calls.wait_for_turn(self.session.runtime, hold.key, call, self.key, None)
 
     async def _send_release_again(
         self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError
@@ -294,11 +306,12 @@ class LockLogic(LockStatus):
                 session.runtime,
                 payload,
                 problem,
-                attempts=session.attempts,
-                # No further try begins after this moment: the lease has ended by then.
+                retries=session.retries,
+                # The lease has ended by then. The retry at once, after a lost reply, is made all the same. A pause ends
+                # at this moment at the latest, for the last retry; no pause begins after it.
                 expires=hold.valid_until,
                 # An earlier copy may have released the last level; then the second copy finds nothing.
-                reply_if_done=_reply_if_released if hold.state is RELEASING else None,
+                reply_if_done=_reply_if_done if hold.state is RELEASING else None,
                 on_doubt=owner.new_epoch,
             )
         except RedisError as error:
@@ -309,15 +322,16 @@ class LockLogic(LockStatus):
             raise
         return reply
 
-    def _finish_release(self, owner: Owner, hold: Hold, level: HoldLevel, count: int, reply: Reply) -> None:
+    def _finish_release(self, owner: Owner, hold: Hold, call: ReleaseCall, count: int, reply: Reply) -> None:
         """Applies the reply to a release after which `count` levels should remain."""
         holds = self.session.holds
         if reply is None:
+            # `release` raises the loss at its end: the level has to be dropped before.
             holds.declare_lost_on_release(hold)
         elif reply == PARTLY_DONE:
             self.on_partly_released()
-        level.reported = True
-        remaining = holds.drop_level(hold, level)
+        call.reported = True
+        remaining = holds.drop_level(hold, call)
         if 0 <= remaining < count:
             # Another level was released meanwhile, in the background.
             self._post_count(owner, hold, remaining)
@@ -325,31 +339,37 @@ class LockLogic(LockStatus):
     def on_partly_released(self) -> None:
         """Called after a release that replied `PARTLY_DONE`, which only fair locks do: has the rest of it done."""
 
-    async def _not_releasable(self, owner: Owner, hold: Hold) -> LockNotHeldError:
-        """Why a hold can't be released: it was lost, or another call has released it."""
+    async def _find_release_error(self, owner: Owner, hold: Hold) -> LockNotHeldError:
+        """Returns the error for a hold that can't be released: it was lost, or another call has released it.
+
+        In the second case the server is asked who holds the lock now, which may raise an error of its own.
+        """
         if hold.state is LOST and hold.count:
             return self.loss_of(owner, hold)
         return await self.not_held_error(owner)
 
-    def release_in_background(self, owner: Owner, hold: Hold, level: HoldLevel) -> None:
+    def release_in_background(self, owner: Owner, hold: Hold, call: ReleaseCall) -> None:
         """Releases one level of a hold: here at once, on the server in the background.
 
         Idempotent, also if an earlier call of it, or the release itself, was interrupted.
         """
-        self.session.holds.drop_level(hold, level)
-        if not level.reported:
+        self.session.holds.drop_level(hold, call)
+        if not call.reported:
             self._post_count(owner, hold, hold.count)
-            level.reported = True
+            call.reported = True
 
     def _post_count(self, owner: Owner, hold: Hold, count: int) -> None:
-        """Reports in the background that the owner has `count` levels of this hold left."""
-        # The command may run late. The new epoch keeps it away from holds that are acquired from now on.
+        """Sends in the background how many levels of this hold remain.
+
+        The command may run late. Three things keep it away from a newer hold of the owner:
+        1. The new epoch: an acquire that is prepared from now on has another name on the server.
+        2. `overtaken`: an acquire whose command has the old name, and may be on its way, is undone and repeated.
+        3. The check of the table: nothing is sent if a newer hold with the same name was recorded already.
+        """
         owner.new_epoch()
         call = owner.calls.in_flight.current_call(hold.key)
         if isinstance(call, AcquireCall):
-            # Its command has the old name, and may be on its way.
             call.overtaken = True
-        # Not if a newer hold has the same name: the command would release that one.
         present = self.session.holds.table.get(hold.key)
         if present is None or present is hold or present.owner != hold.owner:
             self.session.runtime.post(self.commands.release(hold.owner, count))
@@ -364,7 +384,7 @@ class LockLogic(LockStatus):
         """
         session = self.session
         payload = self.commands.acquire(hold.owner, hold.count, lease, waits=False)
-        reply, sent_at = await retry.send(session.runtime, payload, attempts=session.attempts, on_doubt=owner.new_epoch)
+        reply, sent_at = await retry.send(session.runtime, payload, retries=session.retries, on_doubt=owner.new_epoch)
         if reply is not None and reply.__class__ is not list:
             session.holds.declare_lost(hold)
             return
@@ -391,6 +411,6 @@ class LockLogic(LockStatus):
         return removed
 
 
-def _reply_if_released(reply: Reply) -> Reply:
-    """The reply to a release when an earlier copy may have done it."""
-    return 1 if reply is None else reply
+def _reply_if_done(reply: Reply) -> Reply:
+    """The reply to the release of the last level, if an earlier copy of it may have run on the same server."""
+    return LOCK_FREE if reply is None else reply

@@ -114,5 +114,5 @@ class LockStatus:
     async def _query(self, payload: bytes, *, idempotent: bool = True) -> Reply:
         session = self.session
         session.check_open()
-        reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts, idempotent=idempotent)
+        reply, _ = await retry.send(session.runtime, payload, retries=session.retries, idempotent=idempotent)
         return reply

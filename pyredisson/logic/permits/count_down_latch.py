@@ -6,7 +6,7 @@ from pyredisson.logic import retry, waiting
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.commands import LatchCommands
-from pyredisson.logic.retry import NO_WAIT
+from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
 
 LONGEST_WAIT = 5.0
@@ -50,7 +50,7 @@ class CountDownLatchLogic:
         slot = self.session.slots.allocate()
         await self.session.slots.send(slot, self.commands.count_down(slot), complete=True)
 
-    async def count(self, deadline: float | None = NO_WAIT) -> int:
+    async def count(self, deadline: float | None = LIMITED_BY_RETRIES) -> int:
         """The count; 0: the latch is open."""
         return max(0, await self._read(deadline) or 0)
 
@@ -58,7 +58,7 @@ class CountDownLatchLogic:
         """The count on the server; None: the latch doesn't exist."""
         session = self.session
         session.check_open()
-        reply, _ = await retry.send(session.runtime, self.commands.read(), attempts=session.attempts, deadline=deadline)
+        reply, _ = await retry.send(session.runtime, self.commands.read(), retries=session.retries, deadline=deadline)
         return None if reply is None else int(reply)
 
     async def wait(self, deadline: float | None) -> bool:

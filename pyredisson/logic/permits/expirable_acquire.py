@@ -116,7 +116,7 @@ class ExpirableAcquire:
             return await retry.send(
                 session.runtime,
                 payload,
-                attempts=session.attempts,
+                retries=session.retries,
                 deadline=self._deadline,
                 on_doubt=self._note_doubt,
             )

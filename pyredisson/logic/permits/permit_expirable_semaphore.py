@@ -47,7 +47,7 @@ class PermitExpirableSemaphoreLogic:
             session.check_open()
             return []
         if renewed:
-            lease = session.lease
+            lease = session.lease_ms
         call = ExpirableAcquire(self, permits, ENDLESS if lease is None else lease, deadline)
         try:
             wait = await call.attempt()
@@ -85,7 +85,7 @@ class PermitExpirableSemaphoreLogic:
     def _renew(self, ids: Sequence[bytes], sent_at: float) -> None:
         """Has the watchdog renew these permits from now on."""
         session = self.session
-        valid_until = sent_at + session.lease / 1000
+        valid_until = sent_at + session.lease_ms / 1000
         for permit in ids:
             hold = Hold(self._hold_key(permit), self.commands, hexlify(permit), None, valid_until, HELD)
             session.holds.add_permit(hold)
@@ -114,7 +114,7 @@ class PermitExpirableSemaphoreLogic:
             session.check_open()
             return []
 
-        def if_done(reply: Reply) -> Reply:
+        def reply_if_done(reply: Reply) -> Reply:
             # All are unknown, and an earlier copy may have run: that copy has released them.
             return [] if reply and reply[0] == len(ids) else reply
 
@@ -126,7 +126,7 @@ class PermitExpirableSemaphoreLogic:
             payload = self.commands.release(ids, all_or_none=True)
             for hold in holds:
                 session.holds.begin_release(hold)
-            reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts, reply_if_done=if_done)
+            reply, _ = await retry.send(session.runtime, payload, retries=session.retries, reply_if_done=reply_if_done)
             unknown: list[bytes] = reply[1:]
             for hold in holds:
                 self._finish_release(hold, unknown)
@@ -159,7 +159,7 @@ class PermitExpirableSemaphoreLogic:
     def _cancel_release(self, hold: Hold) -> None:
         session = self.session
         if session.holds.cancel_release(hold):
-            session.watchdog.watch(hold, hold.valid_until - session.lease / 1000)
+            session.watchdog.watch(hold, hold.valid_until - session.lease_ms / 1000)
 
     def release_in_background(self, ids: Sequence[bytes]) -> None:
         """Releases those of the permits that exist: here at once, on the server in the background. Idempotent."""
@@ -236,7 +236,7 @@ class PermitExpirableSemaphoreLogic:
         """The reply to an idempotent command."""
         session = self.session
         session.check_open()
-        reply, _ = await retry.send(session.runtime, payload, attempts=session.attempts)
+        reply, _ = await retry.send(session.runtime, payload, retries=session.retries)
         return reply
 
     def _hold_key(self, permit: bytes) -> HoldKey:

@@ -11,7 +11,7 @@ from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_channel import PermitChannel
-from pyredisson.logic.retry import NO_WAIT
+from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
 
 LONGEST_WAIT = 5.0
@@ -111,7 +111,7 @@ class SemaphoreLogic:
 
     async def drain(self) -> int:
         """Acquires all permits that are free; returns how many."""
-        reply = await self._send_acquire(0, NO_WAIT)
+        reply = await self._send_acquire(0, LIMITED_BY_RETRIES)
         # No function is called from here on: an interrupt after the call would lose the permits.
         if reply < 0:
             return 0
@@ -197,7 +197,7 @@ class SemaphoreLogic:
         """The number of free permits. If it is negative, so many must be released before the first one is free."""
         session = self.session
         session.check_open()
-        reply, _ = await retry.send(session.runtime, self.commands.read(), attempts=session.attempts)
+        reply, _ = await retry.send(session.runtime, self.commands.read(), retries=session.retries)
         return int(reply or 0)
 
     async def delete(self) -> bool:

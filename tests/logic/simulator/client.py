@@ -35,7 +35,7 @@ class Client(Process):
         self._network = network
         self._channels = channels
         self.session = Session(config, self)
-        self.session.watchdog = watchdog(self.session.holds, self._renewer, self.session.lease, self.start_loop)
+        self.session.watchdog = watchdog(self.session.holds, self._renewer, self.session.lease_ms, self.start_loop)
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         scripts = ScriptSet()

@@ -67,7 +67,7 @@ class GroupUser(User):
 
     async def _acquire(self, number: int) -> bool:
         random, group = self.random, self.groups[number]
-        lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.session.lease))
+        lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.session.lease_ms))
         wait = self.wait_time(endless=True)
         deadline = None if wait is None else self.simulation.now + wait
         began = self.simulation.now

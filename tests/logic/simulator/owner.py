@@ -69,7 +69,7 @@ class Owner(User):
 
     async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
         random, place = self.random, lock.identity
-        lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease))
+        lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease_ms))
         wait = self.wait_time(endless=patient or self.depth[place] > 0)
         began = self.simulation.now
         deadline = None if wait is None else began + wait

@@ -64,7 +64,7 @@ class PermitUser(User):
         permits = random.randint(1, self._judge.size)
         renewed = random.random() < 0.4
         endless = random.random() < 0.4 and not self.fault_plan.deaths
-        lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease))
+        lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease_ms))
         began = self.simulation.now
         # Permits of the dead don't come back, if they have no lease.
         wait = self.wait_time(endless=not self.fault_plan.deaths)
@@ -119,7 +119,7 @@ class PermitUser(User):
 
     async def _update(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
         permit = self.random.choice(list(self.held))
-        lease = self.random.choice((50, 1000, 2 * self.session.lease))
+        lease = self.random.choice((50, 1000, 2 * self.session.lease_ms))
         before, ends = self.held[permit], self.simulation.now + lease / 1000
         kept = permit in self.renewed_permits
         if kept and (self.fault_plan.cancels or not self.fault_plan.calm):

@@ -25,7 +25,7 @@ class User:
         self.simulation = client.simulation
         self.random = client.simulation.random
         self.fault_plan = client.node.network.fault_plan
-        self.lease = client.session.lease / 1000
+        self.lease = client.session.lease_ms / 1000
         self.operations = 0
         """How many it has begun."""
         self.busy = False
