@@ -1,10 +1,10 @@
 -- Included by scripts that change a number relatively (count down, add permits): a call that arrives twice, or late,
--- takes effect exactly once. The last key of the script is the client's session slot. It stores the latest call as
--- "number result". ARGV[1] is the number of this call; the numbers of a slot only grow. A call whose number isn't
--- larger than the stored one is a copy, and is answered with the stored result.
-local last, outcome = string.match(redis.call('GET', KEYS[#KEYS]) or '', '^(%d+) (%-?%d+)$')
-if last and tonumber(last) >= tonumber(ARGV[1]) then
-    return tonumber(outcome)
+-- takes effect exactly once. The last key of the script is the reply cache of the client's session slot. It stores the
+-- latest call as "number result". ARGV[1] is the number of this call; the numbers of a slot only grow. A call whose
+-- number isn't larger than the stored one is a copy, and is answered with the stored result.
+local last_number, last_result = string.match(redis.call('GET', KEYS[#KEYS]) or '', '^(%d+) (%-?%d+)$')
+if last_number and tonumber(last_number) >= tonumber(ARGV[1]) then
+    return tonumber(last_result)
 end
 -- Records the result of this call. Must be called before anything is changed: if this write is refused (out of
 -- memory, for instance) nothing has been changed, and the call can be repeated.

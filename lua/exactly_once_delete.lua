@@ -2,7 +2,7 @@
 -- Deletes the keys of a semaphore or a latch, exactly once.
 --
 -- KEYS[1]       the object itself; further keys of it may follow
--- KEYS[#KEYS]   the client's session slot: the number and the result of its latest call
+-- KEYS[#KEYS]   the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]       the number of this call on its session slot
 -- ARGV[2]       the object's channel
 -- ARGV[3]       the message if there was something to delete; empty: none

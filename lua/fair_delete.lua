@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Deletes a fair lock with its queue, and notifies the first waiters, which then enter a new queue.
 --
--- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  its queue: a list of owners, the next one first
 -- KEYS[3]  the scores of the queue: a sorted set, owner -> until when Redisson keeps its place, ms (server's time)
 -- KEYS[4]  the waiters of pyredisson: a hash, owner -> when it last asked for the lock, ms (0 or less: it has left)

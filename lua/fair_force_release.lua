@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Removes a fair lock, whoever holds it, and hands it to the next waiter.
+-- Removes a fair lock, whoever holds it, and notifies the next waiter.
 --
--- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  its queue: a list of owners, the next one first
 -- KEYS[3]  the scores of the queue: a sorted set, owner -> until when Redisson keeps its place, ms (server's time)
 -- KEYS[4]  the waiters of pyredisson: a hash, owner -> when it last asked for the lock, ms (0 or less: it has left)
@@ -17,5 +17,5 @@ if redis.call('DEL', KEYS[1]) == 0 then
     return 0
 end
 -- include: fair_queue
-hand_off(tonumber(ARGV[2]), true)
+notify_head(tonumber(ARGV[2]), true)
 return 1

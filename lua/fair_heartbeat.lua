@@ -2,7 +2,7 @@
 -- A client's heartbeat while it has waiters for a fair lock.
 -- It also drops dead waiters, and notifies the next waiter again if the lock is free: a message may have been lost.
 --
--- KEYS[1]    the lock: a hash, owner -> number of holds
+-- KEYS[1]    the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]    its queue: a list of owners, the next one first
 -- KEYS[3]    the scores of the queue: a sorted set, owner -> until when Redisson keeps its place, ms (server's time)
 -- KEYS[4]    the waiters of pyredisson: a hash, owner -> when it last asked for the lock, ms (0 or less: it has left)
@@ -22,22 +22,23 @@
 -- Idempotent: a second run repeats the sign of life and the message.
 --
 -- redis-cli --eval fair_heartbeat.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me 300000 me:1
-local client, wait = ARGV[2], tonumber(ARGV[3])
+local client, place_lasts = ARGV[2], tonumber(ARGV[3])
 -- include: fair_queue
 -- include: fair_sweep
-in_grace()
+-- First, because this heartbeat would hide that all clients were silent.
+begin_grace_if_all_silent()
 redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(' .. text(now))
 local known = redis.call('ZSCORE', KEYS[5], client) and 1 or 0
 local remaining = redis.call('PTTL', KEYS[1])
-local waits = redis.call('EXISTS', KEYS[2]) == 1
-if waits and client ~= '' then
+local has_queue = redis.call('EXISTS', KEYS[2]) == 1
+if has_queue and client ~= '' then
     redis.call('ZADD', KEYS[5], text(now + ALIVE), client)
 end
-local without = {}
+local without_place = {}
 for i = 4, #ARGV do
     local owner = ARGV[i]
     if not redis.call('ZSCORE', KEYS[3], owner) then
-        without[#without + 1] = owner
+        without_place[#without_place + 1] = owner
     elseif redis.call('HSETNX', KEYS[4], owner, text(now)) == 1 then
         -- The keys of pyredisson were lost. This waiter keeps its place all the same. The client's waiters that this
         -- command doesn't name must keep theirs, too: -1 makes them ask again.
@@ -45,16 +46,16 @@ for i = 4, #ARGV do
     end
 end
 sweep()
-if waits then
+if has_queue then
     redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(remaining, 0)))
     redis.call('PEXPIRE', KEYS[5], text(KEEP))
 end
 local notified, more
 if remaining == -2 then
-    notified, more = hand_off(wait, false)
+    notified, more = notify_head(place_lasts, false)
 else
-    redis.call('HDEL', KEYS[4], OFFERED)
+    redis.call('HDEL', KEYS[4], OFFERED_FIELD)
     more = select(4, living_head(false))
 end
-keep_front(wait, remaining)
-return {remaining, known, notified or '', more and 1 or 0, without}
+keep_front(place_lasts, remaining)
+return {remaining, known, notified or '', more and 1 or 0, without_place}

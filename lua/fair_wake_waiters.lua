@@ -2,7 +2,7 @@
 -- Notifies the next waiter of a fair lock whose holder has noticed that its hold is lost.
 -- Does nothing if the lock is held.
 --
--- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  its queue: a list of owners, the next one first
 -- KEYS[3]  the scores of the queue: a sorted set, owner -> until when Redisson keeps its place, ms (server's time)
 -- KEYS[4]  the waiters of pyredisson: a hash, owner -> when it last asked for the lock, ms (0 or less: it has left)
@@ -18,5 +18,5 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
     return 0
 end
 -- include: fair_queue
-hand_off(tonumber(ARGV[2]), false)
+notify_head(tonumber(ARGV[2]), false)
 return 1

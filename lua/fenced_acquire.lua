@@ -1,22 +1,23 @@
 #!lua
--- Acquires a fenced lock, or adds a hold for the owner that has it; each time with a token above all earlier ones.
+-- Acquires a fenced lock, or adds a level to its owner's hold; each time with a token above all earlier ones.
 --
--- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  the newest token: a number; it stays when the lock is free
 -- KEYS[3]  the newest token of a counter that was deleted
 -- ARGV[1]  the owner
--- ARGV[2]  how many holds the owner has after this call (1: its first hold)
+-- ARGV[2]  how many levels the owner's hold has after this call (1: a new hold)
 -- ARGV[3]  the lease, ms
 -- returns  {token}: acquired; otherwise the remaining lease of the holder, ms (-1: endless);
---          -2: a nested hold was asked for, but nobody holds the lock: the owner's earlier hold is lost
+--          -2: another level was asked for, but nobody holds the lock: the owner's hold is lost
 --
--- Idempotent: the number of holds is absolute. A second run only leaves a gap between tokens.
+-- Idempotent: the number of levels is absolute. A second run only leaves a gap between tokens.
 --
 -- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , me:1 1 30000
 local remaining = redis.call('PTTL', KEYS[1])
 if remaining == -2 then
+    -- Nobody holds the lock: the key is missing. Only a new hold can be acquired.
     if ARGV[2] ~= '1' then
-        return remaining
+        return -2
     end
 elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
     return remaining
@@ -38,7 +39,7 @@ elseif token >= 2 ^ 53 then
     return redis.error_reply('ERR the token is beyond 2^53, where scripts can no longer tell one from the next')
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
--- A nested hold never shortens the lease of the outer hold.
+-- Another level never shortens the lease of the hold.
 if remaining < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end

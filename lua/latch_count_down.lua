@@ -2,7 +2,7 @@
 -- Counts a latch down by one, exactly once.
 --
 -- KEYS[1]  the latch: a string, the count; absent: zero
--- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  the latch's channel
 -- returns  1: the latch opened; 0: the count is still above zero, or was zero before

@@ -2,7 +2,7 @@
 -- Sets the count of a latch that is open, exactly once.
 --
 -- KEYS[1]  the latch: a string, the count; absent: zero
--- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  the count, above zero
 -- ARGV[3]  the latch's channel

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Releases holds of a lock, down to a stated number. Also undoes an acquire that is in doubt.
+-- Releases levels of a hold, down to a stated number. Also undoes an acquire that is in doubt.
 --
--- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name); empty: none
 -- ARGV[2]  the owner
--- ARGV[3]  how many holds remain (0: the lock becomes free)
+-- ARGV[3]  how many levels remain (0: the lock becomes free)
 -- returns  1: the lock is free now; 0: still held; nil: the owner doesn't hold the lock
 --
--- Idempotent: the number of holds is absolute, and an owner that doesn't hold the lock changes nothing.
+-- Idempotent: the number of levels is absolute, and an owner that doesn't hold the lock changes nothing.
 --
 -- redis-cli --eval lock_release.lua orders , redisson_lock__channel:{orders} me:1 0
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then

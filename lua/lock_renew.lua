@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Renews the leases of many locks, each only if its owner still holds it.
 --
--- KEYS[i]    a lock: a hash, owner -> number of holds
+-- KEYS[i]    a lock: a hash, owner -> number of levels of its hold
 -- ARGV[1]    the lease, ms
 -- ARGV[i+1]  the owner of KEYS[i]
 -- returns    for each lock 1: renewed; 0: this owner doesn't hold it
@@ -14,7 +14,7 @@ local lease = tonumber(ARGV[1])
 for i, lock in ipairs(KEYS) do
     -- pcall: a key of a wrong type is no lock, and must not prevent the renewal of the other locks.
     if redis.pcall('HEXISTS', lock, ARGV[i + 1]) == 1 then
-        -- A longer lease of a nested hold is kept.
+        -- A level may have a longer lease, which is not shortened.
         if redis.call('PTTL', lock) < lease then
             redis.call('PEXPIRE', lock, ARGV[1])
         end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Wakes the waiters of a lock whose holder has noticed that its hold is lost. Does nothing if the lock is held.
 --
--- KEYS[1]  the lock: a hash, owner -> number of holds
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name)
 -- ARGV[2]  the message of a release
 -- returns  1: the lock is free, and its waiters were notified; 0: the lock is held

@@ -17,7 +17,7 @@
 -- Idempotent: the ids show a second run that the first run acquired the permits.
 --
 -- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} , redisson_sc:{p} 30000 '' 0123456789abcdef
-local claim, turn, me = KEYS[4], KEYS[5], ARGV[3]
+local claim, claims_period, caller = KEYS[4], KEYS[5], ARGV[3]
 -- include: permit_claims
 local forever = 922337203685477
 local time = redis.call('TIME')
@@ -32,19 +32,19 @@ if redis.call('EXISTS', KEYS[3]) == 1 then
     return {-1, 0}
 end
 local wanted = #ARGV - 3
-local there = 0
+local acquired = 0
 for i = 4, #ARGV do
     if redis.call('ZSCORE', KEYS[2], ARGV[i]) then
-        there = there + 1
+        acquired = acquired + 1
     end
 end
-if there == wanted then
+if acquired == wanted then
     for i = 4, #ARGV do
         redis.call('ZADD', KEYS[2], 'XX', ends, ARGV[i])
     end
     return false
 end
-if there > 0 then
+if acquired > 0 then
     -- Some permits had ended before this copy arrived, and others may have acquired them. Or the copy is so late that
     -- some were released meanwhile. In both cases it must not change anything.
     return {-2, 0}
@@ -69,11 +69,11 @@ if free >= wanted and claimed == 0 then
     for i = 4, #ARGV do
         redis.call('ZADD', KEYS[2], ends, ARGV[i])
     end
-    local life = redis.call('PTTL', KEYS[1])
-    if life > 0 then
-        redis.call('PEXPIRE', KEYS[2], life)
+    local semaphore_lasts = redis.call('PTTL', KEYS[1])
+    if semaphore_lasts > 0 then
+        redis.call('PEXPIRE', KEYS[2], semaphore_lasts)
     end
-    if me ~= '' and redis.call('DEL', claim) == 1 and free > wanted then
+    if caller ~= '' and redis.call('DEL', claim) == 1 and free > wanted then
         -- Because of the claim, other waiters left these permits when they were notified. pcall: see permit_release.
         redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free - wanted))
     end
@@ -83,19 +83,19 @@ if ended[1] and free > 0 then
     -- Too few permits for this caller may be enough for another waiter. pcall: see permit_release.
     redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
 end
-local next = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+local next_end = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local remaining = -1
-if next[1] and tonumber(next[2]) < forever then
-    remaining = math.max(math.ceil(tonumber(next[2]) - now), 0)
+if next_end[1] and tonumber(next_end[2]) < forever then
+    remaining = math.max(math.ceil(tonumber(next_end[2]) - now), 0)
 end
-local again, mine = claimed, false
-if me ~= '' then
-    again, mine = make_claim(wanted)
+local ask_again, claims = claimed, false
+if caller ~= '' then
+    ask_again, claims = make_claim(wanted)
 end
-if mine or claimed > 0 then
+if claims or claimed > 0 then
     free = 0
 end
-if again > 0 and (remaining < 0 or again < remaining) then
-    remaining = again
+if ask_again > 0 and (remaining < 0 or ask_again < remaining) then
+    remaining = ask_again
 end
 return {remaining, free}

@@ -1,7 +1,7 @@
 -- Included by scripts that acquire permits: a waiter that wants several permits may claim them. Then other callers
--- leave it that many. Needs `claim` (a key: the number of permits that are claimed, and the claimant), `turn` (a key
--- that bounds all claims together) and `me` (the caller's name).
-local CLAIM, LOOK_AGAIN = 2000, 1000
+-- leave it that many. Needs `claim` (a key: the number of permits that are claimed, and the claimant), `claims_period`
+-- (a key that bounds all claims together) and `caller` (the caller's name).
+local CLAIM, ASK_AGAIN = 2000, 1000
 -- Claims in a row hold other callers back for at most 5 s (IN_A_ROW). Then no claim is possible for 5 s (TURN).
 local IN_A_ROW, TURN = 5000, 5000
 
@@ -18,7 +18,7 @@ local function held_back(free, wanted)
         return 0
     end
     local needed, claimant = string.match(claimed, '^(%d+) (.*)$')
-    if not needed or claimant == me or free - wanted >= tonumber(needed) then
+    if not needed or claimant == caller or free - wanted >= tonumber(needed) then
         return 0
     end
     return claim_remaining()
@@ -27,19 +27,19 @@ end
 -- Claims `wanted` permits if that is possible now. Returns after how many ms to ask again, and whether it claimed.
 local function make_claim(wanted)
     local claimed = redis.call('GET', claim)
-    if claimed and string.match(claimed, '^%d+ (.*)$') ~= me then
+    if claimed and string.match(claimed, '^%d+ (.*)$') ~= caller then
         return claim_remaining(), false
     end
-    local period = redis.call('PTTL', turn)
+    local period = redis.call('PTTL', claims_period)
     if period < 0 then
         period = IN_A_ROW + TURN
-        redis.call('SET', turn, '1', 'PX', period)
+        redis.call('SET', claims_period, '1', 'PX', period)
     end
     if period <= TURN then
         return math.max(period, 1), false
     end
     -- A living claimant renews its claim. The claim of a dead one ends after this time.
     local lasts = math.min(CLAIM, period - TURN)
-    redis.call('SET', claim, string.format('%.0f %s', wanted, me), 'PX', lasts)
-    return math.min(LOOK_AGAIN, lasts), true
+    redis.call('SET', claim, string.format('%.0f %s', wanted, caller), 'PX', lasts)
+    return math.min(ASK_AGAIN, lasts), true
 end

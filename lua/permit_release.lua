@@ -16,20 +16,20 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = ARGV[2] == '1'
 local held = {}
-local gone = {0}
+local missing = {0}
 for i = 3, #ARGV do
     local ends = redis.call('ZSCORE', KEYS[2], ARGV[i])
     if ends and (tonumber(ends) > now or not all) then
         held[#held + 1] = ARGV[i]
     else
-        gone[#gone + 1] = ARGV[i]
+        missing[#missing + 1] = ARGV[i]
         if not ends then
-            gone[1] = gone[1] + 1
+            missing[1] = missing[1] + 1
         end
     end
 end
-if all and gone[2] then
-    return gone
+if all and missing[2] then
+    return missing
 end
 for _, id in ipairs(held) do
     redis.call('ZREM', KEYS[2], id)

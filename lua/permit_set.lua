@@ -4,7 +4,7 @@
 --
 -- KEYS[1]  the semaphore: the number of its free permits
 -- KEYS[2]  its permits in use: a sorted set, id -> when it ends, ms
--- KEYS[3]  the client's session slot: the number and the result of its latest call
+-- KEYS[3]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  the number of permits
 -- ARGV[3]  the semaphore's channel

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Returns whether anyone reads; a writer may be a reader, too.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
 -- returns  1: there is a reader; 0: there is none
 --
 -- Idempotent: it only reads.

@@ -1,34 +1,34 @@
 #!lua flags=allow-oom
--- Releases holds of the read side, down to a stated number. Also undoes an acquire that is in doubt.
+-- Releases levels of a reader's hold, down to a stated number. Also undoes an acquire that is in doubt.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
--- KEYS[2]  the prefix of the names of the readers' timeout keys
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
+-- KEYS[2]  the prefix of the names of the readers' lease keys
 -- KEYS[3]  the period of the writers' claims, which ends when the lock becomes free
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the reader
--- ARGV[3]  how many holds remain
+-- ARGV[3]  how many levels remain
 -- returns  1: the lock is free now; 0: it is still held, by any owner; nil: the reader has no hold
 --
--- Idempotent: the number of holds is absolute, and a reader without a hold changes nothing.
+-- Idempotent: the number of levels is absolute, and a reader without a hold changes nothing.
 --
 -- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} , redisson_rwlock:{orders} me:1 0
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
-local reader, hold = ARGV[2], tonumber(ARGV[3])
-local holds = tonumber(redis.call('HGET', lock, reader) or 0)
-if holds == 0 then
+local reader, remaining = ARGV[2], tonumber(ARGV[3])
+local levels = tonumber(redis.call('HGET', lock, reader) or 0)
+if levels == 0 then
     return false
 end
 local longest = 0
-for released = hold + 1, holds do
-    longest = math.max(longest, time_left(reader, released))
+for released = remaining + 1, levels do
+    longest = math.max(longest, remaining_lease(reader, released))
     redis.call('DEL', lease_key(reader, released))
 end
-if hold > 0 then
+if remaining > 0 then
     redis.call('HSET', lock, reader, ARGV[3])
-    -- The longest lease of nested holds is valid for all of them, and the reader relies on it.
-    if longest > 0 and redis.call('PTTL', lease_key(reader, hold)) < longest then
-        redis.call('SET', lease_key(reader, hold), '1', 'PX', longest)
+    -- The longest lease of a hold's levels is valid for all of them, and the reader relies on it.
+    if longest > 0 and redis.call('PTTL', lease_key(reader, remaining)) < longest then
+        redis.call('SET', lease_key(reader, remaining), '1', 'PX', longest)
     end
     return 0
 end

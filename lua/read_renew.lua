@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Renews the leases of many readers, and keeps each lock for as long as its reader's longest lease.
 --
--- KEYS[2i-1]  a read-write lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> ...
--- KEYS[2i]    the prefix of the names of its readers' timeout keys
+-- KEYS[2i-1]  a read-write lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> ...
+-- KEYS[2i]    the prefix of the names of its readers' lease keys
 -- ARGV[2i-1]  a reader of KEYS[2i-1]
 -- ARGV[2i]    the lease, ms; 0: a fixed lease, which isn't extended. The lock itself must last for it all the same:
 --             Redisson's renewal for another reader may have shortened the lock
@@ -16,18 +16,18 @@ for i = 1, #KEYS, 2 do
     local lock, leases = KEYS[i], KEYS[i + 1]
     local reader, lease = ARGV[i], tonumber(ARGV[i + 1])
     -- pcall: a key of a wrong type is no lock, and must not prevent the renewal of the other locks.
-    local holds = redis.pcall('HGET', lock, reader)
+    local levels = redis.pcall('HGET', lock, reader)
     local longest = 0
-    if type(holds) == 'string' then
+    if type(levels) == 'string' then
         longest = lease
-        for hold = 1, tonumber(holds) do
-            local key = leases .. reader .. ':rwlock_timeout:' .. hold
+        for level = 1, tonumber(levels) do
+            local key = leases .. reader .. ':rwlock_timeout:' .. level
             local remaining = redis.call('PTTL', key)
             if lease > 0 and remaining < lease then
                 -- Also if the key is missing: without it, the release of another reader would remove the lock.
                 redis.call('SET', key, '1', 'PX', lease)
             else
-                -- PTTL returns 0 in the last millisecond of a lease, in which the hold is still valid.
+                -- PTTL returns 0 in the last millisecond of a lease, in which the level is still valid.
                 longest = math.max(longest, remaining == 0 and 1 or remaining)
             end
         end

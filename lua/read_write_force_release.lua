@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Removes a read-write lock if the given side of it is held, by any owner.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the side: read or write
 -- returns  1: this side was held; 0: it wasn't

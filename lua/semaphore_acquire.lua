@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the semaphore: a string, the number of free permits (negative: so many must be released before one is free)
 -- KEYS[2]  the claim of a waiter that wants several permits: other callers leave it that many
--- KEYS[3]  the client's session slot: the number and the result of its latest call
+-- KEYS[3]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  how many permits; 0: all that are free, claimed or not
 -- returns  above zero: so many were acquired. Otherwise none were, which is not recorded:
@@ -15,7 +15,7 @@
 -- redis-cli --eval semaphore_acquire.lua stock pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1
 
 -- include: exactly_once
-local claim, turn, me = KEYS[2], nil, ''
+local claim, claims_period, caller = KEYS[2], nil, ''
 -- include: permit_claims
 local free = redis.call('GET', KEYS[1])
 if not free then

@@ -2,7 +2,7 @@
 -- Changes the number of free permits, exactly once: a release, or a larger or smaller semaphore.
 --
 -- KEYS[1]  the semaphore: a string, the number of free permits
--- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  how many permits more; may be negative
 -- ARGV[3]  the semaphore's channel

@@ -5,7 +5,7 @@
 -- KEYS[1]  the semaphore: a string, the number of free permits
 -- KEYS[2]  the claim: the number of permits, and the claimant
 -- KEYS[3]  the period of the claims: it begins with the first claim, and ends with the turn of the others
--- KEYS[4]  the client's session slot: the number and the result of its latest call
+-- KEYS[4]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  how many permits
 -- ARGV[3]  the waiter, by a name that no other waiter has
@@ -20,7 +20,7 @@
 -- redis-cli --eval semaphore_claim.lua stock pyredisson_semaphore_claim:{stock} pyredisson_semaphore_turn:{stock} pyredisson_once:{stock}:me:1 , 2 4 me:1 redisson_sc:{stock}
 
 -- include: exactly_once
-local claim, turn, me = KEYS[2], KEYS[3], ARGV[3]
+local claim, claims_period, caller = KEYS[2], KEYS[3], ARGV[3]
 -- include: permit_claims
 local free = redis.call('GET', KEYS[1])
 if not free then
@@ -30,11 +30,11 @@ free = tonumber(free)
 local wanted = tonumber(ARGV[2])
 local remaining = wanted <= free and held_back(free, wanted) or 0
 if wanted > free or remaining > 0 then
-    local again, claimed = make_claim(wanted)
+    local ask_again, claimed = make_claim(wanted)
     if claimed or remaining > 0 then
         free = 0
     end
-    return -(math.max(free, 0) + again * 2 ^ 32)
+    return -(math.max(free, 0) + ask_again * 2 ^ 32)
 end
 record(wanted)
 redis.call('DECRBY', KEYS[1], string.format('%.0f', wanted))

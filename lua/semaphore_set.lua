@@ -2,7 +2,7 @@
 -- Creates a semaphore if there is none, exactly once.
 --
 -- KEYS[1]  the semaphore: a string, the number of free permits
--- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of this call on its session slot
 -- ARGV[2]  how many permits
 -- ARGV[3]  after how many ms the semaphore ends; 0: never

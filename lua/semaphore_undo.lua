@@ -2,7 +2,7 @@
 -- Undoes an acquire that is in doubt: releases what it acquired, and keeps late copies of it from running.
 --
 -- KEYS[1]  the semaphore: a string, the number of free permits
--- KEYS[2]  the client's session slot: the number and the result of its latest call
+-- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of that acquire on its session slot, plus one
 -- ARGV[2]  the semaphore's channel
 -- returns  how many permits were released
@@ -14,11 +14,11 @@
 -- include: exactly_once
 record(0)
 -- A semaphore that was deleted meanwhile must not be created again.
-if tonumber(last) ~= tonumber(ARGV[1]) - 1 or redis.call('EXISTS', KEYS[1]) == 0 then
+if tonumber(last_number) ~= tonumber(ARGV[1]) - 1 or redis.call('EXISTS', KEYS[1]) == 0 then
     return 0
 end
-local free = redis.call('INCRBY', KEYS[1], outcome)
+local free = redis.call('INCRBY', KEYS[1], last_result)
 if free > 0 then
     redis.pcall('PUBLISH', ARGV[2], string.format('%.0f', free))
 end
-return tonumber(outcome)
+return tonumber(last_result)

@@ -1,20 +1,20 @@
 #!lua
--- Acquires the write side of a read-write lock, or adds a hold for the writer that has it.
+-- Acquires the write side of a read-write lock, or adds a level to its writer's hold.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
 -- KEYS[2]  the claim of a writer that waits for the readers: while it exists, new readers wait
 -- KEYS[3]  the period of the claims: it begins with the first claim, and ends with the turn of the readers
 -- ARGV[1]  the writer, `:write` included
--- ARGV[2]  how many holds the writer has after this call (1: its first hold)
+-- ARGV[2]  how many levels the writer's hold has after this call (1: a new hold)
 -- ARGV[3]  the lease, ms
 -- ARGV[4]  1: the caller is going to wait, and claims the lock if readers hold it; 0: it only tries
 -- returns  nil: acquired; otherwise after how many ms to ask again (-1: no such time);
---          -2: a nested hold was asked for, but nobody holds the lock: the writer's earlier hold is lost
+--          -2: another level was asked for, but nobody holds the lock: the writer's hold is lost
 --
--- Idempotent: the number of holds is absolute, and a second claim replaces the first.
+-- Idempotent: the number of levels is absolute, and a second claim replaces the first.
 --
 -- redis-cli --eval write_acquire.lua orders pyredisson_rwlock_writer:{orders} pyredisson_rwlock_turn:{orders} , me:1:write 1 30000 0
-local CLAIM, LOOK_AGAIN = 2000, 1000
+local CLAIM, ASK_AGAIN = 2000, 1000
 -- Claims in a row hold readers back for at most 5 s (IN_A_ROW). Then no claim is possible for 1 s (TURN).
 local IN_A_ROW, TURN = 5000, 1000
 
@@ -31,28 +31,29 @@ local function claim()
     -- A living claimant renews its claim. The claim of a dead one ends after this time.
     local lasts = math.min(CLAIM, period - TURN)
     redis.call('SET', KEYS[2], ARGV[1], 'PX', lasts)
-    return math.min(LOOK_AGAIN, lasts)
+    return math.min(ASK_AGAIN, lasts)
 end
 
 local remaining = redis.call('PTTL', KEYS[1])
 if remaining == -2 then
+    -- Nobody holds the lock: the key is missing. Only a new hold can be acquired.
     if ARGV[2] ~= '1' then
-        return remaining
+        return -2
     end
     redis.call('HSET', KEYS[1], 'mode', 'write')
     -- Whichever writer made the claim: the lock is held now, and a new period begins with the next claim.
     redis.call('DEL', KEYS[2], KEYS[3])
 elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
     if ARGV[4] == '1' and redis.call('HGET', KEYS[1], 'mode') == 'read' then
-        local look_again = claim()
-        if remaining < 0 or remaining > look_again then
-            return look_again
+        local ask_again = claim()
+        if remaining < 0 or remaining > ask_again then
+            return ask_again
         end
     end
     return remaining
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
--- A nested hold never shortens the lease of the outer hold.
+-- Another level never shortens the lease of the hold.
 if remaining < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end

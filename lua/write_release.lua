@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Releases holds of the write side, down to a stated number. Also undoes an acquire that is in doubt.
+-- Releases levels of a writer's hold, down to a stated number. Also undoes an acquire that is in doubt.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
--- KEYS[2]  the prefix of the names of the readers' timeout keys
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
+-- KEYS[2]  the prefix of the names of the readers' lease keys
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the writer, `:write` included
--- ARGV[3]  how many holds remain (0: it stops writing)
+-- ARGV[3]  how many levels remain (0: it stops writing)
 -- returns  1: nobody writes now; 0: still held; nil: the writer has no hold
 --
--- Idempotent: the number of holds is absolute, and a writer without a hold changes nothing.
+-- Idempotent: the number of levels is absolute, and a writer without a hold changes nothing.
 --
 -- redis-cli --eval write_release.lua orders {orders}: , redisson_rwlock:{orders} me:1:write 0
 local lock, leases = KEYS[1], KEYS[2]

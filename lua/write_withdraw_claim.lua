@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Withdraws the claim of a writer that has stopped waiting, so that readers needn't wait for it.
 --
--- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of holds, writer:write -> number of holds
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
 -- KEYS[2]  the claim of a writer that waits for the readers to release the lock
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the prefix of all names of that writer

@@ -191,7 +191,7 @@ def changed(names: str, old: bytes, new: bytes) -> dict[str, bytes]:
 
 FAIR = "fair_acquire fair_release fair_force_release fair_leave fair_heartbeat"
 PUBLISH, SILENCE = b"redis.pcall('PUBLISH'", b"tostring('PUBLISH'"
-ONCE = b"if last and tonumber(last) >= tonumber(ARGV[1]) then"
+ONCE = b"if last_number and tonumber(last_number) >= tonumber(ARGV[1]) then"
 
 PLANTED = {
     "no look-again": Logic(channels=NoLookAgain),
@@ -211,7 +211,8 @@ PLANTED = {
     ),
     "a release that says nothing": Logic(patches=changed("lock_release", PUBLISH, SILENCE)),
     "dead heads stay": replace(
-        KINDS["fair"], patches=changed(FAIR, b"if not dead(head, score, looked, free) then", b"if score then")
+        KINDS["fair"],
+        patches=changed(FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     ),
     "the last is the first": replace(KINDS["fair"], patches=changed("fair_acquire", b"'RPUSH'", b"'LPUSH'")),
     "who gave up stays": replace(KINDS["fair"], objects=(NoGiveUp,)),

@@ -106,15 +106,18 @@ def test_who_was_killed_in_the_middle_holds_up_no_java(seconds: int) -> None:
 
 PLANTED = {
     "in the queue at the wrong end": ("'RPUSH'", "'LPUSH'"),
-    "the dead keep their turn": ("if not dead(head, score, looked, free) then", "if true then"),
+    "the dead keep their turn": ("if not is_dead(head, score, asked_at, check_offer) then", "if true then"),
     "a late copy finds an open door": (
-        "if looked and is_gone(looked) then\n    -- A late",
+        "if asked_at and has_left(asked_at) then\n    -- A late",
         "if false then\n    -- A late",
     ),
     "the queue is not respected": ("if not head or head == owner then", "if true then"),
     "nobody is notified": ("redis.pcall('PUBLISH', ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
     "who left the middle is waited for": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),
-    "a lock that is offered is offered for ever": ("offered + OFFER <= now", "offered + 100 * OFFER <= now"),
+    "a lock that is offered is offered for ever": (
+        "offered + OFFER_LASTS <= now",
+        "offered + 100 * OFFER_LASTS <= now",
+    ),
     "the living die": ("ALIVE = 1500", "ALIVE = 500"),
     "what is ours never ends": ("redis.call('PEXPIRE', KEYS[4]", "tostring(KEYS[4]"),
     "scores are left behind": ("    redis.call('ZREM', KEYS[3], owner)\n", ""),
