@@ -15,7 +15,7 @@ STAMP := $(VENV)/.ready
 CORE := $(wildcard _core/*.pyx) setup.py pyproject.toml
 CHECKED := $(wildcard pyredisson tests benchmarks demo tools setup.py)
 
-.PHONY: help venv demo test lint format bench wheel clean
+.PHONY: help venv demo test lint format twins bench wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -62,6 +62,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(filter-out setup.py,$(CHECKED))
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint _core/*.pyx
+
+# Generates pyredisson/_api/sync from pyredisson/_api/aio.
+twins: $(STAMP)
+	$(BIN)/python tools/async_to_sync.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

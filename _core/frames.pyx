@@ -11,7 +11,7 @@ cdef inline int as_text(object value, Text *text) except -1:
     elif PyUnicode_Check(value):
         text.at = PyUnicode_AsUTF8AndSize(value, &text.size)
     else:
-        raise TypeError(f"a key is bytes or str, not {type(value).__name__}")
+        raise TypeError(f"a key or an argument is bytes or str, not {type(value).__name__}")
     return 0
 
 

@@ -1,4 +1,6 @@
-# Names of companion keys and channels, spelled as in Redisson.
+# Names of further keys and channels of an object, spelled as in Redisson. Redis Cluster hashes only the part of a name
+# in braces, so the braces put them into the hash slot of the object itself. The prefix `redisson_` is Redisson's own;
+# `pyredisson_` is for keys that only this library has.
 
 
 cdef inline bint has(bytes name, char brace) noexcept:

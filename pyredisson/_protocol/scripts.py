@@ -9,46 +9,46 @@ from typing import TYPE_CHECKING
 _INCLUDE = "-- include: "
 
 _SHAPES: dict[str, tuple[int, int] | None] = {
+    "exactly_once_delete": None,
     "fair_acquire": (5, 6),
     "fair_delete": (5, 2),
     "fair_force_release": (5, 2),
-    "fair_leave": None,
-    "fair_wake_waiters": (5, 2),
-    "fair_release": (5, 4),
     "fair_heartbeat": None,
-    "latch_count_down": (2, 2),
-    "latch_set": (2, 3),
+    "fair_leave": None,
+    "fair_release": (5, 4),
+    "fair_wake_waiters": (5, 2),
     "fenced_acquire": (3, 3),
     "fenced_delete": (3, 1),
     "fenced_write": None,
+    "latch_count_down": (2, 2),
+    "latch_set": (2, 3),
     "lock_acquire": (1, 3),
     "lock_force_release": (1, 1),
-    "lock_wake_waiters": (1, 2),
     "lock_release": (1, 3),
     "lock_renew": None,
-    "read_acquire": (3, 4),
-    "read_locked": (1, 0),
-    "read_release": (3, 3),
-    "read_renew": None,
-    "read_write_force_release": (1, 2),
-    "write_acquire": (3, 4),
-    "write_withdraw_claim": (2, 2),
-    "write_release": (2, 3),
-    "exactly_once_delete": None,
+    "lock_wake_waiters": (1, 2),
     "permit_acquire": None,
     "permit_count": (2, 1),
     "permit_lease": None,
     "permit_release": None,
     "permit_renew": None,
     "permit_set": (3, 3),
+    "read_acquire": (3, 4),
+    "read_locked": (1, 0),
+    "read_release": (3, 3),
+    "read_renew": None,
+    "read_write_force_release": (1, 2),
     "semaphore_acquire": (3, 2),
     "semaphore_add": (2, 4),
     "semaphore_claim": (4, 4),
-    "semaphore_withdraw_claim": (2, 2),
     "semaphore_set": (2, 4),
     "semaphore_undo": (2, 2),
+    "semaphore_withdraw_claim": (2, 2),
+    "write_acquire": (3, 4),
+    "write_release": (2, 3),
+    "write_withdraw_claim": (2, 2),
 }
-"""The number of keys and of arguments of each script. None: they vary from call to call."""
+"""Each script with its numbers of keys and of arguments. None: these vary from call to call."""
 
 
 class Script:
@@ -90,7 +90,11 @@ def _included(line: str) -> str:
 
 
 class ScriptSet:
-    """All scripts by name: the head of each or, where the number of keys varies, its SHA1.
+    """All scripts, as attributes with their names.
+
+    The attribute of a script with a shape is its head, the beginning of a whole command: `pack(scripts.name, *keys,
+    *args)`. That of a script whose numbers of keys and arguments vary (None in `_SHAPES`) is its SHA1, one word of the
+    command: `command(b"EVALSHA", scripts.name, number_of_keys, *keys, *args)`.
 
     A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to.
     """

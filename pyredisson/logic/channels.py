@@ -1,4 +1,8 @@
-"""The waiters of each channel: a message wakes those it is meant for, a confirmed subscription wakes all."""
+"""The waiters of each channel, and what wakes them.
+
+A message wakes those waiters that it is meant for. The confirmation of the subscription, its loss, its refusal and the
+closing of the client wake all. A waiter's own timer isn't here: see `logic.waiting`.
+"""
 
 from __future__ import annotations
 

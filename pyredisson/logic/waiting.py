@@ -1,8 +1,14 @@
 """Waiting for something on the server: an attempt after each wakeup, until one succeeds.
 
-A waiter is woken by a message (the holder has released), by the confirmation of the subscription (nobody has received
-earlier messages), or by its timer. A holder that was killed publishes nothing: the timer wakes its waiters when its
-lease ends. The fair lock waits in its own way, with heartbeats; see `locks.fair_queue`.
+These wake a waiter:
+- a message: the holder has released. Another waiter that leaves may pass it on;
+- the confirmation of the subscription, because messages published before it are lost, or its refusal;
+- the loss of the subscription, because messages are lost until it is confirmed again;
+- the closing of the client;
+- its own timer. For a lock it is set to 1 ms after the end of the holder's lease, or to `lock_watchdog_timeout` if that
+  is earlier. Only the timer wakes the waiters of a holder that was killed, because such a holder publishes nothing.
+
+The fair lock waits in its own way, with heartbeats; see `_Waiter` in `locks.fair_lock`.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ Attempt = Callable[[], Awaitable[float | None]]
 
 async def until(
     session: Session,
-    channel: bytes,
+    channel_name: bytes,
     attempt: Attempt,
     longest_wait: float,
     deadline: float | None,
@@ -43,16 +49,16 @@ async def until(
     if wakeup is None:
         wakeup = session.runtime.wakeup()
     try:
-        return await _until(session, channel, attempt, longest_wait, deadline, wakeup, channel_class, need)
+        return await _until(session, channel_name, attempt, longest_wait, deadline, wakeup, channel_class, need)
     except BaseException:
         # An interrupt may have prevented the `leave` in `_until`.
-        session.channels.leave(channel, wakeup)
+        session.channels.leave(channel_name, wakeup)
         raise
 
 
 async def _until(
     session: Session,
-    name: bytes,
+    channel_name: bytes,
     attempt: Attempt,
     longest_wait: float,
     deadline: float | None,
@@ -62,7 +68,7 @@ async def _until(
 ) -> bool:
     runtime = session.runtime
     try:
-        channel = session.channels.join(name, wakeup, channel_class, need)
+        channel = session.channels.join(channel_name, wakeup, channel_class, need)
         while True:
             if channel.error is not None:
                 raise copy_error(channel.error)
@@ -74,10 +80,10 @@ async def _until(
                 seconds = min(seconds, remaining)
             debug.look()
             if debug.on:
-                logger.debug("waiting on channel %r for %.3f s at most", readable(name), seconds)
+                logger.debug("waiting on channel %r for %.3f s at most", readable(channel_name), seconds)
             await runtime.wait(wakeup, seconds)
             if debug.on:
-                logger.debug("%s on channel %r", "woken" if wakeup.is_set() else "no message", readable(name))
+                logger.debug("%s on channel %r", "woken" if wakeup.is_set() else "no message", readable(channel_name))
             wakeup.clear()
             # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
             again = await attempt()
@@ -89,4 +95,4 @@ async def _until(
         wakeup.set()
         raise
     finally:
-        session.channels.leave(name, wakeup)
+        session.channels.leave(channel_name, wakeup)

@@ -11,7 +11,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.scripts import NAMES, Script
+from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
 from pyredisson.testing import Server
 
 from .scripted import ME, YOU, ScriptedLock, published
@@ -274,6 +274,15 @@ class TestHeader:
         assert used <= documented
         assert documented
         assert re.search(r"^returns ", text, re.MULTILINE)
+
+    def test_its_head_has_as_many_keys_and_arguments_as_the_header(self, name: str) -> None:
+        head = getattr(ScriptSet(), name)
+        if not head.startswith(b"*"):
+            return
+        documented = re.findall(r"^(KEYS|ARGV)\[[0-9]+\]", "\n".join(self.parts(name)[0]), re.MULTILINE)
+        keys, args = documented.count("KEYS"), documented.count("ARGV")
+        assert head.startswith(b"*%d\r\n" % (3 + keys + args))
+        assert head.endswith(b"\r\n%d\r\n" % keys)
 
     def test_its_command_line_works(self, name: str, scripts: LockScripts) -> None:
         header, _ = self.parts(name)

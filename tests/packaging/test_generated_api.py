@@ -71,7 +71,7 @@ class TestStaleTwins:
         checked = check(copy)
         assert checked.returncode == 1
         assert f"{TWIN} isn't what {SOURCE} makes it" in checked.stderr
-        assert checked.stderr.endswith("then run: python tools/async_to_sync.py\n")
+        assert checked.stderr.endswith("then run: make twins\n")
         assert len(checked.stderr.splitlines()) == 2
 
     def test_missing_and_leftover_files_are_found(self, copy: Path) -> None:

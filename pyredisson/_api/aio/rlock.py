@@ -43,7 +43,7 @@ class Lockable(Enterable):
         or the network reports.
         """
         lease = None if lease_time is None else lease_ms(lease_time)
-        # The coroutine results in True. `discard_result` would hide that, at the cost of one more coroutine.
+        # The result is True, although the type says None: `discard_result` would cost one more coroutine.
         return self._logic.acquire(self._owner(), lease, None)  # type: ignore[return-value]
 
     def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:

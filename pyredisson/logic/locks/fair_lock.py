@@ -29,13 +29,18 @@ from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
 MOST_NOTIFIED = 100
-"""So many waiters are notified at once that the queue was deleted."""
+"""How many waiters `delete()` notifies. The others notice by their clients' next heartbeats that the queue is gone."""
 RETRY_INTERVAL = 60.0
-"""Seconds, about, after which a waiter makes an attempt even if nothing happened: its score must not grow old."""
+"""Seconds, about, after which a waiter makes an attempt even if nothing happened. The attempt renews its score, or else
+Redisson would remove it from the queue."""
 
 
 class FairLockCommands(LockCommands):
-    """The commands of the fair lock: a list and a sorted set in Redisson's format, and two keys of this library."""
+    """The commands of the fair lock: a list and a sorted set in Redisson's format, and two keys of this library.
+
+    Nobody subscribes to `channel` itself: it is only the beginning of the channels' names. Each waiter has a channel of
+    its own, `channel_of` its ticket.
+    """
 
     __slots__ = ("_keys",)
 
@@ -75,7 +80,11 @@ class FairLockCommands(LockCommands):
         return pack(session.runtime.scripts.fair_wake_waiters, *self._keys, self.channel, session.fair_wait)
 
     def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
-        """A client is alive, and so are its waiters; it asks whether these have their places. b"": no client."""
+        """Reports that a client and all its waiters are alive, and asks which of these waiters are not in the queue.
+
+        The script also removes dead waiters, and notifies the next waiter if the lock is free. With the client b"" it
+        does only that.
+        """
         session = self.session
         script = session.runtime.scripts.fair_heartbeat
         settings = (self.channel, client, session.fair_wait)
@@ -166,7 +175,8 @@ class FairLockLogic(LockLogic):
         """Leaves the queue, in the background. Idempotent."""
         if not ticket.may_be_queued or ticket.withdrawn:
             return
-        # The name may stay in the queue, marked as gone, until it comes to an end of the queue.
+        # On the server the name may stay in the queue, as that of a waiter that has left, until it comes to one of the
+        # queue's ends. So a later acquire needs another name.
         ticket.owner.new_epoch()
         self.session.runtime.post(self.commands.leave((ticket.name,), in_doubt=False))
         # Last: if an interrupt strikes before, it is sent once more.
@@ -220,7 +230,12 @@ class _Action(Enum):
 
 
 class _Waiter:
-    """One call that waits in the queue."""
+    """One call that waits in the queue: it sends an attempt or a heartbeat when that is due, and else sleeps.
+
+    A holder that died publishes nothing. Its waiters are woken by the heartbeat that is due 1 ms after the end of its
+    lease. The script of that heartbeat finds the lock free, notifies the head of the queue, and returns its name. If
+    that is a waiter of the same client, `LocalQueue.heartbeat` wakes it also without a message.
+    """
 
     def __init__(self, lock: FairLockLogic, call: FairAcquireCall, wakeup: Wakeup) -> None:
         session = lock.session
@@ -275,7 +290,8 @@ class _Waiter:
     def leave(self) -> None:
         """Waits no longer. Idempotent."""
         session, ticket = self._session, self._ticket
-        # Another call for the same owner may be waiting for the same message.
+        # `channels.leave` passes a wakeup that is set on to the next waiter of the channel. Another call with the same
+        # name may be waiting for the same message, and this waiter may have cleared its wakeup without an attempt.
         self._wakeup.set()
         # Not the channel of its present name, which may have changed since.
         session.channels.leave(ticket.channel_name, self._wakeup)
@@ -316,11 +332,13 @@ class _Waiter:
 
     async def _retry(self) -> bool:
         self._seen_attempt_reasons, self._ticket.retry = self._channel.attempt_reasons, False
-        wait = await self._lock._attempt(self._call)
-        if wait is None:
+        heartbeat_within = await self._lock._attempt(self._call)
+        if heartbeat_within is None:
             return True
         self._attempted_at = self._session.clock()
-        self._queue.heartbeat_before(self._attempted_at + wait)
+        # After that time the lock may be free without a message. Not each waiter makes an attempt then: one heartbeat
+        # finds out whose turn it is.
+        self._queue.heartbeat_before(self._attempted_at + heartbeat_within)
         return False
 
     async def _sleep(self) -> None:

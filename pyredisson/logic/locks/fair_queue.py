@@ -18,11 +18,16 @@ from pyredisson.logic.ports import Runtime, Wakeup
 HEARTBEAT_INTERVAL = 0.4
 """Seconds between two heartbeats of a client. Its waiters lose their places after 1.5 s without one."""
 MOST_NAMED = 16
-"""So many waiters of a client are named in a heartbeat: an eviction removes those that came first."""
+"""How many waiters a heartbeat names, to learn which of them are not in the queue any more. The first ones are enough:
+Redisson removes waiters from the head of the queue."""
 
 
 class TicketChannel(Channel):
-    """The channel of one ticket. It counts notifications, as a waiter is woken for other reasons too."""
+    """The channel of one ticket.
+
+    It counts all reasons for an attempt: each message, and what wakes all waiters (the confirmation, the refusal or the
+    loss of the subscription, and closing). A wakeup alone is no such reason: it may mean that a heartbeat is due.
+    """
 
     __slots__ = ("attempt_reasons",)
 
@@ -65,7 +70,7 @@ class QueueTicket:
         self.channel_name = b""
         """The channel at which the waiter is registered."""
         self.attempt_reasons_before = 0
-        """How many notifications the channel had when the acquire was sent."""
+        """How many reasons for an attempt the channel had counted when the acquire was sent."""
         self.wakeup: Wakeup | None = None
         """None until the call waits."""
         self.retry = False
@@ -102,8 +107,8 @@ class QueueCommands(Protocol):
 class LocalQueue:
     """The waiters of one client for one fair lock.
 
-    One of them sends heartbeats for all. A heartbeat tells the server that the waiters are alive, has it
-    check whether the waiter at the head of the queue is, and repeats a notification that may have been lost.
+    One of them sends heartbeats for all. A heartbeat reports to the server that the waiters are alive. Its script also
+    removes dead waiters from the head of the queue, and repeats a notification that may have been lost.
     """
 
     __slots__ = (
@@ -123,7 +128,7 @@ class LocalQueue:
         self._runtime = runtime
         self._channels = channels
         self.tickets: dict[QueueTicket, None] = {}
-        """In the order of the queue."""
+        """In the order in which the calls began to wait here. The order in the queue on the server may differ."""
         self._heartbeat_sender: QueueTicket | None = None
         self.heartbeat_at = float("inf")
         """When the next heartbeat is due, on the clock of the runtime."""
@@ -174,7 +179,8 @@ class LocalQueue:
             # A holder that died publishes nothing.
             self.heartbeat_before(runtime.clock() + (lease_left + 1) / 1000)
         if notified:
-            # A subscription that has fallen silent must not cost a waiter its turn.
+            # The message of the script may not arrive, if the subscription has failed unnoticed. Then the waiter would
+            # miss its turn.
             self._channels.deliver(b"%b:%b" % (self._commands.channel, notified), b"0")
         all_named_lost = without_place and len(without_place) == len(named)
         if known < 0 or (not known and self._seen_before) or all_named_lost:

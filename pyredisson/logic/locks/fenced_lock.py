@@ -1,4 +1,4 @@
-"""The lock that gives a fencing token with every acquire, greater than all tokens before it."""
+"""The fenced lock: every acquire returns a fencing token, which is greater than all earlier tokens of the lock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
 NEWEST_BEFORE_DELETE = b"pyredisson_fenced_newest"
-"""The prefix of a key that lives for a day: the newest token of a counter that was deleted."""
+"""The prefix of the key that contains, for a day, the newest token of a counter that was deleted."""
 
 
 class FencedLockCommands(LockCommands):
-    """The commands of a lock beside whose hash stands a counter without a TTL."""
+    """The commands of the fenced lock. It has a second key: the counter of the tokens, which has no TTL."""
 
     __slots__ = ("_newest_before_delete", "counter")
 
@@ -25,12 +25,12 @@ class FencedLockCommands(LockCommands):
         self._newest_before_delete = prefixed(NEWEST_BEFORE_DELETE, key)
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
-        """As `LockCommands.acquire`. A late copy makes a gap between tokens, which does no harm."""
+        """As `LockCommands.acquire`. A late copy may skip a token, which does no harm."""
         script = self.session.runtime.scripts.fenced_acquire
         return pack(script, self.key, self.counter, self._newest_before_delete, owner, count, lease)
 
     def delete(self) -> bytes:
-        """Removes the lock, whoever holds it, and the counter. The reply is 1 if there was something."""
+        """Removes the lock, whoever holds it, and the counter. The reply is 1 if one of them existed."""
         script = self.session.runtime.scripts.fenced_delete
         return pack(script, self.key, self.counter, self._newest_before_delete, self.channel)
 
@@ -44,7 +44,7 @@ class FencedLockLogic(LockLogic):
     commands: FencedLockCommands
 
     async def lock_token(self, owner: Owner, lease: int | None) -> int:
-        """Waits without limit; returns the token of this acquire."""
+        """Acquires the lock, waits for it without limit, and returns the token of this acquire."""
         call = AcquireCall(owner, lease, None)
         await self._acquire(call)
         return call.token
@@ -55,7 +55,7 @@ class FencedLockLogic(LockLogic):
         return call.token if await self._acquire(call) else None
 
     async def newest_token(self) -> int:
-        """The latest token that any owner got; 0: none yet, or the counter was deleted."""
+        """The latest token that any owner received. 0: none yet, or the counter was deleted."""
         return int(await self._query(command(b"GET", self.commands.counter)) or 0)
 
     def token_of(self, owner: Owner) -> int:
@@ -67,5 +67,5 @@ class FencedLockLogic(LockLogic):
         return hold.token
 
     async def delete(self) -> bool:
-        """Removes the lock, whoever holds it, and the counter; returns whether there was something."""
+        """Removes the lock, whoever holds it, and the counter. Returns whether one of them existed."""
         return await self._remove(self.commands.delete(), "delete()")

@@ -17,13 +17,13 @@ from pyredisson.logic.owners import Owner, owner_id
 from pyredisson.logic.session import Session
 
 WRITER_CLAIM = b"pyredisson_rwlock_writer"
-"""The prefix of a key that lives for two seconds: a writer waits, so that readers of this library stand back."""
+"""The prefix of the claim, a key with a TTL of two seconds: a writer waits, so new readers of this library wait too."""
 READERS_TURN = b"pyredisson_rwlock_turn"
-"""The prefix of a key that bounds the claims of all writers: after five seconds of claims it is the readers' turn."""
+"""The prefix of the key that limits the claims of all writers: after five seconds of claims it is the readers' turn."""
 READ, WRITE = b"read", b"write"
 """The modes of the hash, and the two sides of a lock in the table of holds."""
 READER, WRITER = 1, 2
-"""What a waiter needs."""
+"""The kinds of waiters, in place of the amounts in `Channel.waiters`: here a `need` is a kind, not an amount."""
 
 
 class ReadWriteChannel(Channel):
@@ -198,8 +198,8 @@ class WriteLogic(SideLogic):
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         """As that of a lock. Raises `LockUpgradeError` for an owner that only reads.
 
-        While the writer waits for readers, new readers of this library stand back: for five seconds in a row at most,
-        whichever writers wait; then readers have a turn of a second.
+        While the writer waits for readers, new readers of this library wait too: for five seconds in a row at most,
+        however many writers wait. Then readers have a turn of a second.
         """
         self.check_owner(owner)
         waits = deadline is None or self.session.clock() < deadline

@@ -63,8 +63,8 @@ class LockLogic(LockStatus):
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
         """Makes attempts until the lock is acquired. `wait` is the result of the first attempt, in seconds."""
-        channel = self.commands.channel
-        return await waiting.until(self.session, channel, lambda: self._attempt(call), wait, call.deadline)
+        channel_name = self.commands.channel
+        return await waiting.until(self.session, channel_name, lambda: self._attempt(call), wait, call.deadline)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.

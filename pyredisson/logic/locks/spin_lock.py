@@ -19,11 +19,12 @@ class SpinLockCommands(LockCommands):
 
     @property
     def channel(self) -> bytes:
+        # Empty: the release script publishes nothing.
         return b""
 
 
 class SpinLockLogic(LockLogic):
-    """A re-entrant lock that nobody subscribes to."""
+    """A re-entrant lock whose waiters subscribe to no channel."""
 
     __slots__ = ("_backoff",)
 
@@ -39,7 +40,7 @@ class SpinLockLogic(LockLogic):
             now = session.clock()
             if deadline is not None and now >= deadline:
                 break
-            # Not after the end of the holder's lease; and the last attempt is made at the deadline.
+            # The next attempt is made at the end of the holder's lease at the latest, the last one at the deadline.
             until = now + min(delay, wait)
             await self._sleep(until if deadline is None else min(until, deadline))
             next_wait = await self._attempt(call)
