@@ -86,16 +86,7 @@ class Watchdog:
         """Holds whose owner has ended, which was logged."""
         self._failures = 0
         """Failed attempts to renew in a row."""
-        self._start = start
-        # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
-        self._starting = threading.RLock()
-        self._started = False
-        self._loops_started = 0
-        self._running: dict[str, object] = {}
-        """For each loop the run that claimed it."""
-        self.keep_alive: dict[str, Watchdog] = {}
-        """Contains this watchdog while it has something to send: until then a dropped client is not collected."""
-        self.closed = False
+        self._prepare_loops(start)
 
     def watch(self, hold: Hold, now: float) -> None:
         """Watches a new hold: for its renewal, or for the end of its lease. `now`: when the acquire was sent."""
@@ -326,6 +317,19 @@ class Watchdog:
         return batch[0].commands.renew(self._runtime.scripts, batch, self._lease_ms)
 
     # --- Starting
+
+    def _prepare_loops(self, start: Callable[[Loop], None]) -> None:
+        """The part of `__init__` that the start and the end of the two loops need."""
+        self._start = start
+        # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
+        self._starting = threading.RLock()
+        self._started = False
+        self._loops_started = 0
+        self._running: dict[str, object] = {}
+        """For each loop the run that claimed it."""
+        self.keep_alive: dict[str, Watchdog] = {}
+        """Contains this watchdog while it has something to send: until then a dropped client is not collected."""
+        self.closed = False
 
     def _start_or_wake(self) -> None:
         """Wakes `keep_time`, which is to look earlier than it intended to; starts both loops before the first time."""

@@ -30,7 +30,7 @@ from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
 MOST_NOTIFIED = 100
 """How many waiters `delete()` notifies. The others notice by their clients' next heartbeats that the queue is gone."""
-RETRY_INTERVAL = 60.0
+ATTEMPT_INTERVAL = 60.0
 """Seconds, about, after which a waiter makes an attempt even if nothing happened. The attempt renews its score, or else
 Redisson would remove it from the queue."""
 
@@ -150,7 +150,7 @@ class FairLockLogic(LockLogic):
             with self.session.channels.mutex:
                 queue = self.session.local_queues.get(self.key)
                 if queue is not None:
-                    queue.retry_owner(ticket.owner.id)
+                    queue.request_attempts_of(ticket.owner.id)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         assert isinstance(call, FairAcquireCall)
@@ -223,7 +223,7 @@ class FairLockLogic(LockLogic):
 class _Action(Enum):
     """What a waiter does next."""
 
-    RETRY = auto()
+    ATTEMPT = auto()
     HEARTBEAT = auto()
     SLEEP = auto()
     TIME_OUT = auto()
@@ -245,7 +245,7 @@ class _Waiter:
         self._wakeup = wakeup
         self._session = session
         self._attempted_at = session.clock()
-        self._retry_interval = RETRY_INTERVAL * (0.75 + session.runtime.jitter() / 2)
+        self._attempt_interval = ATTEMPT_INTERVAL * (0.75 + session.runtime.jitter() / 2)
 
     async def run(self, wait: float) -> bool:
         """Waits until the lock is acquired, or until the deadline of the call: False."""
@@ -260,10 +260,10 @@ class _Waiter:
                 action = self._next_action()
                 if action is _Action.TIME_OUT:
                     return False
-                if action is _Action.RETRY and await self._retry():
+                if action is _Action.ATTEMPT and await self._make_attempt():
                     return True
                 if action is _Action.HEARTBEAT and not await self._queue.heartbeat():
-                    self._ticket.retry = True
+                    self._ticket.needs_attempt = True
                 if action is _Action.SLEEP:
                     await self._sleep()
         finally:
@@ -281,11 +281,11 @@ class _Waiter:
         self._name = self._ticket.name
         known = self._ticket.channel
         self._register()
-        self._seen_attempt_reasons = self._channel.attempt_reasons
+        self._seen_reasons = self._channel.attempt_reasons
         if self._channel.confirmed:
             # -1: an attempt follows now, because a notification may have been missed. Not if notifications were counted
             # since before the acquire was sent.
-            self._seen_attempt_reasons = self._ticket.attempt_reasons_before if self._channel is known else -1
+            self._seen_reasons = self._ticket.attempt_reasons_before if self._channel is known else -1
 
     def leave(self) -> None:
         """Waits no longer. Idempotent."""
@@ -313,16 +313,16 @@ class _Waiter:
             self._session.channels.leave(self._ticket.channel_name, self._wakeup)
             self._name = self._ticket.name
             self._register()
-            self._seen_attempt_reasons = -1
+            self._seen_reasons = -1
 
     def _next_action(self) -> _Action:
         now, deadline = self._session.clock(), self._call.deadline
         if deadline is not None and now >= deadline:
             return _Action.TIME_OUT
-        retry_at = self._attempted_at + (self._retry_interval if self._channel.confirmed else UNCONFIRMED_WAIT)
-        if self._channel.attempt_reasons != self._seen_attempt_reasons or self._ticket.retry or now >= retry_at:
-            return _Action.RETRY
-        wakes_at = retry_at if deadline is None else min(retry_at, deadline)
+        attempt_at = self._attempted_at + (self._attempt_interval if self._channel.confirmed else UNCONFIRMED_WAIT)
+        if self._channel.attempt_reasons != self._seen_reasons or self._ticket.needs_attempt or now >= attempt_at:
+            return _Action.ATTEMPT
+        wakes_at = attempt_at if deadline is None else min(attempt_at, deadline)
         if self._queue.sends_heartbeats(self._ticket):
             if now >= self._queue.heartbeat_at:
                 return _Action.HEARTBEAT
@@ -330,8 +330,8 @@ class _Waiter:
         self._seconds = wakes_at - now
         return _Action.SLEEP
 
-    async def _retry(self) -> bool:
-        self._seen_attempt_reasons, self._ticket.retry = self._channel.attempt_reasons, False
+    async def _make_attempt(self) -> bool:
+        self._seen_reasons, self._ticket.needs_attempt = self._channel.attempt_reasons, False
         heartbeat_within = await self._lock._attempt(self._call)
         if heartbeat_within is None:
             return True

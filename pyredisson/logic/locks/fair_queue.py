@@ -57,8 +57,8 @@ class QueueTicket:
         "channel_name",
         "may_be_queued",
         "name",
+        "needs_attempt",
         "owner",
-        "retry",
         "wakeup",
         "withdrawn",
     )
@@ -73,16 +73,16 @@ class QueueTicket:
         """How many reasons for an attempt the channel had counted when the acquire was sent."""
         self.wakeup: Wakeup | None = None
         """None until the call waits."""
-        self.retry = False
+        self.needs_attempt = False
         """Whether to make an attempt, even if nothing was published."""
         self.may_be_queued = False
         """Whether an acquire was sent that may have put the name into the queue."""
         self.withdrawn = False
         """Whether the command was sent that takes the name out of the queue."""
 
-    def retry_now(self) -> None:
+    def request_attempt(self) -> None:
         """Has the waiter make an attempt."""
-        self.retry = True
+        self.needs_attempt = True
         if self.wakeup is not None:
             self.wakeup.set()
 
@@ -200,13 +200,13 @@ class LocalQueue:
                     if len(tickets) < len(self.tickets):
                         del self.tickets[ticket]
                         self.tickets[ticket] = None
-                    ticket.retry_now()
+                    ticket.request_attempt()
 
-    def retry_owner(self, owner_id: int) -> None:
+    def request_attempts_of(self, owner_id: int) -> None:
         """Has all waiters of an owner make an attempt. With the mutex of the channels held."""
         for ticket in self.tickets:
             if ticket.owner.id == owner_id:
-                ticket.retry_now()
+                ticket.request_attempt()
 
     def final_release(self) -> bytes:
         """The command that takes all tickets out of the queue, when the client is closed."""
