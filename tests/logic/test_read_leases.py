@@ -16,7 +16,7 @@ SHORT, LONG = 50, 30_000
 
 
 class Lock:
-    """A read-write lock on a server whose time stands still but for `pass_time`."""
+    """A read-write lock on a server whose time stands still but for `advance_time`."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -24,7 +24,7 @@ class Lock:
         self._server.load_all()
         self._scripts = ScriptSet()
 
-    def pass_time(self, ms: int) -> None:
+    def advance_time(self, ms: int) -> None:
         self._now += ms / 1000 + 1e-6
 
     def ask(self, *words: bytes) -> Reply:
@@ -46,7 +46,7 @@ def test_another_reader_leaves(passed: int, left: int | None) -> None:
     lock = Lock()
     assert lock.read(b"me:1", SHORT) is None
     assert lock.read(b"you:1", LONG) is None
-    lock.pass_time(passed)
+    lock.advance_time(passed)
     assert lock.leave(b"you:1") == (1 if left is None else 0)
     assert lock.ask(b"PTTL", LOCK) == (-2 if left is None else left)
     assert lock.ask(b"HEXISTS", LOCK, b"me:1") == (left is not None)
@@ -57,5 +57,5 @@ def test_a_fixed_lease_is_kept(passed: int, kept: int) -> None:
     lock = Lock()
     assert lock.read(b"me:1", SHORT) is None
     assert lock.read(b"you:1", LONG) is None
-    lock.pass_time(passed)
+    lock.advance_time(passed)
     assert lock.renew(b"me:1", 0) == [kept]

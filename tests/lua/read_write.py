@@ -12,8 +12,8 @@ TURN = "pyredisson_rwlock_turn:{orders}"
 LEASES = "{orders}:"
 
 
-def lease_key(reader: str, hold: int, lock: str = "orders") -> str:
-    return f"{{{lock}}}:{reader}:rwlock_timeout:{hold}"
+def lease_key(reader: str, level: int, lock: str = "orders") -> str:
+    return f"{{{lock}}}:{reader}:rwlock_timeout:{level}"
 
 
 class ReadWriteScripts(ScriptedLock):
@@ -60,7 +60,7 @@ class ReadWriteScripts(ScriptedLock):
             self.redis.pexpire("orders", lease)
 
     def leases(self, reader: str, lock: str = "orders") -> dict[int, int]:
-        """What each hold's timeout key has left."""
+        """The remaining lease of each level, from its lease key."""
         start = lease_key(reader, 0, lock)[:-1]
         return {int(key.decode().removeprefix(start)): self.left(key) for key in self.redis.keys(f"{start}*")}
 
@@ -104,5 +104,5 @@ class ReadWriteScripts(ScriptedLock):
 
 
 def near(left: int, lease: int) -> bool:
-    """Whether so much of a lease is left that it was begun in this test."""
+    """Whether the remaining time is so long that the lease began in this test."""
     return lease - 2_000 < left <= lease

@@ -17,7 +17,7 @@ ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b:1", "0d1f9d0c-2b3a-4b7e-8f64-9d2
 
 
 class Scripted:
-    """A server and its scripts, in the form that it takes. A method's `redis` is another client to send by."""
+    """A server and its scripts, in the form for that server. `redis` of a method is another client that sends."""
 
     channel: ClassVar[str]
 
@@ -45,7 +45,7 @@ class Scripted:
 
     @contextmanager
     def user(self, *rights: str) -> Iterator[Any]:
-        """A client of somebody who has only these rights."""
+        """A client of a user that has only these rights."""
         self.redis.execute_command("ACL", "SETUSER", "somebody", "on", ">x", *rights)
         try:
             with self.server.redis(username="somebody", password="x") as redis:
@@ -55,7 +55,7 @@ class Scripted:
 
     @contextmanager
     def replica(self) -> Iterator[Any]:
-        """A client of a replica that has all of what is here."""
+        """A client of a replica that has all data of this server."""
         self.redis.config_set("repl-diskless-sync-delay", 0)
         config = {"replicaof": f"{self.server.host} {self.server.port}"}
         with Server(executable=self.server.executable, config=config) as replica, replica.redis() as redis:
@@ -67,7 +67,7 @@ class Scripted:
 
 
 class ScriptedLock(Scripted):
-    """Where the lock is a hash of owners and their holds."""
+    """Helpers for locks that are a hash of owners and their levels."""
 
     def hold(self, owner: str, holds: int, lease: int | None, key: str = "orders") -> None:
         """A hold as Redisson's scripts leave it."""
@@ -84,7 +84,7 @@ class ScriptedLock(Scripted):
 
 
 def published(subscription: PubSub) -> list[bytes]:
-    """All that was published so far: a message of our own marks the end."""
+    """All messages so far. A message of the test itself marks the end."""
     any_ear: Any = subscription
     [channel] = any_ear.channels
     Redis(connection_pool=any_ear.connection_pool).publish(channel, "end")

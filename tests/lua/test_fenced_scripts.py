@@ -68,25 +68,25 @@ class TestAcquire:
             assert scripts.state() == {ME: "1"}
             assert 29_000 < scripts.left() <= 30_000
 
-    def test_a_further_hold(self, scripts: FencedScripts) -> None:
+    def test_another_level(self, scripts: FencedScripts) -> None:
         scripts.hold(ME, 1, 1_000)
         first, second = scripts.acquire(ME, 2, 30_000), scripts.acquire(ME, 2, 30_000)
         assert first < second == [scripts.newest()]
         assert scripts.state() == {ME: "2"}
         assert 29_000 < scripts.left() <= 30_000
 
-    def test_a_further_hold_does_not_shorten_the_lease(self, scripts: FencedScripts) -> None:
+    def test_another_level_does_not_shorten_the_lease(self, scripts: FencedScripts) -> None:
         scripts.hold(ME, 1, 60_000)
         scripts.acquire(ME, 2, 100)
         assert scripts.left() > 50_000
 
-    def test_a_hold_that_never_ends_gets_an_end(self, scripts: FencedScripts) -> None:
+    def test_an_endless_hold_gets_a_lease(self, scripts: FencedScripts) -> None:
         scripts.hold(ME, 1, None)
         assert scripts.acquire(ME, 2, 30_000) == [scripts.newest()]
         assert 29_000 < scripts.left() <= 30_000
 
     @pytest.mark.parametrize("holds", [1, 2])
-    def test_somebody_elses(self, scripts: FencedScripts, holds: int) -> None:
+    def test_another_owners_lock(self, scripts: FencedScripts, holds: int) -> None:
         scripts.hold(YOU, 3, 20_000)
         scripts.redis.set(TOKEN, 5)
         for _ in range(2):
@@ -94,13 +94,13 @@ class TestAcquire:
             assert scripts.state() == {YOU: "3"}
             assert scripts.newest() == 5
 
-    def test_somebody_elses_for_ever(self, scripts: FencedScripts) -> None:
+    def test_another_owners_endless_lock(self, scripts: FencedScripts) -> None:
         scripts.hold(YOU, 1, None)
         assert scripts.acquire(ME, 1, 30_000) == -1
         assert scripts.state() == {YOU: "1"}
         assert not scripts.redis.exists(TOKEN)
 
-    def test_a_further_hold_of_what_is_lost(self, scripts: FencedScripts) -> None:
+    def test_another_level_of_a_lost_hold(self, scripts: FencedScripts) -> None:
         for _ in range(2):
             assert scripts.acquire(ME, 2, 30_000) == -2
             assert scripts.redis.keys() == []
@@ -133,7 +133,7 @@ class TestAcquire:
             assert not scripts.redis.exists("orders")
 
     @pytest.mark.parametrize("wrong", ["text", "", "1.5", str(2**63 - 1), "list"])
-    def test_a_counter_that_is_none(self, scripts: FencedScripts, wrong: str) -> None:
+    def test_a_counter_that_is_no_number(self, scripts: FencedScripts, wrong: str) -> None:
         if wrong == "list":
             scripts.redis.rpush(TOKEN, "1")
         else:
@@ -186,7 +186,7 @@ class TestDelete:
         assert scripts.newest_kept() == token
 
     @pytest.mark.parametrize("wrong", ["7", "text", "", str(2**53), str(2**63 - 1), "list"])
-    def test_a_counter_that_is_none_of_ours(self, scripts: FencedScripts, wrong: str) -> None:
+    def test_a_counter_of_redisson(self, scripts: FencedScripts, wrong: str) -> None:
         if wrong == "list":
             scripts.redis.rpush(TOKEN, "1")
         else:
@@ -240,7 +240,7 @@ class TestWithoutAChannel:
         assert published(subscription) == []
 
 
-def test_a_replica_says_that_it_is_one(scripts: FencedScripts) -> None:
+def test_a_replica_replies_readonly(scripts: FencedScripts) -> None:
     [token] = scripts.acquire(ME, 1, 30_000)
     with scripts.replica() as redis:
         with pytest.raises(ResponseError, match="read only"):

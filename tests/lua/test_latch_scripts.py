@@ -48,7 +48,7 @@ class TestSet:
             assert scripts.count() == "3"
             assert scripts.redis.pttl("done") == -1
         assert 650_000 < scripts.redis.pttl(SLOT) <= 660_000
-        # Redisson's waiters close the gate before anyone waits for the new count.
+        # The message makes Redisson's clients wait for the new count.
         assert published(subscription) == [b"1"]
 
     def test_one_that_counts(self, scripts: LatchScripts, subscription: PubSub) -> None:
@@ -97,13 +97,13 @@ class TestCountDown:
             scripts.redis.set("done", before)
         assert scripts.count_down(2) == 0
         assert scripts.count() is None
-        # Nor does a copy count the next one down.
+        # A copy doesn't count the next latch down either.
         scripts.redis.set("done", 2)
         assert scripts.count_down(2) == 0
         assert scripts.count() == "2"
         assert published(subscription) == []
 
-    def test_two_lanes(self, scripts: LatchScripts) -> None:
+    def test_two_session_slots(self, scripts: LatchScripts) -> None:
         scripts.redis.set("done", 3)
         scripts.count_down(6)
         scripts.count_down(2, slot=OTHER)
@@ -141,7 +141,7 @@ class TestServers:
         scripts.redis.set("done", 2)
         with scripts.out_of_memory():
             if scripts.flags:
-                # Older servers can't be told that these free more than they take.
+                # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.count_down(2) == 0
                 assert scripts.count_down(4) == 1
             else:

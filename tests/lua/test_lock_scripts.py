@@ -50,39 +50,39 @@ class TestAcquire:
             assert scripts.redis.type("orders") == b"hash"
             assert 29_000 < scripts.left() <= 30_000
 
-    def test_a_further_hold(self, scripts: LockScripts) -> None:
+    def test_another_level(self, scripts: LockScripts) -> None:
         scripts.hold(ME, 1, 1_000)
         for _ in range(2):
             assert scripts.acquire(ME, 2, 30_000) is None
             assert scripts.state() == {ME: "2"}
             assert 29_000 < scripts.left() <= 30_000
 
-    def test_a_further_hold_does_not_shorten_the_lease(self, scripts: LockScripts) -> None:
+    def test_another_level_does_not_shorten_the_lease(self, scripts: LockScripts) -> None:
         scripts.hold(ME, 1, 60_000)
         for _ in range(2):
             assert scripts.acquire(ME, 2, 100) is None
             assert scripts.state() == {ME: "2"}
             assert scripts.left() > 50_000
 
-    def test_a_hold_that_never_ends_gets_an_end(self, scripts: LockScripts) -> None:
+    def test_an_endless_hold_gets_a_lease(self, scripts: LockScripts) -> None:
         scripts.hold(ME, 1, None)
         assert scripts.acquire(ME, 2, 30_000) is None
         assert 29_000 < scripts.left() <= 30_000
 
     @pytest.mark.parametrize("holds", [1, 2])
-    def test_somebody_elses(self, scripts: LockScripts, holds: int) -> None:
+    def test_another_owners_lock(self, scripts: LockScripts, holds: int) -> None:
         scripts.hold(YOU, 3, 20_000)
         for _ in range(2):
             assert 19_000 < scripts.acquire(ME, holds, 30_000) <= 20_000
             assert scripts.state() == {YOU: "3"}
             assert 19_000 < scripts.left() <= 20_000
 
-    def test_somebody_elses_for_ever(self, scripts: LockScripts) -> None:
+    def test_another_owners_endless_lock(self, scripts: LockScripts) -> None:
         scripts.hold(YOU, 1, None)
         assert scripts.acquire(ME, 1, 30_000) == -1
         assert (scripts.state(), scripts.left()) == ({YOU: "1"}, -1)
 
-    def test_a_further_hold_of_what_is_lost(self, scripts: LockScripts) -> None:
+    def test_another_level_of_a_lost_hold(self, scripts: LockScripts) -> None:
         for _ in range(2):
             assert scripts.acquire(ME, 2, 30_000) == -2
             assert scripts.redis.keys() == []
@@ -96,7 +96,7 @@ class TestAcquire:
 
 
 class TestRelease:
-    def test_the_last_hold(self, scripts: LockScripts, subscription: PubSub) -> None:
+    def test_the_last_level(self, scripts: LockScripts, subscription: PubSub) -> None:
         scripts.hold(ME, 1, 30_000)
         assert scripts.release(ME, 0) == 1
         assert scripts.redis.keys() == []
@@ -104,7 +104,7 @@ class TestRelease:
         assert scripts.redis.keys() == []
         assert published(subscription) == [b"0"]
 
-    def test_an_inner_hold(self, scripts: LockScripts, subscription: PubSub) -> None:
+    def test_an_inner_level(self, scripts: LockScripts, subscription: PubSub) -> None:
         scripts.hold(ME, 3, 30_000)
         for _ in range(2):
             assert scripts.release(ME, 2) == 0
@@ -113,7 +113,7 @@ class TestRelease:
         assert published(subscription) == []
 
     @pytest.mark.parametrize("holds", [0, 1])
-    def test_somebody_elses(self, scripts: LockScripts, subscription: PubSub, holds: int) -> None:
+    def test_another_owners_lock(self, scripts: LockScripts, subscription: PubSub, holds: int) -> None:
         scripts.hold(YOU, 2, 20_000)
         for _ in range(2):
             assert scripts.release(ME, holds) is None
@@ -201,7 +201,7 @@ class TestRenew:
 
 
 class TestServers:
-    """What servers refuse, and what must go on all the same."""
+    """What servers refuse, and what must still work."""
 
     def test_out_of_memory(self, scripts: LockScripts) -> None:
         scripts.hold(ME, 2, 10_000)
@@ -209,7 +209,7 @@ class TestServers:
             assert scripts.renew(30_000, ("orders", ME)) == [1]
             assert scripts.left() > 29_000
             if scripts.flags:
-                # Older servers can't be told that this write frees more than it takes.
+                # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.release(ME, 1) == 0
                 assert scripts.state() == {ME: "1"}
             assert scripts.release(ME, 0) == 1
@@ -236,7 +236,7 @@ class TestServers:
             assert scripts.redis.keys() == []
         assert published(subscription) == []
 
-    def test_a_replica_says_that_it_is_one(self, scripts: LockScripts) -> None:
+    def test_a_replica_replies_readonly(self, scripts: LockScripts) -> None:
         scripts.hold(ME, 1, 30_000)
         with scripts.replica() as redis:
             calls: list[Callable[[], Any]] = [
@@ -249,7 +249,7 @@ class TestServers:
                 with pytest.raises(ResponseError, match="read only"):
                     call()
             if scripts.flags:
-                # Also where the script would only have read: what a replica knows may be long over.
+                # Also where the script would only read: the data of a replica may be outdated.
                 with pytest.raises(ResponseError, match="read only"):
                     scripts.acquire(YOU, 1, 30_000, redis=redis)
         assert scripts.state() == {ME: "1"}
@@ -257,7 +257,7 @@ class TestServers:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestHeader:
-    """Each file says what it is for, what it takes and gives, and how to run it by hand."""
+    """Each file describes its purpose, keys, arguments and reply, and how to run it by hand."""
 
     def parts(self, name: str) -> tuple[list[str], str]:
         lines = Script(name, flags=True).text.decode().splitlines()

@@ -82,7 +82,7 @@ def test_others_are_held_back(scripts: ClaimScripts) -> None:
     assert scripts.acquire(6) == -5
     assert scripts.acquire(1) == 1
     assert scripts.text("stock") == "4"
-    # All that are free, whoever wants them.
+    # All that are free, also if they are claimed.
     assert scripts.acquire(0) == 4
 
 
@@ -119,7 +119,7 @@ def test_a_claimant_takes_what_it_claims(scripts: ClaimScripts, subscription: Pu
     assert published(subscription) == [b"2"]
 
 
-def test_without_a_claim_nobody_is_told(scripts: ClaimScripts, subscription: PubSub) -> None:
+def test_without_a_claim_nobody_is_notified(scripts: ClaimScripts, subscription: PubSub) -> None:
     scripts.redis.set("stock", 6)
     for _ in range(2):
         assert scripts.claim_again(4) == 4
@@ -141,7 +141,7 @@ def test_nobody_claims_while_the_others_have_their_turn(scripts: ClaimScripts) -
     scripts.redis.set("stock", 1)
     scripts.redis.set(TURN, "1", px=5_000)
     for _ in range(2):
-        # What is free may serve somebody who needs less.
+        # The free permits may be enough for a waiter that needs fewer.
         reply = -scripts.claim(4)
         assert reply % WAIT == 1
         assert 4_000 < reply // WAIT <= 5_000
@@ -149,8 +149,10 @@ def test_nobody_claims_while_the_others_have_their_turn(scripts: ClaimScripts) -
     assert scripts.acquire(1) == 1
 
 
-@pytest.mark.parametrize(("free", "told"), [(None, []), (-1, []), (0, []), (2, [b"2"])])
-def test_giving_up(scripts: ClaimScripts, subscription: PubSub, free: int | None, told: list[bytes]) -> None:
+@pytest.mark.parametrize(("free", "messages"), [(None, []), (-1, []), (0, []), (2, [b"2"])])
+def test_withdrawing_a_claim(
+    scripts: ClaimScripts, subscription: PubSub, free: int | None, messages: list[bytes]
+) -> None:
     if free is not None:
         scripts.redis.set("stock", free)
     scripts.redis.set(CLAIM, "4 me", px=2_000)
@@ -159,10 +161,10 @@ def test_giving_up(scripts: ClaimScripts, subscription: PubSub, free: int | None
     assert scripts.withdraw_claim() == 1
     assert scripts.withdraw_claim() == 0
     assert scripts.claimed() is None
-    assert published(subscription) == told
+    assert published(subscription) == messages
 
 
-def test_giving_up_whatever_is_there(scripts: ClaimScripts) -> None:
+def test_withdrawing_a_claim_whatever_is_there(scripts: ClaimScripts) -> None:
     scripts.redis.rpush("stock", "x")
     scripts.redis.set(CLAIM, "4 me", px=2_000)
     with scripts.out_of_memory():
@@ -199,7 +201,7 @@ class TestWithIds:
         assert scripts.expirable(IDS[0]) is None
         assert scripts.text("stock") == "4"
 
-    def test_permits_that_ended_are_told_of(self, scripts: ClaimScripts, subscription: PubSub) -> None:
+    def test_permits_that_ended_are_published(self, scripts: ClaimScripts, subscription: PubSub) -> None:
         scripts.redis.set("stock", 1)
         scripts.redis.set(CLAIM, "2 somebody", px=2_000)
         scripts.redis.zadd(USED, {IDS[7]: 1})

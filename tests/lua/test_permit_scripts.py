@@ -47,7 +47,7 @@ class TestAcquire:
         assert scripts.valid_until() == {A: FOREVER}
 
     def test_a_second_copy_begins_the_lease_anew(self, scripts: PermitScripts) -> None:
-        """Who sent it counts from the copy that was answered."""
+        """The caller counts its lease from the copy that was answered."""
         scripts.redis.set(FREE, 1)
         scripts.use(A, 500)
         scripts.redis.decr(FREE)
@@ -60,7 +60,7 @@ class TestAcquire:
         assert scripts.acquire(30_000, A) is None
         assert (scripts.free(), scripts.left(A) > 25_000) == ("0", True)
 
-    def test_a_second_copy_when_some_were_given_back(self, scripts: PermitScripts) -> None:
+    def test_a_second_copy_when_some_were_released(self, scripts: PermitScripts) -> None:
         scripts.redis.set(FREE, 3)
         scripts.acquire(30_000, A, B, C)
         for given_back in (B, A):
@@ -70,7 +70,7 @@ class TestAcquire:
             assert (scripts.free(), scripts.valid_until()) == (free, held)
 
     def test_a_second_copy_when_one_has_ended_and_is_taken(self, scripts: PermitScripts) -> None:
-        """Who sent it must not believe in a permit that another has by now."""
+        """The caller must not rely on a permit that another caller has acquired meanwhile."""
         scripts.redis.set(FREE, 2)
         scripts.acquire(30_000, A, B)
         scripts.redis.zadd(USED, {B: 1})
@@ -80,7 +80,7 @@ class TestAcquire:
             assert scripts.acquire(30_000, A, B) == [-2, 0]
             assert (scripts.free(), scripts.valid_until()) == ("0", held)
 
-    def test_a_copy_that_comes_when_all_was_given_back(self, scripts: PermitScripts, subscription: PubSub) -> None:
+    def test_a_copy_that_arrives_when_all_were_released(self, scripts: PermitScripts, subscription: PubSub) -> None:
         scripts.redis.set(FREE, 2)
         scripts.acquire(30_000, A, B)
         for _ in range(2):
@@ -90,7 +90,7 @@ class TestAcquire:
         assert (scripts.free(), scripts.valid_until()) == ("2", {})
         assert published(subscription) == [b"2"]
 
-    def test_a_copy_that_was_given_up_before_it_came(self, scripts: PermitScripts, subscription: PubSub) -> None:
+    def test_a_copy_that_was_withdrawn_before_it_arrived(self, scripts: PermitScripts, subscription: PubSub) -> None:
         scripts.redis.set(FREE, 2)
         assert scripts.withdraw(A) == []
         assert scripts.acquire(-1, A) == [-1, 0]
@@ -132,7 +132,7 @@ class TestAcquire:
         for _ in range(2):
             assert scripts.acquire(30_000, A, B) is None
             assert (scripts.free(), set(scripts.valid_until())) == ("0", {A, B, E})
-        # Nothing came free for anybody else.
+        # No permit became free for another caller.
         assert published(subscription) == []
 
     def test_no_more_than_needed_is_taken_over(self, scripts: PermitScripts) -> None:
@@ -149,7 +149,7 @@ class TestAcquire:
         left, free = scripts.acquire(30_000, A, B, E)
         assert (5_000 < left <= 10_000, free) == (True, 2)
         assert (scripts.free(), set(scripts.valid_until())) == ("2", {D})
-        # It may be enough for another one.
+        # They may be enough for another waiter.
         assert published(subscription) == [b"2"]
 
     def test_below_zero_enough_must_have_ended(self, scripts: PermitScripts, subscription: PubSub) -> None:
@@ -250,7 +250,7 @@ class TestSet:
 
 
 class TestServers:
-    """What servers refuse, and what must go on all the same."""
+    """What servers refuse, and what must still work."""
 
     def test_out_of_memory(self, scripts: PermitScripts) -> None:
         scripts.redis.set(FREE, 1)
@@ -258,7 +258,7 @@ class TestServers:
             scripts.use(permit, 10_000)
         with scripts.out_of_memory():
             if scripts.flags:
-                # Older servers can't be told that this write takes nothing.
+                # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.renew(30_000, (USED, A)) == [1]
                 assert scripts.left(A) > 25_000
             assert scripts.release(A) == []
@@ -279,7 +279,7 @@ class TestServers:
             assert scripts.withdraw(A, redis=deaf) == []
         assert published(subscription) == []
 
-    def test_a_replica_says_that_it_is_one(self, scripts: PermitScripts) -> None:
+    def test_a_replica_replies_readonly(self, scripts: PermitScripts) -> None:
         scripts.redis.set(FREE, 1)
         scripts.use(A, 10_000)
         with scripts.replica() as redis:
@@ -291,7 +291,7 @@ class TestServers:
                 lambda: scripts.set(2, 5, redis=redis),
             ]
             if scripts.flags:
-                # Also where the script would only read: what a replica knows may be long over.
+                # Also where the script would only read: the data of a replica may be outdated.
                 calls += [
                     lambda: scripts.acquire(30_000, B, C, redis=redis),
                     lambda: scripts.lease(A, redis=redis),

@@ -48,7 +48,7 @@ class TestReadAcquire:
             assert near(scripts.leases(ME)[1], 10_000)
 
     @pytest.mark.parametrize("lease", [10_000, 60_000])
-    def test_a_further_hold_has_a_lease_of_its_own(self, scripts: ReadWriteScripts, lease: int) -> None:
+    def test_another_level_has_a_lease_of_its_own(self, scripts: ReadWriteScripts, lease: int) -> None:
         scripts.reading(ME, 30_000)
         for _ in range(2):
             assert scripts.read(ME, 2, lease) is None
@@ -64,7 +64,7 @@ class TestReadAcquire:
         assert scripts.read(ME, 1, 30_000) is None
         assert near(scripts.left(), 30_000)
 
-    def test_a_further_hold_of_what_is_lost(self, scripts: ReadWriteScripts) -> None:
+    def test_another_level_of_a_lost_hold(self, scripts: ReadWriteScripts) -> None:
         others: list[Callable[[], None]] = [
             lambda: scripts.reading(YOU, 30_000),
             lambda: scripts.writing(YOU, 1, 30_000),
@@ -78,7 +78,7 @@ class TestReadAcquire:
                 assert scripts.state() == before
                 assert scripts.leases(ME) == {}
 
-    def test_somebody_writes(self, scripts: ReadWriteScripts) -> None:
+    def test_another_owner_writes(self, scripts: ReadWriteScripts) -> None:
         scripts.writing(YOU, 1, 20_000)
         for _ in range(2):
             assert near(scripts.read(ME, 1, 30_000), 20_000)
@@ -86,7 +86,7 @@ class TestReadAcquire:
             assert near(scripts.left(), 20_000)
             assert scripts.leases(ME) == {}
 
-    def test_somebody_writes_for_ever(self, scripts: ReadWriteScripts) -> None:
+    def test_a_writer_with_an_endless_lease(self, scripts: ReadWriteScripts) -> None:
         scripts.writing(YOU, 1, None)
         assert scripts.read(ME, 1, 30_000) == -1
         assert scripts.left() == -1
@@ -137,16 +137,16 @@ class TestReadAcquire:
             assert near(scripts.read(ME, 1, 30_000), 20_000)
             assert scripts.state() == {YOU: "1"}
 
-    def test_what_an_earlier_hold_of_that_name_left(self, scripts: ReadWriteScripts) -> None:
-        """Lost here by our own clock alone: the server has still got it."""
+    def test_remains_of_an_earlier_hold_of_that_name(self, scripts: ReadWriteScripts) -> None:
+        """The client counts that hold as lost by its own clock, but the server still has it."""
         scripts.reading(ME, 50_000, 50_000, 50_000)
         for _ in range(2):
             assert scripts.read(ME, 1, 10_000) is None
             assert scripts.state() == {"mode": "read", ME: "1"}
             assert list(scripts.leases(ME)) == [1]
 
-    def test_a_timeout_key_without_its_lock(self, scripts: ReadWriteScripts) -> None:
-        """A lock that was removed by force leaves the timeout keys: they are no lease of the next hold."""
+    def test_a_lease_key_without_its_lock(self, scripts: ReadWriteScripts) -> None:
+        """A lock that was removed by force leaves the lease keys: they are no leases of the next hold."""
         scripts.redis.set(lease_key(ME, 1), "1", px=60_000)
         assert scripts.read(ME, 1, 10_000) is None
         assert near(scripts.leases(ME)[1], 10_000)
@@ -194,7 +194,7 @@ class TestReadRelease:
             assert near(scripts.left(), 60_000)
 
     @pytest.mark.parametrize("hold", [0, 1])
-    def test_somebody_elses(self, scripts: ReadWriteScripts, subscription: PubSub, hold: int) -> None:
+    def test_another_owners_lock(self, scripts: ReadWriteScripts, subscription: PubSub, hold: int) -> None:
         others: list[Callable[[], None]] = [
             lambda: scripts.reading(YOU, 20_000, 20_000),
             lambda: scripts.writing(YOU, 2, 20_000),
@@ -237,7 +237,7 @@ class TestReadRelease:
         assert published(subscription) == []
 
     def test_a_lock_that_java_shortened(self, scripts: ReadWriteScripts) -> None:
-        """The renewal of a reader that left meanwhile: whoever remains gets his time back."""
+        """The renewal of a reader that left meanwhile shortened it: the remaining readers get their full leases."""
         scripts.reading(YOU, 60_000)
         scripts.reading(ME, 40_000)
         scripts.redis.pexpire("orders", 1_000)
@@ -265,7 +265,7 @@ class TestReadRelease:
         assert scripts.read_release(ME, 0) is None
         assert scripts.state() == {"mode": "write", MY_WRITE: "1"}
         assert scripts.leases(ME) == {}
-        # Never shorter than the writer's own lease, which stands nowhere else.
+        # Never shorter than the writer's own lease, which is stored nowhere else.
         assert near(scripts.left(), max(lease, 30_000))
         assert published(subscription) == []
 
@@ -324,7 +324,7 @@ class TestReadRenew:
             assert scripts.state() == {"mode": "read", ME: "1", YOU: "1"}
             assert near(scripts.left(), 20_000)
 
-    def test_a_missing_timeout_key_comes_back(self, scripts: ReadWriteScripts) -> None:
+    def test_a_missing_lease_key_is_set_again(self, scripts: ReadWriteScripts) -> None:
         scripts.reading(ME, 1_000, 1_000)
         scripts.redis.delete(lease_key(ME, 1))
         scripts.redis.persist(lease_key(ME, 2))

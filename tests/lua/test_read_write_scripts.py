@@ -47,7 +47,7 @@ class TestForce:
 
 
 class TestBesideJava:
-    """Java's steps, on what we left, and ours on what it left."""
+    """Java's steps on keys that pyredisson wrote, and the other way round."""
 
     def test_its_unlock_leaves_us_in(self, scripts: ReadWriteScripts) -> None:
         assert scripts.read(ME, 1, 10_000) is None
@@ -59,7 +59,7 @@ class TestBesideJava:
         assert near(scripts.write(YOUR_WRITE, 1, 30_000), 50_000)
 
     def test_its_unlock_after_a_partial_one_of_ours(self, scripts: ReadWriteScripts) -> None:
-        """We believe in the longest lease of nested holds: it must stand where Java looks for it."""
+        """This client relies on the longest lease of a hold's levels: it must be in the key that Java reads."""
         assert scripts.read(ME, 1, 10_000) is None
         assert scripts.read(ME, 2, 50_000) is None
         assert scripts.read_release(ME, 1) == 0
@@ -100,14 +100,14 @@ class TestBesideJava:
 
 
 class TestServers:
-    """What servers refuse, and what must go on all the same."""
+    """What servers refuse, and what must still work."""
 
     def test_out_of_memory(self, scripts: ReadWriteScripts) -> None:
         scripts.reading(ME, 10_000, 20_000)
         scripts.reading(YOU, 10_000)
         with scripts.out_of_memory():
             if scripts.flags:
-                # Older servers can't be told that these writes free more than they take.
+                # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.renew(("orders", ME, 30_000)) == [1]
                 assert near(scripts.left(), 30_000)
                 assert scripts.read_release(ME, 1) == 0
@@ -148,7 +148,7 @@ class TestServers:
             assert scripts.force("read", redis=deaf) == 1
         assert published(subscription) == []
 
-    def test_a_replica_says_that_it_is_one(self, scripts: ReadWriteScripts) -> None:
+    def test_a_replica_replies_readonly(self, scripts: ReadWriteScripts) -> None:
         scripts.reading(ME, 30_000)
         with scripts.replica() as redis:
             calls: list[Callable[[], Any]] = [
@@ -159,7 +159,7 @@ class TestServers:
                 lambda: scripts.force("read", redis=redis),
             ]
             if scripts.flags:
-                # Also where the script would only have read: what a replica knows may be long over.
+                # Also where the script would only read: the data of a replica may be outdated.
                 calls.append(lambda: scripts.write(YOUR_WRITE, 1, 30_000, redis=redis))
                 calls.append(lambda: scripts.write_release(MY_WRITE, 0, redis=redis))
             for call in calls:

@@ -37,7 +37,7 @@ class TestAcquire:
         for _ in range(2):
             assert scripts.acquire(2, 3) == -2
             assert scripts.free() == "2"
-        # Not remembered: the same call may still be had.
+        # Not recorded: the same call may still acquire permits.
         assert scripts.remembered() is None
         assert scripts.acquire(2, 2) == 2
 
@@ -64,7 +64,7 @@ class TestAcquire:
         assert scripts.acquire(4, 0) == 4
         assert 45_000 < scripts.left() <= 50_000
 
-    def test_lanes_know_nothing_of_each_other(self, scripts: SemaphoreScripts) -> None:
+    def test_session_slots_are_independent(self, scripts: SemaphoreScripts) -> None:
         scripts.redis.set("stock", 5)
         assert scripts.acquire(8, 2) == 2
         assert scripts.acquire(2, 1, slot=OTHER) == 1
@@ -84,7 +84,7 @@ class TestAcquire:
         assert scripts.free() == "6"
 
     def test_numbers_are_numbers(self, scripts: SemaphoreScripts) -> None:
-        """Not texts, of which "10" comes before "9"; nor such as are written with an exponent."""
+        """Call numbers are compared as numbers: as texts "10" would come before "9". No exponent is written."""
         scripts.redis.set("stock", 5)
         assert scripts.acquire(9, 1) == 1
         assert scripts.acquire(10, 1) == 1
@@ -113,7 +113,7 @@ class TestAcquire:
 
 
 class TestUndo:
-    def test_of_what_was_taken(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
+    def test_of_acquired_permits(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
         scripts.redis.set("stock", 5, px=50_000)
         scripts.acquire(2, 3)
         assert scripts.undo(2) == 3
@@ -139,7 +139,7 @@ class TestUndo:
         assert scripts.remembered() == "5 0"
         assert published(subscription) == []
 
-    def test_of_what_was_not_had(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
+    def test_of_an_acquire_that_got_nothing(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
         """The copy that found too few was not the last one: permits came, and with them a late copy."""
         scripts.redis.set("stock", 2)
         assert scripts.acquire(2, 3) == -2
@@ -196,7 +196,7 @@ class TestServers:
                 with pytest.raises(ResponseError, match="maxmemory"):
                     call(2, 1, slot=OTHER)
             if scripts.flags:
-                # Older servers can't be told that these free more than they take.
+                # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.undo(2) == 3
                 assert scripts.add(2, 1, slot=OTHER) == 1
                 assert scripts.free() == "6"

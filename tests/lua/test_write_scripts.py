@@ -29,14 +29,14 @@ class TestWriteAcquire:
             assert near(scripts.left(), 30_000)
 
     @pytest.mark.parametrize(("lease", "left"), [(10_000, 30_000), (40_000, 40_000)])
-    def test_a_further_hold(self, scripts: ReadWriteScripts, lease: int, left: int) -> None:
+    def test_another_level(self, scripts: ReadWriteScripts, lease: int, left: int) -> None:
         scripts.writing(ME, 1, 30_000)
         for _ in range(2):
             assert scripts.write(MY_WRITE, 2, lease) is None
             assert scripts.state() == {"mode": "write", MY_WRITE: "2"}
             assert near(scripts.left(), left)
 
-    def test_a_further_hold_of_what_is_lost(self, scripts: ReadWriteScripts) -> None:
+    def test_another_level_of_a_lost_hold(self, scripts: ReadWriteScripts) -> None:
         for _ in range(2):
             assert scripts.write(MY_WRITE, 2, 30_000) == -2
             assert scripts.redis.keys() == []
@@ -130,7 +130,7 @@ class TestWriteAcquire:
 
 
 class TestWriteRelease:
-    def test_the_last_hold(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
+    def test_the_last_level(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
         scripts.writing(ME, 2, 30_000)
         assert scripts.write_release(MY_WRITE, 0) == 1
         assert scripts.redis.keys() == []
@@ -138,7 +138,7 @@ class TestWriteRelease:
         assert scripts.redis.keys() == []
         assert published(subscription) == [b"1"]
 
-    def test_an_inner_hold(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
+    def test_an_inner_level(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
         scripts.writing(ME, 3, 30_000)
         for _ in range(2):
             assert scripts.write_release(MY_WRITE, 2) == 0
@@ -155,7 +155,7 @@ class TestWriteRelease:
         assert scripts.left() >= max(scripts.leases(ME).values())
         assert scripts.write_release(MY_WRITE, 0) is None
         assert scripts.state() == {"mode": "read", ME: "2"}
-        # Readers that wait may come.
+        # Waiting readers are notified.
         assert published(subscription) == [b"1"]
         assert scripts.read(YOU, 1, 30_000) is None
 
@@ -168,7 +168,7 @@ class TestWriteRelease:
         assert published(subscription) == [b"1"]
 
     @pytest.mark.parametrize("hold", [0, 1])
-    def test_somebody_elses(self, scripts: ReadWriteScripts, subscription: PubSub, hold: int) -> None:
+    def test_another_owners_lock(self, scripts: ReadWriteScripts, subscription: PubSub, hold: int) -> None:
         others: list[Callable[[], None]] = [
             lambda: scripts.writing(YOU, 2, 20_000),
             lambda: scripts.reading(ME, 20_000),
@@ -191,10 +191,12 @@ class TestWriteRelease:
 
 class TestGivingUp:
     @pytest.mark.parametrize("read", [False, True])
-    def test_our_claim_goes_and_readers_look(self, scripts: ReadWriteScripts, subscription: PubSub, read: bool) -> None:
+    def test_the_claim_is_removed_and_readers_are_notified(
+        self, scripts: ReadWriteScripts, subscription: PubSub, read: bool
+    ) -> None:
         if read:
             scripts.reading(YOU, 30_000)
-        # Whatever its name was when it claimed.
+        # Also if the writer has another name than when it claimed.
         for claimant in (MY_WRITE, ME + ":3:write"):
             scripts.redis.set(CLAIM, claimant, px=2_000)
             assert scripts.withdraw_claim(ME) == 1
@@ -202,7 +204,7 @@ class TestGivingUp:
             assert scripts.withdraw_claim(ME) == 0
         assert published(subscription) == [b"1", b"1"]
 
-    def test_under_a_writer_nobody_needs_to_look(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
+    def test_under_a_writer_nobody_is_notified(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
         scripts.writing(YOU, 1, 30_000)
         scripts.redis.set(CLAIM, MY_WRITE, px=2_000)
         assert scripts.withdraw_claim(ME) == 1
@@ -210,14 +212,14 @@ class TestGivingUp:
         assert published(subscription) == []
 
     @pytest.mark.parametrize("claimant", [YOUR_WRITE, ME + "0:write"])
-    def test_somebody_elses_claim_stays(self, scripts: ReadWriteScripts, subscription: PubSub, claimant: str) -> None:
+    def test_another_owners_claim_stays(self, scripts: ReadWriteScripts, subscription: PubSub, claimant: str) -> None:
         scripts.redis.set(CLAIM, claimant, px=2_000)
         assert scripts.withdraw_claim(ME) == 0
         assert scripts.redis.get(CLAIM) == claimant.encode()
         assert published(subscription) == []
 
     def test_another_type_where_the_lock_should_be(self, scripts: ReadWriteScripts) -> None:
-        """It is repeated until it has run: an error would be repeated for minutes."""
+        """The command is sent again until it has run: after an error it would be sent again for minutes."""
         scripts.redis.set("orders", "text")
         scripts.redis.set(CLAIM, MY_WRITE, px=2_000)
         assert scripts.withdraw_claim(ME) == 1

@@ -15,7 +15,7 @@ WAIT = 300_000
 HEARTBEAT = 400
 LOOK = 60_000
 SERVING_TIME = 4000
-"""Milliseconds for each owner that has to get the lock or to be dropped from the queue."""
+"""Milliseconds for each owner that has to acquire the lock, or to be dropped from the queue."""
 PAUSES = (1, 400, 1000, 1499)
 
 IDLE, WAITING, HOLDING = "idle", "waiting", "holding"
@@ -28,13 +28,13 @@ class Person:
     client: str
     number: int
     life: int = 0
-    """How often its process was started anew, with another client id."""
+    """How often its process was restarted, with another client id."""
     names: int = 0
     """How often it changed its name."""
     state: str = IDLE
     notified: bool = False
     count: int = 0
-    looked: int = 0
+    asked_at: int = 0
 
     @property
     def foreign(self) -> bool:
@@ -42,7 +42,7 @@ class Person:
 
     @property
     def name(self) -> bytes:
-        """As the server knows it: a client id of 36 characters, a number, and of a changed name how often it was."""
+        """Its name on the server: a client id of 36 characters, a number, and the number of changes of the name."""
         renamed = f":{self.names}" if self.names else ""
         return b"%b:%d%b" % (client_id(self.client, self.life), self.number, renamed.encode())
 
@@ -53,7 +53,7 @@ def client_id(client: str, life: int) -> bytes:
 
 
 class FairActions(RuleBasedStateMachine):
-    """What the owners do, step by step, and what each step must lead to."""
+    """The steps of the owners, and the checks of each step."""
 
     server: FairServer
 
@@ -63,10 +63,10 @@ class FairActions(RuleBasedStateMachine):
             f"{client}{number}": Person(client, number) for client in ("a", "b", "java") for number in (1, 2, 3)
         }
         self.dead: set[str] = set()
-        """Clients, and Java's owners, who do nothing any more."""
+        """The clients and the owners of Java that are dead."""
         self.lives = dict.fromkeys(("a", "b", "java1", "java2", "java3", "last"), 0)
         self.late: dict[str, tuple[str, tuple[bytes | int, ...]]] = {}
-        """Copies of commands that are still on their way, of names that nobody goes by."""
+        """Copies of commands that are still in flight. Their names are not used any more."""
         self.forgetful = False
         self.pauses: tuple[int, ...] = PAUSES
         self.set_back = 0
@@ -107,7 +107,7 @@ class FairActions(RuleBasedStateMachine):
     def _lose(self, *keys: bytes) -> None:
         self.server.begin()
         self.server.command("DEL", *keys)
-        self.model.torn = True
+        self.model.key_lost = True
         self.model.follow(None, self.server.end())
 
     def _acquire_args(self, name: bytes, count: int, *, queues: bool) -> tuple[bytes | int, ...]:
@@ -132,20 +132,20 @@ class FairActions(RuleBasedStateMachine):
             self._hear()
             return
         free = model.is_free()
-        if not model.torn and free is not None:
+        if not model.key_lost and free is not None:
             kept = model.before_me(name) if free else True
-            # Java goes by the scores of ours, so it may wait for one that is dead.
+            # Java uses the scores of pyredisson's waiters, so it may wait for one that is dead.
             if taken is kept and (taken or not person.foreign):
                 raise Unfair(f"{who} {'took a lock that was not its to take' if taken else 'was refused its turn'}")
         if taken != (now.holders == {name: 1}):
             raise Unfair(f"{who} was notified {'that it took the lock' if taken else 'to wait'}: {now.holders}")
         advanced = model.state.queue[:1] not in ([], now.queue[:1])
         model.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
-        if not taken and advanced and free and not model.torn and not person.foreign:
+        if not taken and advanced and free and not model.key_lost and not person.foreign:
             model.must_tell(now)
         if name in model.places:
-            model.places[name].looked = Moment(server.before, server.after)
-        person.looked = server.after
+            model.places[name].asked_at = Moment(server.before, server.after)
+        person.asked_at = server.after
         if taken:
             person.state, person.count = HOLDING, 1
         elif name in now.queue:
@@ -153,7 +153,7 @@ class FairActions(RuleBasedStateMachine):
         self._hear()
 
     def _expect_hold(self, who: str, taken: bool, now: State) -> None:
-        """A further hold of one who holds the lock, unless its lease is over."""
+        """Another level for the holder of the lock, unless its lease has ended."""
         person = self.people[who]
         mine = self.model.state.holders.get(person.name, 0) > 0 and self.model.is_free() is not True
         if taken and not mine and not person.foreign:
@@ -182,7 +182,7 @@ class FairActions(RuleBasedStateMachine):
         if held:
             if now.holders != ({person.name: count} if count else {}):
                 raise Unfair(f"{who} released down to {count}: {now.holders}")
-            if count == 0 and not model.torn:
+            if count == 0 and not model.key_lost:
                 model.must_tell(now)
         person.count = count if held else 0
         if person.count == 0:
@@ -195,7 +195,7 @@ class FairActions(RuleBasedStateMachine):
         headed = model.state.queue[:1] == [name]
         args = (CHANNEL, WAIT, int(doubt), name)
         if name in model.places:
-            model.places[name].gone = True
+            model.places[name].has_left = True
         server.begin()
         if person.foreign:
             java.give_up(server, name)
@@ -207,7 +207,7 @@ class FairActions(RuleBasedStateMachine):
         if not person.foreign and (name in now.holders and doubt):
             raise Unfair(f"{who} gave up, and holds the lock")
         model.follow(name, now, leaves=True, ours=not person.foreign)
-        if not model.torn and not person.foreign and (headed or held):
+        if not model.key_lost and not person.foreign and (headed or held):
             model.must_tell(now)
         if not person.foreign:
             copy = ("fair_acquire", self._acquire_args(name, 1, queues=True)) if doubt else None
@@ -227,24 +227,24 @@ class FairActions(RuleBasedStateMachine):
         waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
         server.begin()
         for _ in range(1 + twice):
-            _, known, told, more, strayed = server.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters)
+            _, known, notified, more, without_place = server.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters)
         now = server.end()
         if more:
             raise Unfair("so few dead waiters are dropped in one call")
-        if strayed != [waiter for waiter in waiters if waiter not in model.state.scores]:
-            raise Unfair(f"{[*map(readable, strayed)]} are said to have no place")
+        if without_place != [waiter for waiter in waiters if waiter not in model.state.scores]:
+            raise Unfair(f"{[*map(readable, without_place)]} are reported without a place")
         if model.state.queue:
             model.heartbeats[name] = Moment(server.before, server.after)
-        if not model.torn:
+        if not model.key_lost:
             if now.queue[:1] == model.state.queue[:1] and now.queue and model.keeps(now.queue[0]) is False:
                 raise Unfair(f"{readable(now.queue[0])} is dead and heads the queue")
-            if told not in (b"", *now.queue[:1]):
-                raise Unfair(f"{readable(told)} is said to be next")
+            if notified not in (b"", *now.queue[:1]):
+                raise Unfair(f"{readable(notified)} is reported as the next one")
         model.follow(None, now)
-        if not model.torn and model.free_since is not None:
+        if not model.key_lost and model.free_since is not None:
             model.must_tell(now)
         self._hear()
-        return known == 1 and not strayed
+        return known == 1 and not without_place
 
     def _force(self, *, foreign: bool) -> None:
         server, model = self.server, self.model
@@ -259,13 +259,13 @@ class FairActions(RuleBasedStateMachine):
             raise Unfair("still held")
         held = held and model.is_free() is False
         model.follow(None, now, ours=not foreign)
-        if held and not model.torn:
+        if held and not model.key_lost:
             model.must_tell(now)
         self._hear()
 
     def _live(self, ms: int) -> None:
-        """All who live do what they do in that time."""
-        self.server.pass_time(ms)
+        """Advances the time; the living owners and clients do what they regularly do."""
+        self.server.advance_time(ms)
         self._see()
         for who in self.holding():
             person = self.people[who]
@@ -281,7 +281,7 @@ class FairActions(RuleBasedStateMachine):
         free = self.model.free_since is not None
         for who in self.waiting():
             person = self.people[who]
-            if person.notified or self.server.after - person.looked >= LOOK or (person.foreign and free):
+            if person.notified or self.server.after - person.asked_at >= LOOK or (person.foreign and free):
                 self._ask(who)
 
     def _see(self) -> None:
@@ -289,7 +289,7 @@ class FairActions(RuleBasedStateMachine):
         self.model.follow(None, self.server.end())
 
     def _hear(self) -> None:
-        channels = {channel for channel, _ in self.server.heard}
+        channels = {channel for channel, _ in self.server.messages}
         for person in self.people.values():
             if CHANNEL + b":" + person.name in channels:
                 person.notified = True

@@ -9,7 +9,7 @@ WAIT = 300_000
 
 
 def acquire(server: FairServer, owner: bytes, lease: int, *, queues: bool) -> bool:
-    """True: taken. `queues`: one that isn't served stands in the queue."""
+    """True: acquired. `queues`: otherwise it enters the queue."""
     now = server.now()
     drop_stale(server, now)
     free = not server.command("EXISTS", LOCK)
@@ -35,7 +35,7 @@ def acquire(server: FairServer, owner: bytes, lease: int, *, queues: bool) -> bo
 
 
 def release(server: FairServer, owner: bytes, lease: int) -> None:
-    """Gives back one hold. (A lock that isn't there is left alone: see Redisson's quirk Q3.)"""
+    """Releases one level. (A lock that doesn't exist isn't changed: see Redisson's quirk Q3.)"""
     drop_stale(server, server.now())
     if not server.command("HEXISTS", LOCK, owner):
         return
@@ -54,7 +54,7 @@ def force_release(server: FairServer) -> None:
 
 
 def give_up(server: FairServer, owner: bytes) -> None:
-    """What a timed wait ends with, when its time is over."""
+    """The step of a timed wait when its time is over."""
     queue = server.command("LRANGE", QUEUE, 0, -1)
     if owner in queue:
         for other in queue[queue.index(owner) + 1 :]:
@@ -64,7 +64,7 @@ def give_up(server: FairServer, owner: bytes) -> None:
 
 
 def drop_stale(server: FairServer, now: int) -> None:
-    """What each of these begins with: heads whose time is over lose their place."""
+    """The beginning of each of these scripts: heads whose scores have run out lose their places."""
     while (head := _head(server)) is not None:
         score = server.command("ZSCORE", SCORES, head)
         if score is None or float(score) > now:

@@ -28,21 +28,21 @@ LONG_PAUSES = (1600, 2100, 4000, 5100, 31_000, 61_000, 310_000)
 
 
 def among(choose: Callable[[Any], list[str]]) -> st.SearchStrategy[str]:
-    """One of those who can do the step at hand."""
+    """Draws an owner that can do this step."""
     return st.runner().flatmap(lambda machine: st.sampled_from(choose(machine)))
 
 
 def some(choose: Callable[[Any], list[str]]) -> Callable[[Any], bool]:
-    """Whether there is one."""
+    """Whether there is such an owner."""
     return lambda machine: bool(choose(machine))
 
 
 class FairQueue(FairActions):
-    """Owners `a1` to `b3` are ours, of two clients; `java1` to `java3` do what Redisson does."""
+    """Owners `a1` to `b3` belong to two clients of pyredisson; `java1` to `java3` do what Redisson does."""
 
     @initialize(forgetful=st.sampled_from((False, False, False, True)), pauses=st.booleans())
     def begin(self, forgetful: bool, pauses: bool) -> None:
-        """`forgetful`: the server loses keys. `pauses`: at times nobody does anything, for longer than one may."""
+        """`forgetful`: the server loses keys. `pauses`: sometimes no client sends anything for too long."""
         self.forgetful = forgetful
         self.pauses = PAUSES + LONG_PAUSES if pauses else PAUSES
 
@@ -71,7 +71,7 @@ class FairQueue(FairActions):
 
     @precondition(some(FairActions.waiting))
     @rule(who=among(FairActions.waiting))
-    def look_again(self, who: str) -> None:
+    def ask_again(self, who: str) -> None:
         self._ask(who)
 
     @precondition(some(FairActions.holding))
@@ -87,7 +87,7 @@ class FairQueue(FairActions):
     @precondition(some(FairActions.holding))
     @rule(who=among(FairActions.holding), twice=TWICE, late=st.booleans())
     def release_all(self, who: str, twice: bool, late: bool) -> None:
-        """`late`: copies of its commands are still on their way, so it takes another name."""
+        """`late`: copies of its commands are still in flight, so it takes another name."""
         person = self.people[who]
         if person.foreign:
             self._release(who, person.count - 1, twice=False)
@@ -106,7 +106,7 @@ class FairQueue(FairActions):
     @precondition(some(FairActions.ours))
     @rule(who=among(FairActions.ours), ran=st.booleans(), twice=TWICE)
     def give_up_in_doubt(self, who: str, ran: bool, twice: bool) -> None:
-        """Its last acquire was cut: it did run, or will run late, or never."""
+        """Its last acquire is in doubt: it did run, or will run late, or never."""
         if ran:
             self._ask(who)
         self._leave(who, doubt=True, twice=twice)
@@ -120,12 +120,12 @@ class FairQueue(FairActions):
         model, server = self.model, self.server
         closed = int(model.state.waiters.get(owner, b"1")) <= 0
         if script == "fair_leave" and owner in model.places:
-            model.places[owner].gone = True
+            model.places[owner].has_left = True
         server.begin()
         server.script(script, *args)
         now = server.end()
         took = owner in now.holders and owner not in model.state.holders
-        if took and not model.torn and model.is_free() and (closed or model.before_me(owner)):
+        if took and not model.key_lost and model.is_free() and (closed or model.before_me(owner)):
             raise Unfair(f"a late copy took the lock for {readable(owner)}")
         model.follow(owner, now, arrives=not closed, leaves=True)
         self._hear()
@@ -143,7 +143,7 @@ class FairQueue(FairActions):
     @precondition(lambda machine: machine.forgetful and bool(machine.model.state.queue))
     @rule()
     def delete(self) -> None:
-        """Who lives stands in the queue again, as it is notified, or by its client's next heartbeat."""
+        """The living owners enter the queue again, when they are notified or after their client's next heartbeat."""
         model, server = self.model, self.server
         queue = model.state.queue
         server.begin()
@@ -151,7 +151,7 @@ class FairQueue(FairActions):
         now = server.end()
         if now.left_of:
             raise Unfair(f"left of what was deleted: {now}")
-        if [channel.removeprefix(CHANNEL + b":") for channel, _ in server.heard] != queue:
+        if [channel.removeprefix(CHANNEL + b":") for channel, _ in server.messages] != queue:
             raise Unfair("not everybody was notified that the queue is gone")
         model.clear(now)
         self.late.clear()
@@ -161,13 +161,13 @@ class FairQueue(FairActions):
 
     @rule(steps=st.sampled_from((1, 2, 4, 6, 10)))
     def time_passes(self, steps: int) -> None:
-        """And all who live go on as they do: clients heartbeat, holders renew, who was notified looks."""
+        """Time passes: clients send heartbeats, holders renew, and notified waiters ask again."""
         for _ in range(steps):
             self._live(HEARTBEAT)
 
     @rule(ms=st.runner().flatmap(lambda machine: st.sampled_from(machine.pauses)))
     def all_are_paused(self, ms: int) -> None:
-        self.server.pass_time(ms)
+        self.server.advance_time(ms)
         self._see()
 
     @precondition(some(FairActions.mortal_clients))
@@ -178,7 +178,7 @@ class FairQueue(FairActions):
     @precondition(lambda machine: bool(machine.dead))
     @rule(who=among(lambda machine: sorted(machine.dead)))
     def start_anew(self, who: str) -> None:
-        """As another process."""
+        """Starts again as another process."""
         self.dead.remove(who)
         self.lives[who] += 1
         for other, person in self.people.items():
@@ -199,7 +199,7 @@ class FairQueue(FairActions):
     # How it ends.
 
     def teardown(self) -> None:
-        """Those who live all get it, in time; a last one finds the queue empty and leaves nothing."""
+        """All living waiters acquire the lock in time. Then one more owner finds the queue empty and leaves no key."""
         try:
             if sys.exception() is None:
                 self._settle()
@@ -207,7 +207,7 @@ class FairQueue(FairActions):
             self.server.close()
 
     def _settle(self) -> None:
-        # A client of ours waits too: where nobody of ours lives, Java passes over our dead in minutes, by its rules.
+        # A client of pyredisson waits too: without one, Java needs minutes to drop its dead waiters.
         self.people["last1"] = Person("last", 1)
         self._ask("last1")
         limit = LEASE + LOOK + self.set_back + SERVING_TIME * (len(self.model.places) + len(self.people))
@@ -221,12 +221,12 @@ class FairQueue(FairActions):
             self._live(HEARTBEAT)
         else:
             raise Unfair(f"never served: {self.waiting()}; in the queue: {[*map(readable, self.model.state.queue)]}")
-        # Of ours, what ends by itself may stay.
+        # Keys of pyredisson that expire by themselves may remain.
         if self.model.state.left_of.keys() - {WAITERS, CLIENTS}:
             raise Unfair(f"left at the end: {self.model.state}")
 
     def _end_foreign_dead(self) -> None:
-        """The time of a dead head that only its score speaks of is over: that it has it is Redisson's rule."""
+        """Ends the turn of a dead head of which only the score is known: by Redisson's rule it lasts that long."""
         state = self.model.state
         head = state.queue[:1]
         if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:

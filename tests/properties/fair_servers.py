@@ -39,31 +39,31 @@ return {
     left,
 }
 """
-"""All that stands under the keys at one moment."""
+"""The values of all keys at one moment."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What stands under the lock's keys. Scores are times of the machine's clock, ms."""
+    """The values of the lock's keys. Scores are times of the test's clock, ms."""
 
     holders: dict[bytes, int]
     queue: list[bytes]
     scores: dict[bytes, float]
     waiters: dict[bytes, bytes]
     left_of: dict[bytes, int]
-    """The time left to each key that there is."""
+    """The remaining time of each key."""
 
 
 class FairServer(Protocol):
-    """A server with one fair lock. One step begins and ends with the server's time, all between is one moment."""
+    """A server with one fair lock. A step reads the server's time at its beginning and at its end."""
 
     before: int
-    """ms at the beginning of the last step, on the machine's clock: the server's, plus what was made to pass."""
+    """ms at the beginning of the last step, by the test's clock: the server's time plus the added time."""
     after: int
     """ms at its end."""
     grace: int
-    """Until when nobody is called dead, as all clients had been silent; ms."""
-    heard: list[tuple[bytes, bytes]]
+    """Until when no waiter counts as dead, because all clients were silent; ms."""
+    messages: list[tuple[bytes, bytes]]
     """What was published in the last step."""
 
     def begin(self) -> None: ...
@@ -79,8 +79,8 @@ class FairServer(Protocol):
     def now(self) -> int:
         """The server's own clock."""
 
-    def pass_time(self, ms: int) -> None:
-        """Nothing happens for so long."""
+    def advance_time(self, ms: int) -> None:
+        """Lets this much time pass without any event."""
 
     def close(self) -> None: ...
 
@@ -92,12 +92,12 @@ class Memory:
         self._ms = 1_800_000_000_000
         self.before = self.after = self._ms
         self.grace = 0
-        self.heard: list[tuple[bytes, bytes]] = []
+        self.messages: list[tuple[bytes, bytes]] = []
         self._server = Server(self._clock, self._publish, dict(patches))
         self._server.load_all()
 
     def begin(self) -> None:
-        self.heard = []
+        self.messages = []
         self.before = self._ms
 
     def end(self) -> State:
@@ -113,11 +113,11 @@ class Memory:
     def now(self) -> int:
         return self._ms
 
-    def pass_time(self, ms: int) -> None:
+    def advance_time(self, ms: int) -> None:
         self._ms += ms
 
     def set_back(self, ms: int) -> None:
-        """Somebody corrects the server's clock."""
+        """The server's clock is set back."""
         self._ms -= ms
 
     def close(self) -> None:
@@ -134,19 +134,19 @@ class Memory:
         return (self._ms + 0.5) / 1000
 
     def _publish(self, channel: bytes, payload: bytes) -> int:
-        self.heard.append((channel, payload))
+        self.messages.append((channel, payload))
         return 1
 
 
 class Real:
-    """A real server. Time is made to pass by ageing all that the lock's keys say about it."""
+    """A real server. Time passes by making all times in the lock's keys older."""
 
     def __init__(self, server: RealServer, redis: Redis) -> None:
         """`redis` has a single connection."""
         self._redis: Any = redis
         self._flags = server.version >= (7,)
         self._aged = 0
-        self.heard: list[tuple[bytes, bytes]] = []
+        self.messages: list[tuple[bytes, bytes]] = []
         redis.flushall()
         self._ear: Any = redis.pubsub()  # type: ignore[no-untyped-call]
         self._ear.psubscribe(CHANNEL + b"*")
@@ -159,9 +159,9 @@ class Real:
 
     def end(self) -> State:
         self._redis.publish(CHANNEL, b"end")
-        self.heard = []
+        self.messages = []
         while (message := self._next())["data"] != b"end":
-            self.heard.append((message["channel"], message["data"]))
+            self.messages.append((message["channel"], message["data"]))
         return _state(self, self._aged)
 
     def script(self, name: str, *args: bytes | int) -> Any:
@@ -179,7 +179,7 @@ class Real:
         seconds, micros = self.command("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def pass_time(self, ms: int) -> None:
+    def advance_time(self, ms: int) -> None:
         self._redis.eval(AGE, len(KEYS), *KEYS, ms)
         self._aged += ms
 

@@ -1,4 +1,4 @@
-"""The logic on a real server, over a network that handles each request as a test says."""
+"""The logic on a real server, over a network that handles each request as the test demands."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Fate(Enum):
     NOT_SENT = auto()
     REPLY_LOST = auto()
     REQUEST_LOST = auto()
-    """Or late."""
+    """Not run now; it may run late."""
     INTERRUPTED_BEFORE = auto()
     INTERRUPTED_AFTER = auto()
     OVERTAKEN = auto()
-    """By a whole other call."""
+    """Run after another complete call."""
 
 
 CUTS = (Fate.NOT_SENT, Fate.REPLY_LOST, Fate.REQUEST_LOST)
 INTERRUPTS = (Fate.INTERRUPTED_BEFORE, Fate.INTERRUPTED_AFTER)
 ATTEMPTS = 2
 MOST_CUTS = ATTEMPTS
-"""After so many the call still gets an answer, whatever they are."""
+"""After this many fates a call still gets a reply."""
 
 
 class Interrupted(BaseException):
@@ -46,7 +46,7 @@ class Interrupted(BaseException):
 
 
 class Flaky:
-    """As much of a `Runtime` as calls without waiting need. Its requests meet `fates`, and are fine without."""
+    """The part of a `Runtime` that calls without waiting need. Each request meets one of `fates`, if any remain."""
 
     def __init__(self, url: str) -> None:
         node = Node(Config.of(url))
@@ -56,9 +56,9 @@ class Flaky:
         self.clock: Callable[[], float] = clock
         self.fates: list[Fate] = []
         self.copies: list[bytes] = []
-        """Requests that may come again, or late: all that were not answered, and all from the background."""
+        """Requests that may arrive again, or late: those without a reply, and all from the background."""
         self.posted: list[bytes] = []
-        """What is still to run in the background."""
+        """Commands that are still to run in the background."""
         self.overtake: Callable[[], None] = lambda: None
         self.session = Session(Config(retry_attempts=ATTEMPTS), self)
 
@@ -105,7 +105,7 @@ class Flaky:
         self.posted.append(payload)
 
     def run_posted(self, number: int) -> None:
-        """The background gets one of its commands through."""
+        """One command of the background runs."""
         self.execute(self.posted.pop(number % len(self.posted)))
 
     def on_command_failed(self, error: Exception) -> None: ...

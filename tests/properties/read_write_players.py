@@ -13,7 +13,7 @@ CLAIM = "pyredisson_rwlock_writer:{orders}"
 TURN = "pyredisson_rwlock_turn:{orders}"
 CHANNEL = "redisson_rwlock:{orders}"
 
-PASS_TIME = """
+ADVANCE_TIME = """
 for _, key in ipairs(redis.call('KEYS', '*')) do
     local left = redis.call('PTTL', key)
     if left >= 0 then
@@ -36,7 +36,7 @@ def lease_key(reader: str, hold: int) -> str:
 
 
 class Ground:
-    """The server, its clock and what stands on it."""
+    """The server, its clock and its keys."""
 
     def __init__(self, server: Server) -> None:
         self.redis: Any = server.redis()
@@ -45,12 +45,12 @@ class Ground:
     def script(self, name: str, *keys: str, args: tuple[str | int, ...]) -> Any:
         return self.redis.eval(script(name, flags=self._flags).text, len(keys), *keys, *args)
 
-    def pass_time(self, ms: int) -> None:
-        """All leases are nearer to their end by so much."""
-        self.redis.eval(PASS_TIME, 0, ms)
+    def advance_time(self, ms: int) -> None:
+        """Makes all leases shorter by this much."""
+        self.redis.eval(ADVANCE_TIME, 0, ms)
 
     def look(self) -> tuple[dict[str, str], dict[str, int]]:
-        """The lock's fields, and what each key has left, all in one moment."""
+        """The lock's fields and the remaining time of each key, read at one moment."""
         fields, times = self.redis.eval(LOOK, 1, LOCK)
         words = [field.decode() for field in fields]
         keys = [key.decode() for key in times[::2]]

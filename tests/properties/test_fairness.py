@@ -26,7 +26,7 @@ SETTINGS = settings(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-"""What fails is printed as the steps that lead to it; the time-outs leave time for making these few."""
+"""A failure is printed as the steps that lead to it. The timeouts leave time for shrinking them."""
 
 SCRIPTS = ("fair_acquire", "fair_delete", "fair_force_release", "fair_leave", "fair_release", "fair_heartbeat")
 
@@ -73,8 +73,8 @@ def test_on_a_real_server(server: Server) -> None:
         run_state_machine_as_test(Machine, settings=few)
 
 
-def test_who_left_the_middle_costs_nobody_a_place() -> None:
-    """Java reckons the score of whoever comes next from the last one's, also if that one is gone."""
+def test_a_waiter_that_left_the_middle_costs_no_other_its_place() -> None:
+    """Java computes the score of a new waiter from that of the last one, also if the last one has left."""
     machine = InMemory()
     machine.all_arrive(order=["a1", "java1", "java2", "a2", "java3"])
     machine.give_up(who="a2", twice=False)
@@ -82,21 +82,21 @@ def test_who_left_the_middle_costs_nobody_a_place() -> None:
     machine.all_arrive(order=["java3", "b1"])
     machine.release_all(who="a1", twice=False, late=False)
     for who in ("java1", "java2", "java3", "b1"):
-        machine.look_again(who=who)
+        machine.ask_again(who=who)
         assert machine.holding() == [who]
         machine.release_all(who=who, twice=False, late=False)
     machine.teardown()
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
-def test_who_was_killed_in_the_middle_holds_up_no_java(seconds: int) -> None:
-    """Nobody of ours is left to see to it; and it had waited for `seconds`."""
+def test_a_waiter_killed_in_the_middle_does_not_delay_java(seconds: int) -> None:
+    """No client of pyredisson remains that could drop it. It had waited for `seconds`."""
     machine = InMemory()
     machine.all_arrive(order=["a1", "java1", "b1", "java2"])
     machine.time_passes(steps=1 + int(seconds / 0.4))
     machine.die(who="b")
     machine.release_all(who="a1", twice=False, late=False)
-    machine.look_again(who="java1")
+    machine.ask_again(who="java1")
     assert machine.holding() == ["java1"]
     machine.release_all(who="java1", twice=False, late=False)
     machine.time_passes(steps=21)
@@ -105,22 +105,22 @@ def test_who_was_killed_in_the_middle_holds_up_no_java(seconds: int) -> None:
 
 
 PLANTED = {
-    "in the queue at the wrong end": ("'RPUSH'", "'LPUSH'"),
-    "the dead keep their turn": ("if not is_dead(head, score, asked_at, check_offer) then", "if true then"),
-    "a late copy finds an open door": (
+    "a waiter enters at the wrong end of the queue": ("'RPUSH'", "'LPUSH'"),
+    "dead heads are not dropped": ("if not is_dead(head, score, asked_at, check_offer) then", "if true then"),
+    "a late copy of an acquire enters the queue": (
         "if asked_at and has_left(asked_at) then\n    -- A late",
         "if false then\n    -- A late",
     ),
     "the queue is not respected": ("if not head or head == owner then", "if true then"),
     "nobody is notified": ("redis.pcall('PUBLISH', ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
-    "who left the middle is waited for": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),
-    "a lock that is offered is offered for ever": (
+    "a waiter that left the middle stays in the queue": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),
+    "an offer does not end": (
         "offered + OFFER_LASTS <= now",
         "offered + 100 * OFFER_LASTS <= now",
     ),
-    "the living die": ("ALIVE = 1500", "ALIVE = 500"),
-    "what is ours never ends": ("redis.call('PEXPIRE', KEYS[4]", "tostring(KEYS[4]"),
-    "scores are left behind": ("    redis.call('ZREM', KEYS[3], owner)\n", ""),
+    "living waiters count as dead": ("ALIVE = 1500", "ALIVE = 500"),
+    "the keys of pyredisson do not expire": ("redis.call('PEXPIRE', KEYS[4]", "tostring(KEYS[4]"),
+    "scores are not removed": ("    redis.call('ZREM', KEYS[3], owner)\n", ""),
 }
 
 

@@ -35,7 +35,7 @@ class Latch(RuleBasedStateMachine):
         self.ear.subscribe(CHANNEL)
         assert self.ear.get_message(timeout=5)["type"] == "subscribe"
         self.counted: set[bytes] = set()
-        """The count-downs that the server has executed, as a watch on each request tells."""
+        """The count-downs that the server has executed, counted at each request."""
         self.expected = 0
         self.opened = 0
         self.changed = 0
@@ -66,7 +66,7 @@ class Latch(RuleBasedStateMachine):
         return reply
 
     def call(self, fates: list[Fate], operation: Any, *args: Any) -> Any:
-        """The outcome; None if it was told by an exception."""
+        """The reply; None if the call raised an exception."""
         self.flaky.fates = list(fates)
         try:
             return run(operation, *args)
@@ -87,9 +87,9 @@ class Latch(RuleBasedStateMachine):
     def count_down(self, fates: list[Fate]) -> None:
         before = len(self.flaky.posted)
         counted = len(self.counted)
-        told = self.call(fates, self.latch.count_down)
-        assert told is None
-        # It has been executed, or the background is going to see to it.
+        reply = self.call(fates, self.latch.count_down)
+        assert reply is None
+        # It has been executed, or will be by the background.
         assert len(self.counted) == counted + 1 or len(self.flaky.posted) == before + 1
 
     @rule(fates=answered)

@@ -46,7 +46,7 @@ class Permits(RuleBasedStateMachine):
         self.held: list[int] = []
         self.java = 0
         self.owed: dict[bytes, int] = {}
-        """What commands in the background may still give back."""
+        """Permits that commands in the background may still release."""
 
     def teardown(self) -> None:
         while self.flaky.posted:
@@ -62,7 +62,7 @@ class Permits(RuleBasedStateMachine):
         return sum(self.held) + self.java
 
     def call(self, fates: list[Fate], owes: int, operation: Callable[..., Any], *args: Any) -> Any:
-        """The outcome; None if it was told by an exception."""
+        """The reply; None if the call raised an exception."""
         before = len(self.flaky.posted)
         self.flaky.fates = list(fates)
         try:
@@ -114,7 +114,7 @@ class Permits(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 99), fates=fates, existing=st.booleans())
     def release(self, which: int, fates: list[Fate], existing: bool) -> None:
-        """It is done, whatever the caller is told."""
+        """The release is done, whatever the caller gets as a reply."""
         back = self.held.pop(which % len(self.held))
         self.call(fates, back, self.semaphore.release, back, existing)
 
@@ -125,7 +125,7 @@ class Permits(RuleBasedStateMachine):
 
     @rule(more=permits)
     def refused_in_doubt_and_then_a_copy_comes(self, more: int) -> None:
-        """Permits that came meanwhile are not for a caller who was told that there were too few."""
+        """A caller to whom a reply reported too few permits doesn't get permits that became free later."""
         wanted = max(0, self.free()) + more
         first = len(self.flaky.copies)
         assert self.call([Fate.REQUEST_LOST], wanted, self.semaphore._send_acquire, wanted, None) <= 0
@@ -159,7 +159,7 @@ class Permits(RuleBasedStateMachine):
 
     @invariant()
     def conserved(self) -> None:
-        """None was made; and none was lost, but for those that the background will still give back."""
+        """No permit was created or lost, except those that the background will still release."""
         missing = self.size - self.taken() - self.free()
         assert 0 <= missing <= sum(self.owed.values())
 

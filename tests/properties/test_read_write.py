@@ -50,13 +50,13 @@ class ReadWrite(RuleBasedStateMachine):
         self.reads: dict[str, Belief] = {}
         self.writes: dict[str, Belief] = {}
         self.foreign: dict[str, int] = {}
-        """When Java's timeout keys end: no script of ours may change that."""
+        """When Java's lease keys end: no script of pyredisson may change that."""
         self.shortened = False
         """Whether Java may have cut the lock down to less than its readers' leases since it was last free."""
         self.names = 0
 
     def believed(self, beliefs: dict[str, Belief], owner: str) -> int:
-        """How many holds this owner would tell of."""
+        """The number of levels that this owner believes to have."""
         belief = beliefs.get(owner)
         return belief.count if belief is not None and belief.valid_until > self.now else 0
 
@@ -84,7 +84,7 @@ class ReadWrite(RuleBasedStateMachine):
     def read_once(self, owner: str, lease: int, copies: int) -> None:
         count = self.believed(self.reads, owner) + 1
         allowed = self.may_read(owner, count)
-        # The first copy may be the one that finds the door open; none of them may close it again.
+        # The first copy may find the lock free. A later copy must not change that result.
         replies = [self.ours.read(owner, count, lease, owner + ":write") for _ in range(copies)]
         assert [reply is None for reply in replies] == [allowed] * copies
         if allowed:
@@ -145,7 +145,7 @@ class ReadWrite(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, lease=LEASE, copies=st.integers(0, 2), undone=COPIES, writes=st.booleans())
     def an_acquire_that_is_undone(self, owner: str, lease: int, copies: int, undone: int, writes: bool) -> None:
-        """Interrupted while it was under way; whatever has run of it, nothing is left."""
+        """An interrupted acquire: whichever copies of it have run, nothing remains."""
         self.names += 1
         name = f"{owner}:{self.names}"
         before = self.ground.fields()
@@ -163,7 +163,7 @@ class ReadWrite(RuleBasedStateMachine):
         if after:
             assert after == before
         else:
-            # It may have been the last of whom only those were left whose leases had ended.
+            # It may have been the last reader, beside readers whose leases had ended.
             assert not any(self.believed(self.reads, other) or self.believed(self.writes, other) for other in OURS)
 
     @rule(owner=OWNERS)
@@ -226,7 +226,7 @@ class ReadWrite(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         # Leases end at multiples of this; what the test itself takes must not decide who is first.
         self.now += ms
-        self.ground.pass_time(ms)
+        self.ground.advance_time(ms)
         for key in [key for key, ends in self.foreign.items() if ends <= self.now]:
             del self.foreign[key]
             self.ground.redis.delete(key)
@@ -243,7 +243,7 @@ class ReadWrite(RuleBasedStateMachine):
         assert bool(self.ground.fields()) is not held
         if held:
             self.reads, self.writes, self.foreign = {}, {}, {}
-            # What it leaves ends by itself.
+            # The keys that it leaves expire by themselves.
             for key in self.ground.look()[1]:
                 if key not in (CLAIM, TURN):
                     self.ground.redis.delete(key)
@@ -351,13 +351,13 @@ class HeldBack:
 
     def step(self, writer: str, gives_up: bool, ms: int) -> None:
         again = self._ours.write(f"{writer}:write", 1, 30_000, waits=True)
-        # Who waits is told when to ask again: no claim is missed, and no turn.
+        # The reply contains when to ask again: it misses no claim and no turn.
         assert 0 <= again <= 1_000
         if gives_up:
             self._ours.withdraw_claim(writer)
         self._look()
         self._now += ms
-        self._ground.pass_time(ms)
+        self._ground.advance_time(ms)
         self._look()
 
     def _look(self) -> None:

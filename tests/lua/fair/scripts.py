@@ -23,11 +23,11 @@ CHANNEL = "redisson_lock__channel:{orders}"
 WAIT = 300_000
 NEVER = 10**13
 PLACES = 16
-"""So many places in front have scores near to what they need."""
+"""The number of first places whose scores the scripts adjust (FRONT_PLACES)."""
 
 
 class Fair:
-    """A server and the fair lock's scripts, in the form that it takes."""
+    """A server and the fair lock's scripts, in the form for that server."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -54,24 +54,24 @@ class Fair:
         return self.run("fair_leave", CHANNEL, WAIT, int(doubt), *owners, redis=redis)
 
     def heartbeat(self, client: str, *waiters: str, redis: Any = None) -> Any:
-        """What it says of the lock, of the client, and of the one that it told."""
-        left, known, told, *_ = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters, redis=redis)
-        return left, known, told.decode()
+        """From its reply: the lock's PTTL, whether the client was known, and the waiter that was notified."""
+        remaining, known, notified, *_ = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters, redis=redis)
+        return remaining, known, notified.decode()
 
-    def strayed(self, client: str, *waiters: str) -> list[str]:
-        """Which of a client's waiters have no place, as its tick says."""
-        *_, strayed = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
-        return [owner.decode() for owner in strayed]
+    def without_place(self, client: str, *waiters: str) -> list[str]:
+        """The waiters of a client that have no place in the queue, from the reply to its heartbeat."""
+        *_, without_place = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
+        return [owner.decode() for owner in without_place]
 
-    def delete(self, told: int = 100, redis: Any = None) -> Any:
-        return self.run("fair_delete", CHANNEL, told, redis=redis)
+    def delete(self, notified: int = 100, redis: Any = None) -> Any:
+        return self.run("fair_delete", CHANNEL, notified, redis=redis)
 
     def now(self) -> int:
         seconds, microseconds = self.redis.time()
         return int(seconds * 1000 + microseconds // 1000)
 
     def queue(self) -> list[str]:
-        """As Redisson reads it; that list and the scores speak of the same owners."""
+        """The queue as Redisson reads it. The list and the scores must have the same owners."""
         owners = [owner.decode() for owner in self.redis.lrange(QUEUE, 0, -1)]
         assert sorted(owners) == sorted(owner.decode() for owner in self.redis.zrange(SCORES, 0, -1))
         return owners
@@ -90,20 +90,20 @@ class Fair:
         return int(self.redis.pttl(LOCK))
 
     def expire(self) -> None:
-        """As if its holder had died some time ago."""
+        """Removes the lock, as if its holder had died and its lease had ended."""
         self.redis.delete(LOCK)
 
-    def long_ago(self, *owners: str) -> None:
-        """As if their last look had been long ago."""
+    def asked_long_ago(self, *owners: str) -> None:
+        """Makes it look as if these waiters had last asked for the lock ten seconds ago."""
         assert all(self.redis.hmget(WAITERS, owners))
         self.redis.hset(WAITERS, mapping=dict.fromkeys(owners, str(self.now() - 10_000)))
 
-    def pass_time(self, ms: int) -> None:
-        """As if so much time had passed, or the clock had stepped forward."""
+    def advance_time(self, ms: int) -> None:
+        """Makes it look as if this much time had passed, or the clock had stepped forward."""
         self.redis.eval(AGE, len(KEYS), *KEYS, ms)
 
     def commands(self, work: Callable[[], Any]) -> int:
-        """How many commands the scripts ran in it."""
+        """How many commands the scripts run during `work`."""
         self.redis.config_resetstat()
         work()
         return sum(entry["calls"] for entry in self.redis.info("commandstats").values())
@@ -116,7 +116,7 @@ class Java:
     """What Redisson does for one waiter, in plain commands."""
 
     def __init__(self, scripts: Fair, owner: str, *, ahead: int = 0) -> None:
-        """`ahead`: by how much its clock is, ms."""
+        """`ahead`: by how much its clock is ahead, ms."""
         self.scripts = scripts
         self.redis = scripts.redis
         self.owner = owner
@@ -169,12 +169,12 @@ class Java:
 
 
 def published(subscription: PubSub) -> list[str]:
-    """Who was told so far: a message of our own marks the end."""
+    """The waiters that were notified so far. A message of the test itself marks the end."""
     pool: Any = subscription.connection_pool
     Redis(connection_pool=pool).publish("end", "0")
-    told = []
+    notified = []
     while (message := subscription.get_message(timeout=5)) is not None and message["channel"] != b"end":
         assert message["data"] == b"0"
-        told.append(message["channel"].decode().removeprefix(f"{CHANNEL}:"))
+        notified.append(message["channel"].decode().removeprefix(f"{CHANNEL}:"))
     assert message is not None
-    return told
+    return notified

@@ -25,7 +25,7 @@ class TestAcquire:
             assert 29_000 < scripts.left() <= 30_000
             assert scripts.keys() == {LOCK}
 
-    def test_a_further_hold(self, scripts: Fair) -> None:
+    def test_another_level(self, scripts: Fair) -> None:
         scripts.acquire(A, lease=1_000)
         for _ in range(2):
             assert scripts.acquire(A, 2) is None
@@ -35,18 +35,18 @@ class TestAcquire:
         assert scripts.left() > 29_000
         assert scripts.keys() == {LOCK}
 
-    def test_a_further_hold_though_others_wait(self, scripts: Fair) -> None:
+    def test_another_level_while_others_wait(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         assert scripts.acquire(A, 2) is None
         assert scripts.queue() == [B]
 
-    def test_a_hold_that_never_ends_gets_an_end(self, scripts: Fair) -> None:
+    def test_an_endless_hold_gets_a_lease(self, scripts: Fair) -> None:
         scripts.redis.hset(LOCK, A, 1)
         assert scripts.acquire(A, 2) is None
         assert scripts.left() > 29_000
 
-    def test_a_further_hold_of_what_is_lost(self, scripts: Fair) -> None:
+    def test_another_level_of_a_lost_hold(self, scripts: Fair) -> None:
         for _ in range(2):
             assert scripts.acquire(A, 2) == -2
         scripts.acquire(B)
@@ -76,13 +76,13 @@ class TestAcquire:
                 assert 29_000 < scripts.acquire(owner) <= 30_000
         assert scripts.queue() == [B, C, D]
         assert scripts.holds() == {A: "1"}
-        # As much as they need to be passed over soon if they die; among ours all may have the same.
+        # Just enough that they are soon dropped if they die. Waiters of pyredisson may all have the same score.
         assert all(7 < scripts.score(owner) <= 8 for owner in (B, C, D))
         assert set(scripts.redis.hkeys(WAITERS)) == {owner.encode() for owner in (B, C, D)}
         assert 7_200_000 < scripts.redis.pttl(WAITERS) <= 7_230_000
         assert scripts.redis.pttl(QUEUE) == scripts.redis.pttl(SCORES) == -1
 
-    def test_a_holder_for_ever(self, scripts: Fair) -> None:
+    def test_a_holder_with_an_endless_lease(self, scripts: Fair) -> None:
         scripts.redis.hset(LOCK, JAVA, 1)
         assert scripts.acquire(A) == -1
         assert 7 < scripts.score(A) <= 8
@@ -106,7 +106,7 @@ class TestAcquire:
         assert scripts.keys() == set()
 
     def test_waiting_raises_a_score(self, scripts: Fair) -> None:
-        """Behind the places whose scores are kept near, each look restores what was left at the one before."""
+        """Behind the first places, each acquire restores the remaining time that the score had at the last one."""
         scripts.acquire(A)
         for number in range(PLACES):
             scripts.acquire(f"{YOU}:{100 + number}")
@@ -141,7 +141,7 @@ class TestAcquire:
 
 
 class TestServers:
-    """What servers refuse, and what must go on all the same."""
+    """What servers refuse, and what must still work."""
 
     @contextmanager
     def out_of_memory(self, scripts: Fair) -> Iterator[None]:
@@ -159,7 +159,7 @@ class TestServers:
         with self.out_of_memory(scripts):
             assert scripts.heartbeat(YOU)[0] > 0
             if scripts.flags:
-                # Older servers can't be told that this write frees more than it takes.
+                # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.leave(C) == 1
                 assert scripts.release(A, 1) == 0
             assert scripts.release(A) == 1
@@ -188,7 +188,7 @@ class TestServers:
         assert scripts.keys() == set()
         assert published(subscription) == []
 
-    def test_a_replica_says_that_it_is_one(self, scripts: Fair) -> None:
+    def test_a_replica_replies_readonly(self, scripts: Fair) -> None:
         scripts.redis.config_set("repl-diskless-sync-delay", 0)
         scripts.acquire(A)
         scripts.acquire(B)

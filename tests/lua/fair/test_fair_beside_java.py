@@ -17,7 +17,7 @@ class TestBesideJava:
         assert java.acquire() is None
         assert scripts.holds() == {JAVA: "1"}
 
-    def test_java_tells_ours(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_java_notifies_a_waiter_of_pyredisson(self, scripts: Fair, subscription: PubSub) -> None:
         java = Java(scripts, JAVA)
         assert java.acquire() is None
         scripts.acquire(A)
@@ -25,7 +25,7 @@ class TestBesideJava:
         assert published(subscription) == [A]
         assert scripts.acquire(A) is None
 
-    def test_its_turn_is_kept(self, scripts: Fair) -> None:
+    def test_java_keeps_its_turn(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
         scripts.acquire(A)
         java.acquire()
@@ -36,7 +36,7 @@ class TestBesideJava:
         assert java.acquire() is None
         assert scripts.queue() == [B]
 
-    def test_its_turn_ends_by_its_score(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_turn_of_java_ends_by_its_score(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         Java(scripts, JAVA).acquire()
         scripts.acquire(B)
@@ -59,8 +59,8 @@ class TestBesideJava:
         scripts.heartbeat(ME)
         assert 9 < scripts.score(JAVA) <= 10
 
-    def test_ours_behind_java(self, scripts: Fair) -> None:
-        """Redisson takes its waiting time off all scores for each of its waiters that gets the lock."""
+    def test_pyredisson_behind_java(self, scripts: Fair) -> None:
+        """Redisson subtracts its waiting time from all scores whenever one of its waiters acquires the lock."""
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
         scripts.acquire(A)
         java.acquire()
@@ -75,13 +75,13 @@ class TestBesideJava:
             assert waiter.release() == 1
         assert scripts.queue() == [B, C, D]
         assert 7 < scripts.score(B) <= 8
-        # As many as there are: among themselves ours take nothing off.
+        # However many there are: waiters of pyredisson subtract nothing from scores.
         for owner in (B, C, D):
             assert scripts.acquire(owner) is None
             assert scripts.release(owner) == 1
 
-    def test_ours_behind_java_for_a_long_time(self, scripts: Fair) -> None:
-        """Time passes, as the scores see it; who looks again from time to time is none the worse."""
+    def test_pyredisson_behind_java_for_a_long_time(self, scripts: Fair) -> None:
+        """A waiter that asks again from time to time keeps its place, however long it waits."""
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
         scripts.acquire(A)
         java.acquire()
@@ -99,7 +99,7 @@ class TestBesideJava:
         assert scripts.queue() == [B]
         assert scripts.acquire(B) is None
 
-    def test_java_behind_ours(self, scripts: Fair) -> None:
+    def test_java_behind_pyredisson(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
         scripts.acquire(A)
         for owner in (B, C, D):
@@ -112,11 +112,11 @@ class TestBesideJava:
             assert after is None or scripts.acquire(after) is None
         assert scripts.score(JAVA) > 200
         assert java.acquire() is None
-        # Java doesn't know of it, so it ends by itself.
+        # Java doesn't know this key, so it expires by itself.
         assert scripts.keys() == {LOCK, CLIENTS}
         assert 0 < scripts.redis.pttl(CLIENTS) <= 7_200_000
 
-    def test_java_passes_over_a_dead_head_of_ours(self, scripts: Fair) -> None:
+    def test_java_drops_a_dead_head_of_pyredisson(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
         scripts.acquire(A)
         scripts.acquire(B)
@@ -127,7 +127,7 @@ class TestBesideJava:
         scripts.redis.zincrby(SCORES, -8_000, B)
         assert java.acquire() is None
 
-    def test_java_passes_over_one_who_gave_up(self, scripts: Fair) -> None:
+    def test_java_drops_a_waiter_that_has_left(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
         java.acquire()
         for owner in (A, B, C):
@@ -153,8 +153,8 @@ class TestBesideJava:
         scripts.release(A)
         assert scripts.acquire(B) is None
 
-    def test_java_behind_one_who_gave_up_behind_java(self, scripts: Fair) -> None:
-        """From the place of the one who is gone Java reckons those that come next; none of them is dropped."""
+    def test_java_behind_a_waiter_that_left_behind_java(self, scripts: Fair) -> None:
+        """Java computes the scores of later waiters from that of the waiter that left. None of them is dropped."""
         first, second, third = Java(scripts, JAVA), Java(scripts, COFFEE), Java(scripts, f"{COFFEE}3")
         scripts.acquire(A)
         first.acquire()
@@ -178,8 +178,8 @@ class TestBesideJava:
         assert scripts.queue() == [C]
         assert scripts.acquire(C) is None
 
-    def test_java_drops_an_offer_to_ours(self, scripts: Fair) -> None:
-        """It comes again, and must have its time to take the lock."""
+    def test_java_drops_a_waiter_that_has_an_offer(self, scripts: Fair) -> None:
+        """The waiter enters the queue again, and must get the full time of a new offer."""
         java = Java(scripts, JAVA)
         scripts.acquire(A)
         scripts.acquire(B)
@@ -193,7 +193,7 @@ class TestBesideJava:
         assert scripts.acquire(C) == 2_000
         assert scripts.queue() == [B, C]
 
-    def test_java_behind_one_who_gave_up(self, scripts: Fair) -> None:
+    def test_java_behind_a_waiter_that_left(self, scripts: Fair) -> None:
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
         scripts.acquire(A)
         scripts.acquire(B)

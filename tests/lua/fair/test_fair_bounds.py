@@ -32,36 +32,36 @@ from .scripts import (
 
 
 class TestMemory:
-    """What the server forgets, or a step of its clock, costs nobody alive a place."""
+    """No living waiter loses its place when the server loses keys, or when its clock steps."""
 
-    def test_without_our_own_waiters(self, scripts: Fair) -> None:
+    def test_the_key_of_waiters_was_lost(self, scripts: Fair) -> None:
         scripts.acquire(A)
         for owner in (B, C, D):
             scripts.acquire(owner)
         scripts.heartbeat(ME, C)
         scripts.heartbeat(YOU, B, D)
         scripts.redis.delete(WAITERS)
-        # So that all of them look, who aren't all named.
+        # The reply -1 makes all of the client's waiters ask again, since the command doesn't name all of them.
         assert scripts.heartbeat(YOU, B, D)[1] == -1
         assert scripts.heartbeat(ME, C)[1] == -1
         for _ in range(25):
-            scripts.pass_time(400)
+            scripts.advance_time(400)
             assert scripts.heartbeat(YOU, B, D)[1] == 1
             assert scripts.heartbeat(ME, C)[1] == 1
         assert scripts.release(A) == 1
         assert scripts.queue() == [B, C, D]
         assert scripts.redis.pttl(WAITERS) > 0
 
-    @pytest.mark.parametrize("first", ["tick", "acquire", "leave"])
+    @pytest.mark.parametrize("first", ["heartbeat", "acquire", "leave"])
     def test_the_clock_steps_forward(self, scripts: Fair, first: str) -> None:
         scripts.acquire(A)
         for owner in (B, C, D):
             scripts.acquire(owner)
         scripts.heartbeat(ME, C)
         scripts.heartbeat(YOU, B, D)
-        scripts.pass_time(3_600_000)
+        scripts.advance_time(3_600_000)
         newcomer = f"{YOU}:99"
-        if first == "tick":
+        if first == "heartbeat":
             scripts.heartbeat(YOU, B, D)
         elif first == "acquire":
             assert scripts.acquire(newcomer) == 2_000
@@ -75,22 +75,22 @@ class TestMemory:
             scripts.release(owner)
         assert scripts.queue() == [newcomer][: first == "acquire"]
 
-    def test_the_silent_are_dead_after_that(self, scripts: Fair) -> None:
+    def test_silent_waiters_count_as_dead_after_the_grace_period(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
         scripts.heartbeat(YOU, B)
         scripts.expire()
-        scripts.pass_time(10_000)
+        scripts.advance_time(10_000)
         assert scripts.acquire(D, queue=False) == 2_000
-        scripts.pass_time(1_000)
+        scripts.advance_time(1_000)
         assert scripts.acquire(D, queue=False) == 2_000
-        scripts.pass_time(501)
+        scripts.advance_time(501)
         assert scripts.acquire(D, queue=False) is None
 
 
 class TestBounds:
-    def test_the_gone_do_not_pile_up(self, scripts: Fair) -> None:
+    def test_waiters_that_left_do_not_accumulate(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         most = 0
@@ -101,8 +101,8 @@ class TestBounds:
             most = max(most, scripts.redis.llen(QUEUE))
         assert scripts.queue()[0] == B
         assert most < 100
-        # What late copies must find is kept for a minute.
-        scripts.pass_time(61_000)
+        # The values that late copies must find are stored for a minute.
+        scripts.advance_time(61_000)
         for _ in range(100):
             scripts.heartbeat(ME)
             if scripts.redis.hlen(WAITERS) < 100:
@@ -129,7 +129,7 @@ class TestBounds:
         scripts.redis.lrem(QUEUE, 0, D)
         scripts.redis.zrem(SCORES, D)
         scripts.redis.pexpire(LOCK, 7_200_000)
-        scripts.pass_time(601_000)
+        scripts.advance_time(601_000)
         scripts.acquire(B)
         scripts.heartbeat(YOU, B)
         assert not scripts.redis.hexists(WAITERS, D)
@@ -140,10 +140,10 @@ class TestBounds:
         owners = [f"{YOU}:{100 + number}" for number in range(count)]
         for owner in owners:
             scripts.acquire(owner)
-        scripts.long_ago(*owners)
+        scripts.asked_long_ago(*owners)
         return owners
 
-    def test_an_acquire_behind_many_dead(self, scripts: Fair) -> None:
+    def test_an_acquire_behind_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 600)
         scripts.expire()
         replies: list[Any] = []
@@ -153,7 +153,7 @@ class TestBounds:
         assert replies == [-3, -3, None]
         assert scripts.keys() == {LOCK}
 
-    def test_a_release_before_many_dead(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_a_release_before_many_dead_waiters(self, scripts: Fair, subscription: PubSub) -> None:
         self.dead(scripts, 500)
         java = Java(scripts, JAVA)
         java.acquire()
@@ -162,13 +162,13 @@ class TestBounds:
         assert replies == [2]
         assert scripts.release(A) is None
         assert published(subscription) == []
-        ticks = [scripts.run("fair_heartbeat", CHANNEL, "", WAIT) for _ in range(2)]
-        assert [(told.decode(), more) for _, _, told, more, _ in ticks] == [("", 1), (JAVA, 0)]
+        heartbeats = [scripts.run("fair_heartbeat", CHANNEL, "", WAIT) for _ in range(2)]
+        assert [(notified.decode(), more) for _, _, notified, more, _ in heartbeats] == [("", 1), (JAVA, 0)]
         assert published(subscription) == [JAVA]
         assert scripts.redis.exists(CLIENTS) == 0
         assert java.acquire() is None
 
-    def test_a_tick_before_many_dead(self, scripts: Fair) -> None:
+    def test_a_heartbeat_before_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 500)
         scripts.acquire(B)
         assert [scripts.run("fair_heartbeat", CHANNEL, ME, WAIT, B)[3] for _ in range(3)] == [1, 1, 0]
@@ -176,8 +176,8 @@ class TestBounds:
 
 
 class TestCost:
-    def test_it_does_not_grow_with_the_queue(self, scripts: Fair) -> None:
-        """The same commands however many wait, and none that walks over all of them."""
+    def test_the_cost_does_not_grow_with_the_queue(self, scripts: Fair) -> None:
+        """The scripts run the same commands however many wait, and none that examines the whole queue."""
 
         def commands(wait: int) -> dict[str, int]:
             scripts.redis.flushall()
@@ -187,7 +187,7 @@ class TestCost:
             owners = [f"{ME}:{number}" for number in range(100, 100 + wait)]
             for owner in owners:
                 scripts.acquire(owner)
-            scripts.long_ago(*owners)
+            scripts.asked_long_ago(*owners)
             scripts.heartbeat(ME)
             scripts.redis.config_resetstat()
             scripts.acquire(D)
@@ -198,13 +198,13 @@ class TestCost:
             return {name: entry["calls"] for name, entry in scripts.redis.info("commandstats").items()}
 
         few, many = commands(200), commands(600)
-        # But for what depends on the time since somebody looked, and on where a sweep is.
+        # Except the commands that depend on the time since a waiter asked, and on the position of a sweep.
         assert few.keys() == many.keys()
         assert all(abs(few[name] - many[name]) <= 3 for name in few)
         assert not {f"cmdstat_{name}" for name in ("lrem", "hgetall", "lpos")} & few.keys()
 
-    def test_what_looks_at_several_is_bounded(self, scripts: Fair) -> None:
-        """A tick and one who leaves look at some places and fields, never at all of them."""
+    def test_scripts_that_examine_several_waiters_are_bounded(self, scripts: Fair) -> None:
+        """A heartbeat and a leave examine some places and fields, never all of them."""
         scripts.acquire(A)
         for number in range(600):
             scripts.acquire(f"{ME}:{100 + number}")

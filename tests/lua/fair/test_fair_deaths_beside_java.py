@@ -8,10 +8,10 @@ from .scripts import COFFEE, JAVA, LOCK, ME, QUEUE, SCORES, YOU, A, B, C, D, Fai
 
 
 class TestDeathBesideJava:
-    """One of ours that dies is passed over by Java's own rules, though nobody of ours is left."""
+    """Java drops a dead waiter of pyredisson by its own rules, also when no client of pyredisson is alive."""
 
     @pytest.mark.parametrize("before", [0, 1, 3])
-    def test_its_place_ends_soon(self, scripts: Fair, before: int) -> None:
+    def test_a_dead_head_is_dropped_soon(self, scripts: Fair, before: int) -> None:
         scripts.acquire(A)
         first = [Java(scripts, f"{JAVA}{number}") for number in range(before)]
         for java in first:
@@ -26,11 +26,11 @@ class TestDeathBesideJava:
         assert last.acquire() is not None
         assert scripts.queue() == [B, COFFEE]
         assert scripts.score(B) <= 8
-        scripts.pass_time(8_000)
+        scripts.advance_time(8_000)
         assert last.acquire() is None
 
-    def test_of_one_who_came_when_many_waited(self, scripts: Fair) -> None:
-        """It was far from the front when it came, and died before it was near."""
+    def test_a_waiter_that_died_far_from_the_head(self, scripts: Fair) -> None:
+        """It entered a long queue, and died before it was among the first places."""
         scripts.acquire(A)
         owners = [f"{ME}:{100 + number}" for number in range(20)]
         for owner in owners:
@@ -48,15 +48,15 @@ class TestDeathBesideJava:
         assert scripts.queue() == [B, COFFEE]
         assert scripts.score(B) <= 8
 
-    def test_a_living_one_keeps_its_place(self, scripts: Fair) -> None:
-        """For as long as it waits, and whoever is served before it."""
+    def test_a_living_waiter_keeps_its_place(self, scripts: Fair) -> None:
+        """However long it waits, and whichever waiters are served before it."""
         scripts.acquire(A)
         first, second = Java(scripts, JAVA), Java(scripts, COFFEE)
         first.acquire()
         second.acquire()
         scripts.acquire(B)
         for _ in range(100):
-            scripts.pass_time(400)
+            scripts.advance_time(400)
             scripts.heartbeat(YOU, B)
             scripts.redis.pexpire(LOCK, 30_000)
         scripts.release(A)
@@ -67,8 +67,8 @@ class TestDeathBesideJava:
         assert scripts.queue()[0] == B
         assert scripts.acquire(B) is None
 
-    def test_java_that_waits_for_very_long(self, scripts: Fair) -> None:
-        """It takes more off the scores than others do."""
+    def test_java_with_a_very_long_waiting_time(self, scripts: Fair) -> None:
+        """It subtracts more from the scores than other clients do."""
         java = Java(scripts, JAVA)
         scripts.acquire(A)
         java.acquire(wait=3_600_000)
@@ -83,29 +83,29 @@ class TestDeathBesideJava:
 class TestEvictions:
     """A Java client whose clock is ahead drops living waiters."""
 
-    def test_six_seconds_are_nothing(self, scripts: Fair) -> None:
+    def test_six_seconds_ahead_evict_no_waiter(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA, ahead=6_000)
         scripts.acquire(A)
         scripts.acquire(B)
         for _ in range(10):
-            scripts.pass_time(400)
+            scripts.advance_time(400)
             scripts.heartbeat(YOU, B)
             java.acquire()
             assert scripts.queue() == [B, JAVA]
 
-    def test_a_tick_says_who_has_no_place(self, scripts: Fair) -> None:
+    def test_a_heartbeat_reports_waiters_without_a_place(self, scripts: Fair) -> None:
         scripts.acquire(A)
         for owner in (B, D, C):
             scripts.acquire(owner)
         scripts.redis.lrem(QUEUE, 0, D)
         scripts.redis.zrem(SCORES, D)
         for _ in range(2):
-            assert scripts.strayed(YOU, B, D) == [D]
+            assert scripts.without_place(YOU, B, D) == [D]
         scripts.acquire(D)
-        assert scripts.strayed(YOU, B, D) == []
+        assert scripts.without_place(YOU, B, D) == []
         assert scripts.queue() == [B, C, D]
 
-    def test_a_longer_time_is_learned(self, scripts: Fair) -> None:
+    def test_an_eviction_raises_the_margin(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA, ahead=25_000)
         scripts.acquire(A)
         scripts.acquire(B)
@@ -115,19 +115,19 @@ class TestEvictions:
         assert scripts.queue() == [JAVA, B]
         java.give_up()
         for _ in range(10):
-            scripts.pass_time(400)
+            scripts.advance_time(400)
             scripts.heartbeat(YOU, B)
             java.acquire()
             assert scripts.queue() == [B, JAVA]
         assert scripts.score(B) <= 32
-        # Until nothing of the kind has happened for an hour.
+        # Until no waiter has been evicted for an hour.
         scripts.redis.pexpire(LOCK, 7_200_000)
-        scripts.pass_time(3_600_000)
+        scripts.advance_time(3_600_000)
         scripts.acquire(B)
         scripts.heartbeat(YOU, B)
         assert scripts.score(B) <= 8
 
-    def test_many_at_once_count_once(self, scripts: Fair) -> None:
+    def test_evictions_at_one_time_raise_the_margin_once(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA, ahead=3_600_000)
         scripts.acquire(A)
         for owner in (B, C, D):

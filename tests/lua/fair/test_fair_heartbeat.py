@@ -12,8 +12,8 @@ class TestHeartbeat:
     def test_a_sign_of_life(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
-        left, known, told = scripts.heartbeat(YOU)
-        assert (known, told) == (0, "")
+        left, known, notified = scripts.heartbeat(YOU)
+        assert (known, notified) == (0, "")
         assert 29_000 < left <= 30_000
         assert scripts.heartbeat(YOU)[1] == 1
         assert 1_000 < scripts.redis.zscore(CLIENTS, YOU) - scripts.now() <= 1_500
@@ -33,26 +33,26 @@ class TestHeartbeat:
         scripts.heartbeat(YOU)
         assert scripts.redis.zrange(CLIENTS, 0, -1) == [b"living", YOU.encode()]
 
-    def test_the_dead_make_room_though_the_lock_is_held(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_dead_waiters_are_dropped_while_the_lock_is_held(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
-        scripts.long_ago(B, C)
+        scripts.asked_long_ago(B, C)
         for _ in range(2):
             scripts.heartbeat(ME)
             assert scripts.queue() == [C]
         assert published(subscription) == []
 
-    def test_a_client_that_was_paused_keeps_its_place_if_nobody_wanted_it(self, scripts: Fair) -> None:
+    def test_a_paused_client_keeps_its_place_if_no_other_call_dropped_it(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.heartbeat(YOU)
         scripts.redis.zadd(CLIENTS, {YOU: scripts.now() - 1})
-        scripts.long_ago(B)
+        scripts.asked_long_ago(B)
         assert scripts.heartbeat(YOU)[1] == 0
         assert scripts.queue() == [B]
 
-    def test_the_head_is_told_again(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_head_is_notified_again(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
@@ -61,7 +61,9 @@ class TestHeartbeat:
             assert scripts.heartbeat(ME)[::2] == (-2, B)
         assert published(subscription) == [B, B]
 
-    def test_a_head_that_takes_nothing_is_passed_over(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_a_head_that_does_not_acquire_the_offered_lock_is_dropped(
+        self, scripts: Fair, subscription: PubSub
+    ) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
@@ -74,8 +76,8 @@ class TestHeartbeat:
         assert scripts.queue() == [C]
         assert published(subscription) == [B, B, C]
 
-    def test_an_offer_of_another_time(self, scripts: Fair) -> None:
-        """What was offered before the clock was set back, or before somebody else had the lock, says nothing."""
+    def test_an_outdated_offer(self, scripts: Fair) -> None:
+        """An offer from before the clock was set back, or before another owner acquired the lock, doesn't count."""
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.redis.hset(WAITERS, ":offered", f"{scripts.now() - 60_000} {B}")
@@ -87,17 +89,17 @@ class TestHeartbeat:
         assert int(scripts.redis.hget(WAITERS, ":offered").split()[0]) <= scripts.now()
         assert scripts.queue() == [B]
 
-    def test_who_comes_late_for_its_offer_may_have_it_still(self, scripts: Fair) -> None:
+    def test_a_head_may_acquire_after_its_offer_has_ended(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
         scripts.release(A)
         scripts.redis.hset(WAITERS, ":offered", f"{scripts.now() - 60_000} {B}")
-        scripts.long_ago(B)
+        scripts.asked_long_ago(B)
         assert scripts.acquire(B) is None
         assert scripts.queue() == [C]
 
-    def test_a_head_of_ours_is_kept_up(self, scripts: Fair) -> None:
+    def test_the_score_of_a_head_of_pyredisson_is_kept_ahead(self, scripts: Fair) -> None:
         """Redisson drops it by its score: not while it lives, but soon after it has died."""
         scripts.acquire(A)
         scripts.acquire(B)
@@ -110,43 +112,43 @@ class TestHeartbeat:
 
 
 class TestDeadHeads:
-    """An acquire finds a free lock and a queue of those who will never come."""
+    """An acquire finds a free lock and a queue of dead waiters."""
 
     def test_they_are_dropped(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(D)
-        scripts.long_ago(B, D)
+        scripts.asked_long_ago(B, D)
         scripts.expire()
         for _ in range(2):
             assert scripts.acquire(C, queue=False) is None
             assert scripts.keys() == {LOCK}
 
-    def test_who_stands_behind_them_is_told(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_waiter_behind_them_is_notified(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
-        scripts.long_ago(B)
+        scripts.asked_long_ago(B)
         scripts.expire()
         assert scripts.acquire(D) == 2_000
         assert scripts.queue() == [C, D]
         assert published(subscription) == [C]
 
-    def test_a_tick_keeps_all_of_a_client(self, scripts: Fair) -> None:
+    def test_a_heartbeat_keeps_all_of_a_client(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(D)
         scripts.heartbeat(YOU)
-        scripts.long_ago(B, D)
+        scripts.asked_long_ago(B, D)
         scripts.expire()
         assert scripts.acquire(C) == 2_000
         assert scripts.queue() == [B, D, C]
 
-    def test_whoever_calls_is_alive(self, scripts: Fair) -> None:
+    def test_a_caller_is_alive(self, scripts: Fair) -> None:
         scripts.acquire(A)
         for owner in (B, C, D):
             scripts.acquire(owner)
-        scripts.long_ago(B, C)
+        scripts.asked_long_ago(B, C)
         scripts.expire()
         assert scripts.acquire(C) is None
         assert scripts.queue() == [D]
@@ -160,7 +162,7 @@ class TestDeadHeads:
         scripts.redis.zrem(SCORES, head)
         scripts.release(A)
         assert scripts.queue() == [C]
-        # One of ours may be alive: it queues anew.
+        # A waiter of pyredisson may be alive: it enters the queue again.
         assert published(subscription) == [head, C][not ours :]
 
     def test_scores_without_a_queue(self, scripts: Fair) -> None:
@@ -175,7 +177,7 @@ class TestDeadHeads:
         scripts.acquire(B)
         assert scripts.queue() == [C, B]
 
-    def test_a_newcomer_where_there_are_scores_without_a_queue(self, scripts: Fair) -> None:
+    def test_a_waiter_enters_where_there_are_scores_without_a_queue(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.heartbeat(YOU)
@@ -186,8 +188,8 @@ class TestDeadHeads:
         scripts.acquire(B)
         assert scripts.queue() == [C, B]
 
-    def test_scores_without_anything_else(self, scripts: Fair) -> None:
-        """What is written of who stands there ends, though nobody waits any more."""
+    def test_scores_without_any_other_key(self, scripts: Fair) -> None:
+        """The score of a waiter that is in no queue is removed, though nobody waits any more."""
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.redis.delete(WAITERS, QUEUE)
@@ -195,8 +197,8 @@ class TestDeadHeads:
         assert scripts.acquire(B) is None
         assert scripts.redis.pttl(WAITERS) > 0
 
-    def test_without_our_own_keys(self, scripts: Fair) -> None:
-        """A server short of memory may drop what has a TTL: then ours are waiters like Redisson's."""
+    def test_without_the_keys_of_pyredisson(self, scripts: Fair) -> None:
+        """A server that is short of memory may drop keys with a TTL: then all waiters are treated as Redisson's."""
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)

@@ -37,7 +37,7 @@ class TestLeave:
             assert scripts.queue() == [C]
         assert published(subscription) == []
 
-    def test_the_first_passes_its_turn_on(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_next_waiter_is_notified_when_the_first_leaves(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
@@ -63,7 +63,7 @@ class TestLeave:
         assert scripts.acquire(D) is None
         assert scripts.keys() == {LOCK}
 
-    def test_those_who_are_gone_go_with_the_last(self, scripts: Fair) -> None:
+    def test_waiters_that_left_are_dropped_with_the_last(self, scripts: Fair) -> None:
         scripts.acquire(A)
         for owner in (B, C, D):
             scripts.acquire(owner)
@@ -72,8 +72,8 @@ class TestLeave:
         scripts.leave(D)
         assert scripts.keys() == {LOCK}
 
-    def test_behind_those_who_are_gone(self, scripts: Fair) -> None:
-        """Their scores are no measure for one who comes now."""
+    def test_behind_waiters_that_left(self, scripts: Fair) -> None:
+        """The score of a new waiter isn't computed from their scores."""
         scripts.acquire(A)
         java = Java(scripts, JAVA)
         for owner in (B, C):
@@ -108,7 +108,7 @@ class TestLeave:
         assert scripts.queue() == [JAVA]
 
     @pytest.mark.parametrize("order", list(permutations((B, C, D))))
-    def test_the_turn_is_passed_on_in_any_order(
+    def test_the_next_waiter_is_notified_in_any_order(
         self, scripts: Fair, subscription: PubSub, order: tuple[str, ...]
     ) -> None:
         scripts.acquire(A)
@@ -119,8 +119,8 @@ class TestLeave:
         assert scripts.queue() == [JAVA]
         assert published(subscription) == [B, JAVA]
 
-    def test_the_gone_can_not_come_back(self, scripts: Fair) -> None:
-        """A late copy of an acquire would have a ghost wait in line, or hold the lock."""
+    def test_a_late_copy_finds_that_its_owner_has_left(self, scripts: Fair) -> None:
+        """Otherwise the owner would be in the queue, or hold the lock, with no caller that waits."""
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
@@ -130,7 +130,7 @@ class TestLeave:
         assert int(scripts.redis.hget(WAITERS, C)) < 0
         assert scripts.queue() == [B, D]
 
-    def test_in_doubt_and_not_in_line(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_in_doubt_and_not_in_the_queue(self, scripts: Fair, subscription: PubSub) -> None:
         for _ in range(2):
             assert scripts.leave(A, doubt=True) == 0
         assert scripts.acquire(A) == 2_000
@@ -141,7 +141,7 @@ class TestLeave:
         assert 0 < scripts.redis.pttl(WAITERS) <= 60_000
         assert published(subscription) == []
 
-    def test_in_doubt_but_taken(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_in_doubt_and_acquired(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         assert scripts.leave(A, doubt=True) == 1
@@ -151,7 +151,7 @@ class TestLeave:
         assert scripts.leave(A, doubt=True) == 0
         assert scripts.holds() == {B: "1"}
 
-    def test_in_doubt_and_in_line(self, scripts: Fair) -> None:
+    def test_in_doubt_and_in_the_queue(self, scripts: Fair) -> None:
         scripts.acquire(A)
         for owner in (B, C, D):
             scripts.acquire(owner)
@@ -181,11 +181,11 @@ class TestDelete:
         assert scripts.keys() == set()
         assert scripts.delete() == 0
         assert published(subscription) == [B, C, JAVA]
-        assert scripts.strayed(YOU, B) == [B]
+        assert scripts.without_place(YOU, B) == [B]
         assert scripts.heartbeat(YOU, B)[1] == 0
         assert scripts.keys() == set()
 
-    def test_so_many_are_told(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_stated_number_of_waiters_is_notified(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         for owner in (B, C, D):
             scripts.acquire(owner)

@@ -10,7 +10,7 @@ from .scripts import LOCK, ME, A, B, C, D, Fair, published
 
 
 class TestRelease:
-    def test_the_last_hold(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_last_level(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         assert scripts.release(A) == 1
         assert scripts.keys() == set()
@@ -18,7 +18,7 @@ class TestRelease:
         assert scripts.keys() == set()
         assert published(subscription) == []
 
-    def test_an_inner_hold(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_an_inner_level(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(A, 3)
         scripts.acquire(B)
@@ -28,17 +28,17 @@ class TestRelease:
         assert published(subscription) == []
 
     @pytest.mark.parametrize("holds", [0, 1])
-    def test_somebody_elses(self, scripts: Fair, subscription: PubSub, holds: int) -> None:
+    def test_another_owners_lock(self, scripts: Fair, subscription: PubSub, holds: int) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         for _ in range(2):
             assert scripts.release(B, holds) is None
-        # Redisson lets everybody give back a fair lock that nobody holds.
+        # In Redisson any caller may release a fair lock that nobody holds.
         scripts.expire()
         assert scripts.release(B, holds) is None
         assert published(subscription) == []
 
-    def test_the_next_is_told(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_next_waiter_is_notified(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.acquire(C)
@@ -46,15 +46,15 @@ class TestRelease:
         assert scripts.release(A) is None
         assert published(subscription) == [B]
         assert scripts.queue() == [B, C]
-        # Should it not take the lock, Redisson passes over it soon.
+        # If it doesn't acquire the lock, Redisson drops it soon.
         assert 7 < scripts.score(B) <= 8
         assert 7 < scripts.score(C) <= 8
 
-    def test_the_dead_are_not_told(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_dead_waiters_are_not_notified(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         for owner in (B, D, C):
             scripts.acquire(owner)
-        scripts.long_ago(B, D, C)
+        scripts.asked_long_ago(B, D, C)
         scripts.heartbeat(ME)
         assert scripts.release(A) == 1
         assert scripts.queue() == [C]
@@ -63,7 +63,7 @@ class TestRelease:
     def test_all_are_dead(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
-        scripts.long_ago(B)
+        scripts.asked_long_ago(B)
         assert scripts.release(A) == 1
         assert published(subscription) == []
         assert scripts.keys() == set()
@@ -92,7 +92,7 @@ class TestForceRelease:
 
 
 class TestLost:
-    def test_the_next_is_told(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_the_next_waiter_is_notified(self, scripts: Fair, subscription: PubSub) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
         scripts.redis.delete(LOCK)
