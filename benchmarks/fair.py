@@ -72,7 +72,7 @@ class _Queue:
         logic = lock._logic
         assert isinstance(logic, FairLockLogic)
         self._logic = logic
-        self._flags = client._session.runtime.scripts.flags
+        self._flags = client._session.runtime.scripts.with_shebang
         waiters = str(uuid.uuid4()).encode()
         self._alive = logic.commands.heartbeat(waiters, ())
         self._owners = [b"%b:%d" % (waiters, number) for number in range(length + 1)]
@@ -83,7 +83,7 @@ class _Queue:
     def cycle(self) -> float:
         """The server's time for a hand-off, in microseconds."""
         # Without a heartbeat between two rounds the waiters of a client would count as dead.
-        self._call(as_eval(self._alive, flags=self._flags))
+        self._call(as_eval(self._alive, with_shebang=self._flags))
         self._admin.config_resetstat()
         for _ in range(CYCLES):
             holder = self._owners[self._holder]
@@ -92,7 +92,7 @@ class _Queue:
             if self._call(self._acquire(self._owners[self._holder])) is not None:
                 raise AssertionError("the head of the queue didn't get the lock")
             # With EVAL, because EVALSHA is what is counted.
-            self._call(as_eval(self._acquire(holder), flags=self._flags))
+            self._call(as_eval(self._acquire(holder), with_shebang=self._flags))
         calls = self._admin.info("commandstats")["cmdstat_evalsha"]
         if calls["calls"] != 2 * CYCLES:
             raise AssertionError(f"{calls['calls']} calls in {CYCLES} hand-offs")

@@ -23,7 +23,7 @@ Value = str | bytes | int | float
 REMEMBERED = 24 * 60 * 60
 """Seconds for which a key's newest token is remembered after each write. A later writer isn't recognized as late."""
 
-_WRITE = script("fenced_write", flags=False).text
+_WRITE = script("fenced_write", with_shebang=False).text
 # Scripts compare tokens as doubles, which are exact up to here.
 _MAX_TOKEN = 2**53 - 1
 

@@ -203,7 +203,7 @@ def _empty(server: Server) -> None:
     with server.redis() as client:
         client.flushall()
         for name in NAMES:
-            client.script_load(script(name, flags=server.version >= (7,)).text)
+            client.script_load(script(name, with_shebang=server.version >= (7,)).text)
 
 
 @pytest.fixture(autouse=True)

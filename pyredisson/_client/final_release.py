@@ -110,7 +110,7 @@ class FinalRelease:
             connection = self._connection = self._open()
         replies = connection.call_all(batch)
         unknown = [
-            as_eval(payload, flags=self._node.scripts.flags)
+            as_eval(payload, with_shebang=self._node.scripts.with_shebang)
             for payload, reply in zip(batch, replies, strict=True)
             if isinstance(reply, NoScriptError)
         ]

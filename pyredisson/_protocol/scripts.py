@@ -61,9 +61,9 @@ class Script:
 
     __slots__ = ("name", "sha", "text")
 
-    def __init__(self, name: str, *, flags: bool) -> None:
+    def __init__(self, name: str, *, with_shebang: bool) -> None:
         text = "".join(map(_included, _text(name).splitlines(keepends=True)))
-        if not flags:
+        if not with_shebang:
             shebang, _, text = text.partition("\n")
             if not shebang.startswith("#!lua"):
                 raise AssertionError(f"{name}.lua doesn't begin with a #!lua line")
@@ -99,7 +99,7 @@ class ScriptSet:
     A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to.
     """
 
-    flags: bool
+    with_shebang: bool
 
     if TYPE_CHECKING:
 
@@ -107,31 +107,33 @@ class ScriptSet:
             """The head or the SHA1 of the script of that name."""
 
     def __init__(self) -> None:
-        self.use(flags=True)
+        self.use(with_shebang=True)
 
-    def use(self, *, flags: bool) -> None:
+    def use(self, *, with_shebang: bool) -> None:
         """Switches to scripts with the `#!lua` line, or without it."""
-        self.flags = flags
+        self.with_shebang = with_shebang
         for name, shape in _SHAPES.items():
-            script = _SCRIPTS[flags][name]
+            script = _SCRIPTS[with_shebang][name]
             setattr(self, name, script.sha if shape is None else script.head(*shape))
 
 
 NAMES = tuple(_SHAPES)
-_SCRIPTS = {flags: {name: Script(name, flags=flags) for name in NAMES} for flags in (False, True)}
+_SCRIPTS = {
+    with_shebang: {name: Script(name, with_shebang=with_shebang) for name in NAMES} for with_shebang in (False, True)
+}
 _NAME_OF = {script.sha: name for scripts in _SCRIPTS.values() for name, script in scripts.items()}
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
 
 
-def as_eval(payload: bytes, *, flags: bool) -> bytes:
+def as_eval(payload: bytes, *, with_shebang: bool) -> bytes:
     """The same call as an EVAL with the script's text: it is sent after a NOSCRIPT reply."""
     count, found, rest = payload.partition(_EVALSHA)
     if not found:
         raise ValueError("not an EVALSHA command")
-    text = _SCRIPTS[flags][_NAME_OF[rest[:40]]].text
+    text = _SCRIPTS[with_shebang][_NAME_OF[rest[:40]]].text
     return b"%s$4\r\nEVAL\r\n$%d\r\n%s%s" % (count, len(text), text, rest[40:])
 
 
-def script(name: str, *, flags: bool) -> Script:
+def script(name: str, *, with_shebang: bool) -> Script:
     """One script, for callers that run it through another client."""
-    return _SCRIPTS[flags][name]
+    return _SCRIPTS[with_shebang][name]

@@ -123,8 +123,8 @@ class Repairs:
         # All in one write: as many round trips one after the other would delay the next renewal.
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            flags = self._runtime.scripts.flags
-            again = await self._runtime.send_all([as_eval(payloads[i], flags=flags) for i in unknown])
+            with_shebang = self._runtime.scripts.with_shebang
+            again = await self._runtime.send_all([as_eval(payloads[i], with_shebang=with_shebang) for i in unknown])
             for i, reply in zip(unknown, again, strict=True):
                 replies[i] = reply
         return replies

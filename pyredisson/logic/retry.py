@@ -105,7 +105,7 @@ async def send_once(runtime: Runtime, payload: bytes) -> Reply:
     try:
         return await runtime.send(payload)
     except NoScriptError:
-        return await runtime.send(as_eval(payload, flags=runtime.scripts.flags))
+        return await runtime.send(as_eval(payload, with_shebang=runtime.scripts.with_shebang))
 
 
 def may_have_run(error: BaseException, in_doubt: bool) -> bool:
@@ -177,7 +177,7 @@ class _Retry:
         Returns whether the next try needs a new connection.
         """
         if isinstance(problem, NoScriptError):
-            self._payload = as_eval(self._payload, flags=self._runtime.scripts.flags)
+            self._payload = as_eval(self._payload, with_shebang=self._runtime.scripts.with_shebang)
             return False
         at_once = False
         if isinstance(problem, NoReply):

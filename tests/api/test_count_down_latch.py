@@ -43,7 +43,7 @@ def java_count_down(server_state: ServerState) -> None:
 @pytest.fixture
 def sha(server: Server) -> Callable[[str], bytes]:
     """What to look for in a request."""
-    return lambda name: script(name, flags=server.version >= (7,)).sha
+    return lambda name: script(name, with_shebang=server.version >= (7,)).sha
 
 
 class TestCount:

@@ -97,7 +97,7 @@ class TestRenewal:
         """A renewal that is under way meanwhile finds the permit gone."""
         semaphore = backend.connect(proxy.url, lock_watchdog_timeout=1.5).get_permit_expirable_semaphore("stock")
         await semaphore.set_permits(1)
-        renewal = proxy.hold_request(script("permit_renew", flags=server.version >= (7,)).sha)
+        renewal = proxy.hold_request(script("permit_renew", with_shebang=server.version >= (7,)).sha)
         permit = await semaphore.acquire(renew=True)
         await backend.until(renewal.held.is_set)
         with caplog.at_level(logging.WARNING, "pyredisson"):

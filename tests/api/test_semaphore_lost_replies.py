@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio
 @pytest.fixture
 def sha(server: Server) -> Callable[[str], bytes]:
     """What to look for in a request."""
-    return lambda name: script(f"semaphore_{name}", flags=server.version >= (7,)).sha
+    return lambda name: script(f"semaphore_{name}", with_shebang=server.version >= (7,)).sha
 
 
 class TestDoubt:
@@ -78,7 +78,7 @@ class TestDoubt:
         struck("acquire")
         assert await semaphore.drain_permits() == 4
         assert free(server_state) == 0
-        faults.append(lose(proxy, script("exactly_once_delete", flags=server.version >= (7,)).sha))
+        faults.append(lose(proxy, script("exactly_once_delete", with_shebang=server.version >= (7,)).sha))
         assert await semaphore.delete() is True
         struck("set")
         assert await semaphore.try_set_permits(6) is True
@@ -114,7 +114,7 @@ class TestDoubt:
             url = f"redis://app:x@{proxy.host}:{proxy.port}/0"
             semaphore = await self.made(backend, url)
             name = "acquire" if call == "acquire" else "add"
-            text = script(f"semaphore_{name}", flags=server.version >= (7,))
+            text = script(f"semaphore_{name}", with_shebang=server.version >= (7,))
             redis.script_load(text.text)
             late = proxy.hold_request(text.sha)
             await getattr(semaphore, call)(2)

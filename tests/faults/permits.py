@@ -10,7 +10,7 @@ from pyredisson._protocol.scripts import NAMES, script
 from tests.support.faults import FLAGS
 
 USED, CHANNEL = "{p}:timeout", "redisson_sc:{p}"
-TEXTS = {name: script(name, flags=FLAGS) for name in NAMES}
+TEXTS = {name: script(name, with_shebang=FLAGS) for name in NAMES}
 ACQUIRE, RELEASE = TEXTS["permit_acquire"].sha, TEXTS["permit_release"].sha
 
 

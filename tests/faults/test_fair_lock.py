@@ -20,7 +20,7 @@ from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.waiting import eventually
 
 ACQUIRE, RELEASE, LEAVE, TICK = (
-    script(f"fair_{name}", flags=FLAGS).sha for name in ("acquire", "release", "leave", "heartbeat")
+    script(f"fair_{name}", with_shebang=FLAGS).sha for name in ("acquire", "release", "leave", "heartbeat")
 )
 QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
 

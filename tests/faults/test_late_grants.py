@@ -32,7 +32,7 @@ def locked_by(client: Any, kind: str) -> Any:
 
 def acquire_sha(kind: str) -> bytes:
     name = {"fair_lock": "fair", "fenced_lock": "fenced", "spin_lock": "lock"}.get(kind, kind)
-    return script(f"{name}_acquire", flags=FLAGS).sha
+    return script(f"{name}_acquire", with_shebang=FLAGS).sha
 
 
 def start(backend: RawBackend, call: Callable[[], Any]) -> BackgroundCall:
@@ -103,7 +103,7 @@ async def test_a_nested_lease_that_is_over_counts_inside_an_outer_one(
 async def test_permits_that_have_ended_are_acquired_again(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
     await backend.do(semaphore.try_set_permits(1))
-    late = proxy.hold_reply(script("permit_acquire", flags=FLAGS).sha)
+    late = proxy.hold_reply(script("permit_acquire", with_shebang=FLAGS).sha)
     story = start(backend, lambda: semaphore.try_acquire(TIME_LIMIT, lease_time=LEASE))
     assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     first: list[Any] = list(admin.zrange("{a}:timeout", 0, -1))

@@ -20,7 +20,7 @@ LEASE = 30.0
 """Seconds: what a waiter reads as the time left to the holder."""
 SOON = 2.5
 """Seconds: the half that lies between two renewals of the holder, and what a busy machine takes."""
-NOTICE = script("lock_wake_waiters", flags=FLAGS).sha
+NOTICE = script("lock_wake_waiters", with_shebang=FLAGS).sha
 
 Kind = Callable[[Any], Any]
 

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.asyncio
 
 READ, LEAVE, WRITE, STOP = (
-    script(name, flags=FLAGS).sha for name in ("read_acquire", "read_release", "write_acquire", "write_release")
+    script(name, with_shebang=FLAGS).sha for name in ("read_acquire", "read_release", "write_acquire", "write_release")
 )
 SIDES = pytest.mark.parametrize(("side", "acquire", "release"), [("read", READ, LEAVE), ("write", WRITE, STOP)])
 

@@ -28,7 +28,7 @@ from tests.support.waiting import cancel_after, eventually
 
 from .test_interrupts import PRELUDE
 
-ACQUIRE, ADD, UNDO = (script(f"semaphore_{name}", flags=FLAGS).sha for name in ("acquire", "add", "undo"))
+ACQUIRE, ADD, UNDO = (script(f"semaphore_{name}", with_shebang=FLAGS).sha for name in ("acquire", "add", "undo"))
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
 PERMITS = 5

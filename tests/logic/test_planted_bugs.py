@@ -184,7 +184,7 @@ class MinorityUser(RedLockUser):
 
 def changed(names: str, old: bytes, new: bytes) -> dict[str, bytes]:
     """Scripts with something else in one place."""
-    texts = {name: script(name, flags=False).text for name in names.split()}
+    texts = {name: script(name, with_shebang=False).text for name in names.split()}
     assert all(text.count(old) == 1 for text in texts.values())
     return {name: text.replace(old, new) for name, text in texts.items()}
 

@@ -52,7 +52,7 @@ class Both:
         self._real = Connection(self._node)
         self._real.open()
         self._scripts = ScriptSet()
-        self._scripts.use(flags=self._node.scripts.flags)
+        self._scripts.use(with_shebang=self._node.scripts.with_shebang)
         self._now = 1000.0
         self._heard: list[tuple[bytes, bytes]] = []
         self._model = Server(lambda: self._now, self._publish)
@@ -128,7 +128,7 @@ class Both:
             real = error
         _same_reply(model, real)
         if str(real).startswith("NOSCRIPT"):
-            self._send(as_eval(payload, flags=self._scripts.flags))
+            self._send(as_eval(payload, with_shebang=self._scripts.with_shebang))
 
     def _publish(self, channel: bytes, payload: bytes) -> int:
         self._heard.append((channel, payload))
@@ -191,5 +191,5 @@ def test_every_script_is_known() -> None:
     server = Server(lambda: 0.0, lambda *_: 0)
     server.load_all()
     for flags in (False, True):
-        sha = script("lock_acquire", flags=flags).sha
+        sha = script("lock_acquire", with_shebang=flags).sha
         assert server.execute(command(b"EVALSHA", sha, 1, b"a", b"me:1", 1, 1000)) is None

@@ -24,10 +24,10 @@ class Scripted:
     def __init__(self, server: Server, admin: Redis) -> None:
         self.server = server
         self.redis: Any = admin
-        self.flags = server.version >= (7,)
+        self.with_shebang = server.version >= (7,)
 
     def run(self, name: str, keys: Sequence[str], *args: str | int | bytes, redis: Any = None) -> Any:
-        text = Script(name, flags=self.flags).text
+        text = Script(name, with_shebang=self.with_shebang).text
         return (redis or self.redis).eval(text, len(keys), *keys, *args)
 
     def text(self, key: str) -> str | None:

@@ -208,7 +208,7 @@ class TestServers:
         with scripts.out_of_memory():
             assert scripts.renew(30_000, ("orders", ME)) == [1]
             assert scripts.left() > 29_000
-            if scripts.flags:
+            if scripts.with_shebang:
                 # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.release(ME, 1) == 0
                 assert scripts.state() == {ME: "1"}
@@ -248,7 +248,7 @@ class TestServers:
             for call in calls:
                 with pytest.raises(ResponseError, match="read only"):
                     call()
-            if scripts.flags:
+            if scripts.with_shebang:
                 # Also where the script would only read: the data of a replica may be outdated.
                 with pytest.raises(ResponseError, match="read only"):
                     scripts.acquire(YOU, 1, 30_000, redis=redis)
@@ -260,7 +260,7 @@ class TestHeader:
     """Each file describes its purpose, keys, arguments and reply, and how to run it by hand."""
 
     def parts(self, name: str) -> tuple[list[str], str]:
-        lines = Script(name, flags=True).text.decode().splitlines()
+        lines = Script(name, with_shebang=True).text.decode().splitlines()
         assert re.fullmatch(r"#!lua( flags=[a-z,-]+)?", lines[0])
         end = next(number for number, line in enumerate(lines[1:], 1) if not line.startswith("--"))
         return [line.removeprefix("--").strip() for line in lines[1:end]], "\n".join(lines[end:])

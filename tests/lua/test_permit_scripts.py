@@ -257,7 +257,7 @@ class TestServers:
         for permit in (A, B, C):
             scripts.use(permit, 10_000)
         with scripts.out_of_memory():
-            if scripts.flags:
+            if scripts.with_shebang:
                 # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.renew(30_000, (USED, A)) == [1]
                 assert scripts.left(A) > 25_000
@@ -290,7 +290,7 @@ class TestServers:
                 lambda: scripts.lease(A, 60_000, redis=redis),
                 lambda: scripts.set(2, 5, redis=redis),
             ]
-            if scripts.flags:
+            if scripts.with_shebang:
                 # Also where the script would only read: the data of a replica may be outdated.
                 calls += [
                     lambda: scripts.acquire(30_000, B, C, redis=redis),

@@ -106,7 +106,7 @@ class TestServers:
         scripts.reading(ME, 10_000, 20_000)
         scripts.reading(YOU, 10_000)
         with scripts.out_of_memory():
-            if scripts.flags:
+            if scripts.with_shebang:
                 # Older servers don't know the flag of a script whose writes free more memory than they take.
                 assert scripts.renew(("orders", ME, 30_000)) == [1]
                 assert near(scripts.left(), 30_000)
@@ -127,7 +127,7 @@ class TestServers:
         with scripts.out_of_memory():
             assert scripts.read_locked() == 1
             assert scripts.withdraw_claim(YOU) == 1
-            if scripts.flags:
+            if scripts.with_shebang:
                 assert scripts.write_release(MY_WRITE, 0) == 1
                 assert scripts.force("read") == 1
             else:
@@ -158,7 +158,7 @@ class TestServers:
                 lambda: scripts.write(YOUR_WRITE, 1, 60_000, waits=True, redis=redis),
                 lambda: scripts.force("read", redis=redis),
             ]
-            if scripts.flags:
+            if scripts.with_shebang:
                 # Also where the script would only read: the data of a replica may be outdated.
                 calls.append(lambda: scripts.write(YOUR_WRITE, 1, 30_000, redis=redis))
                 calls.append(lambda: scripts.write_release(MY_WRITE, 0, redis=redis))

@@ -105,7 +105,7 @@ class Memory:
 
     def script(self, name: str, *args: bytes | int) -> Any:
         keys = _keys(name)
-        return self._reply(command(b"EVALSHA", script(name, flags=True).sha, len(keys), *keys, *args))
+        return self._reply(command(b"EVALSHA", script(name, with_shebang=True).sha, len(keys), *keys, *args))
 
     def command(self, *args: bytes | str | int) -> Any:
         return self._reply(command(*[word.encode() if isinstance(word, str) else word for word in args]))
@@ -166,7 +166,7 @@ class Real:
 
     def script(self, name: str, *args: bytes | int) -> Any:
         keys = _keys(name)
-        text = script(name, flags=self._flags).text
+        text = script(name, with_shebang=self._flags).text
         return self._redis.eval(text, len(keys), *keys, *args)
 
     def command(self, *args: bytes | str | int) -> Any:

@@ -43,7 +43,7 @@ class Ground:
         self._flags = server.version >= (7,)
 
     def script(self, name: str, *keys: str, args: tuple[str | int, ...]) -> Any:
-        return self.redis.eval(script(name, flags=self._flags).text, len(keys), *keys, *args)
+        return self.redis.eval(script(name, with_shebang=self._flags).text, len(keys), *keys, *args)
 
     def advance_time(self, ms: int) -> None:
         """Makes all leases shorter by this much."""

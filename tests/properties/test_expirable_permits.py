@@ -281,7 +281,7 @@ class Permits(RuleBasedStateMachine):
 def test_none_is_lost_and_none_is_made(executable: str | None) -> None:
     with Server(executable=executable) as server, server.redis() as redis:
         for name in NAMES:
-            redis.script_load(script(name, flags=server.version >= (7,)).text)
+            redis.script_load(script(name, with_shebang=server.version >= (7,)).text)
 
         class Here(Permits):
             pass

@@ -126,7 +126,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bugs_are_found(bug: str) -> None:
-    sound = {name: script(name, flags=True).text for name in SCRIPTS}
+    sound = {name: script(name, with_shebang=True).text for name in SCRIPTS}
     right, wrong = (text.encode() for text in PLANTED[bug])
     patches = {name: text.replace(right, wrong) for name, text in sound.items() if right in text}
     assert patches

@@ -77,7 +77,7 @@ class Tokens(RuleBasedStateMachine):
 
     @rule(who=COPIES, holds=st.integers(1, 3))
     def a_command_that_is_sent_twice(self, who: str, holds: int) -> None:
-        known = script("fenced_acquire", flags=self.server.version >= (7,))
+        known = script("fenced_acquire", with_shebang=self.server.version >= (7,))
         taken = self.admin.hexists(LOCK, who) or (holds == 1 and not self.admin.exists(LOCK))
         for _ in range(2):
             reply = self.admin.eval(known.text, 3, LOCK, COUNTER, DELETED, who, holds, LEASE)

@@ -17,7 +17,9 @@ from pyredisson._protocol.scripts import script
 from pyredisson.testing import Fault, Proxy, Server
 
 FLAGS = Server().version >= (7, 0, 0)
-SCRIPTS = {name: script(f"lock_{name}", flags=FLAGS) for name in ("acquire", "release", "force_release", "renew")}
+SCRIPTS = {
+    name: script(f"lock_{name}", with_shebang=FLAGS) for name in ("acquire", "release", "force_release", "renew")
+}
 ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
 """The SHA1 of each script of the lock: a proxy finds a request by it."""
 

@@ -39,7 +39,7 @@ class Client(Process):
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         scripts = ScriptSet()
-        scripts.use(flags=self.simulation.random.random() < 0.5)
+        scripts.use(with_shebang=self.simulation.random.random() < 0.5)
         self.node = Node(self, self._network, scripts)
         waiters = self._channels(self.simulation.clock)
         self.subscription = Subscription(self, self._network, waiters)

@@ -15,7 +15,7 @@ from .lock_judge import LockJudge
 from .network import Network
 from .owner import Owner
 
-SCRIPTS = [script("lock_release", flags=flags) for flags in (False, True)]
+SCRIPTS = [script("lock_release", with_shebang=flags) for flags in (False, True)]
 RELEASES = {word for each in SCRIPTS for word in (each.sha, each.text)}
 
 

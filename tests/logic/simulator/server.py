@@ -98,7 +98,7 @@ class Server:
             return _lua.table_from({b"err": str(error).encode()})
 
 
-_SCRIPTS = [script(name, flags=flags) for name in NAMES for flags in (False, True)]
+_SCRIPTS = [script(name, with_shebang=flags) for name in NAMES for flags in (False, True)]
 _SCRIPT_OF = {known.text: known for known in _SCRIPTS}
 
 _compiled: dict[bytes, Any] = {}

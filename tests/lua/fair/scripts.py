@@ -32,10 +32,10 @@ class Fair:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.redis: Any = server.redis()
-        self.flags = server.version >= (7,)
+        self.with_shebang = server.version >= (7,)
 
     def run(self, name: str, *args: str | int, redis: Any = None) -> Any:
-        text = Script(name, flags=self.flags).text
+        text = Script(name, with_shebang=self.with_shebang).text
         return (redis or self.redis).eval(text, len(KEYS), *KEYS, *map(str, args))
 
     def acquire(self, owner: str, holds: int = 1, lease: int = 30_000, *, queue: bool = True, redis: Any = None) -> Any:
