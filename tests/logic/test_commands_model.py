@@ -43,7 +43,7 @@ for i, argument in ipairs(ARGV) do
 end
 return typed(redis.pcall(unpack(arguments)))
 """
-"""Runs a command and tells what type its reply has in Lua."""
+"""Runs a command and returns the type of its reply in Lua."""
 
 keys = st.sampled_from(KEYS)
 names = st.sampled_from((b"a", b"b", b"7", b"me:1"))
@@ -124,7 +124,7 @@ commands = st.one_of(
 
 
 class Both:
-    """One real server and one in memory, told the same."""
+    """A real server and one in memory, which get the same commands."""
 
     def __init__(self, server: RealServer, admin: Redis) -> None:
         admin.flushall()
@@ -169,7 +169,7 @@ def _plain(value: Value | None) -> object:
 
 
 def comparable(reply: Reply, call: list[bytes]) -> object:
-    """What must be the same of a reply: of an error its first word, of a time less than all."""
+    """The part of a reply that must be equal: of an error the first word, of a time a rounded value."""
     if isinstance(reply, RedisError):
         return type(reply), str(reply).partition(" ")[0]
     if call[0] == b"PTTL":

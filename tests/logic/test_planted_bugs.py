@@ -33,7 +33,7 @@ ENOUGH = 4000
 
 
 class NoLookAgain(ChannelRegistry):
-    """Tells nobody that messages arrive from now on."""
+    """The waiters aren't woken when messages begin to arrive."""
 
     def join(self, name: bytes, wakeup: Wakeup, channel_class: type[Channel] = Channel, need: int = 1) -> Channel:
         channel = super().join(name, wakeup, channel_class, need)
@@ -48,7 +48,7 @@ class NoLookAgain(ChannelRegistry):
 
 
 class NoPassOn(ChannelRegistry):
-    """A waiter that leaves takes its wake-up along."""
+    """A waiter that leaves doesn't pass on the wakeup that it got."""
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
         wakeup.clear()
@@ -66,7 +66,7 @@ class NoUndo(LockLogic):
 
 
 class BeliefFromTheReply(LockLogic):
-    """The lease is taken to begin when the reply comes."""
+    """The lease is counted from the reply instead of from the request."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class BeliefFromTheReply(LockLogic):
 
 
 class OneNameForLife(LockLogic):
-    """A lock that is taken again is taken under the name of which a late release may be on its way."""
+    """A lock is acquired again under an owner name for which a late release may be in flight."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class OneNameForLife(LockLogic):
 
 
 class ErrorsAreSuccess(Watchdog):
-    """A renewal that failed counts as one."""
+    """A renewal that failed counts as done."""
 
     async def _renew_due(self) -> bool:
         due: list[Hold] = list(self._due)
@@ -105,14 +105,14 @@ class ErrorsAreSuccess(Watchdog):
 
 
 class LossIsSuccess(Watchdog):
-    """A renewal that the server refused counts as one."""
+    """A renewal that the server refused counts as done."""
 
     async def _apply_renewal(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         await super()._apply_renewal(batch, [1] * len(batch) if isinstance(reply, list) else reply, sent_at)
 
 
 class NoRepair(Watchdog):
-    """What is left in doubt stays so after one try."""
+    """A command that is in doubt is sent only once in the background."""
 
     async def _renew_once(self) -> float:
         pause = await super()._renew_once()
@@ -145,7 +145,7 @@ class NoReadRenewal(ReadLogic):
 
 
 class NoGiveUp(FairLockLogic):
-    """Who gave up stays in the queue."""
+    """A waiter that stops waiting stays in the queue."""
 
     __slots__ = ()
 
@@ -194,11 +194,11 @@ PUBLISH, SILENCE = b"redis.pcall('PUBLISH'", b"tostring('PUBLISH'"
 ONCE = b"if last_number and tonumber(last_number) >= tonumber(ARGV[1]) then"
 
 PLANTED = {
-    "no look-again": Logic(channels=NoLookAgain),
-    "no pass-on": Logic(channels=NoPassOn),
+    "waiters do not ask again after subscribing": Logic(channels=NoLookAgain),
+    "a wakeup is not passed on": Logic(channels=NoPassOn),
     "no undo": Logic(objects=(NoUndo,)),
-    "belief from the reply": Logic(objects=(BeliefFromTheReply,)),
-    "one name for life": Logic(objects=(OneNameForLife,)),
+    "a lease counts from the reply": Logic(objects=(BeliefFromTheReply,)),
+    "an owner keeps its name after a doubt": Logic(objects=(OneNameForLife,)),
     "errors are success": Logic(watchdog=ErrorsAreSuccess),
     "loss is success": Logic(watchdog=LossIsSuccess),
     "no repair": Logic(watchdog=NoRepair),
@@ -209,22 +209,24 @@ PLANTED = {
             b"redis.call('HINCRBY', KEYS[1], ARGV[1], '1')",
         )
     ),
-    "a release that says nothing": Logic(patches=changed("lock_release", PUBLISH, SILENCE)),
+    "a release that publishes nothing": Logic(patches=changed("lock_release", PUBLISH, SILENCE)),
     "dead heads stay": replace(
         KINDS["fair"],
         patches=changed(FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     ),
-    "the last is the first": replace(KINDS["fair"], patches=changed("fair_acquire", b"'RPUSH'", b"'LPUSH'")),
-    "who gave up stays": replace(KINDS["fair"], objects=(NoGiveUp,)),
+    "a waiter enters at the head of the queue": replace(
+        KINDS["fair"], patches=changed("fair_acquire", b"'RPUSH'", b"'LPUSH'")
+    ),
+    "a waiter that left stays in the queue": replace(KINDS["fair"], objects=(NoGiveUp,)),
     "a reader's own lease is not renewed": replace(KINDS["read_write"], objects=(NoReadRenewal, WriteLogic)),
-    "readers aren't told of a writer's release": replace(
+    "readers aren't notified of a writer's release": replace(
         KINDS["read_write"], patches=changed("write_release", PUBLISH, SILENCE)
     ),
     "writers hold back readers without end": replace(
         KINDS["read_write"], patches=changed("write_acquire", b"IN_A_ROW, TURN = 5000", b"IN_A_ROW, TURN = 500000")
     ),
     "a release adds twice": replace(KINDS["semaphore"], patches=changed("semaphore_add", ONCE, b"if false then")),
-    "permits of the interrupted": replace(KINDS["semaphore"], objects=(NoSemaphoreUndo,)),
+    "interrupted acquires keep their permits": replace(KINDS["semaphore"], objects=(NoSemaphoreUndo,)),
     "permits are claimed without end": replace(
         KINDS["semaphore"], patches=changed("semaphore_claim", b"IN_A_ROW, TURN = 5000", b"IN_A_ROW, TURN = 500000")
     ),
@@ -232,12 +234,14 @@ PLANTED = {
         KINDS["permits"],
         patches=changed("permit_acquire", b"redis.call('INCRBY', KEYS[1], #ended)", b"tonumber(free) + 0"),
     ),
-    "a renewal that lies": replace(
+    "a renewal that is reported and not done": replace(
         KINDS["permits"], patches=changed("permit_renew", b"if tonumber(before) < ends then", b"if false then")
     ),
     "a latch counts twice": replace(KINDS["latch"], patches=changed("latch_count_down", ONCE, b"if false then")),
-    "a latch opens in silence": replace(KINDS["latch"], patches=changed("latch_count_down", PUBLISH, SILENCE)),
-    "some of several locks": replace(KINDS["multi"], user=NothingBackUser),
+    "a latch that opens publishes nothing": replace(
+        KINDS["latch"], patches=changed("latch_count_down", PUBLISH, SILENCE)
+    ),
+    "a failed group keeps some members": replace(KINDS["multi"], user=NothingBackUser),
     "a minority is enough": replace(KINDS["red"], user=MinorityUser),
 }
 

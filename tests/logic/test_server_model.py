@@ -44,7 +44,7 @@ calls = st.one_of(
 
 
 class Both:
-    """One real server and one in memory, told the same."""
+    """A real server and one in memory, which get the same commands."""
 
     def __init__(self, server: RealServer, admin: Redis) -> None:
         self._admin = admin

@@ -54,14 +54,14 @@ class Client(Process):
         self.paused_until = max(self.paused_until, self.simulation.now + seconds)
 
     def kill(self) -> None:
-        """It ends without a word to anybody."""
+        """Its process dies, without a message to others."""
         if self.alive:
             self.simulation.log("%s: dies", self.name)
             self.subscription.cut()
             self.die()
 
     def start_loop(self, loop: Loop) -> None:
-        # Not at once: whoever starts it is in the middle of something.
+        # Not at once: the caller is in the middle of an operation.
         self.simulation.after(0.0, self.deliver, self._begin, loop)
 
     def _begin(self, loop: Loop) -> None:

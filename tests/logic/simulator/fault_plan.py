@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 FAULTS_END = 1020.0
-"""Nothing breaks from then on, so that what must come right in the end can be judged."""
+"""No faults happen from then on, so that the final state can be checked."""
 LONGEST_PAUSE = 15.0
 """Seconds for which a process may stand still."""
 REPLY_TIMEOUT = 3.0
@@ -17,7 +17,7 @@ PASSING = (
 
 
 class FaultPlan:
-    """The dice for every fault. `calm`: messages and replies arrive; only cancellations happen."""
+    """Draws every fault. `calm`: messages and replies arrive; only cancellations happen."""
 
     def __init__(self, random: Random, *, calm: bool) -> None:
         self._random = random
@@ -48,7 +48,7 @@ class FaultPlan:
         return self.slowest * (0.05 + 0.95 * self._random.random())
 
     def fate(self, now: float) -> str | None:
-        """What becomes of a request: None, or it is lost, goes unanswered or arrives late."""
+        """The fate of a request: None, or it is lost, gets no reply or arrives late."""
         if not self._faults or now >= FAULTS_END:
             return None
         die = self._random.random()

@@ -20,13 +20,13 @@ from .simulation import Cancelled
 from .user import User
 
 ROUNDS = 10.0
-"""Seconds in which those who keep each other from getting everything have come to terms."""
+"""Seconds after which one of several competing users has acquired a whole group."""
 DEEPEST = 3
-"""How often one user takes a group, one above the other."""
+"""How many levels of a group one user acquires."""
 
 
 class GroupUser(User):
-    """Takes a group, perhaps more than once, and gives it back."""
+    """Acquires a group, perhaps several levels, and releases it."""
 
     _judge: GroupJudge
 
@@ -104,16 +104,16 @@ class GroupUser(User):
             self._ended("release was cancelled")
         except LockLostError as error:
             if hold.state is not LOST and all(part is None or part.state is not LOST for part in hold.holds):
-                self._judge.blame(f"{self.name}: was told {error} of what is {hold.state.value}")
+                self._judge.blame(f"{self.name}: got {error} for a hold that is {hold.state.value}")
             self._judge.lost += 1
             self._ended(f"release: {error}")
         except RedisError as error:
             self._judge.failed(self.name, error)
             self._ended(f"release failed: {error}")
         else:
-            # One that is lost while the others are given back is told of by the next release.
+            # If a member is lost while the others are released, the next release raises it.
             if lost:
-                self._judge.blame(f"{self.name} was not told that its hold was lost")
+                self._judge.blame(f"{self.name} was not notified that its hold was lost")
             self._ended("released")
 
     def _ended(self, outcome: str) -> None:
@@ -146,7 +146,7 @@ class RedLockUser(GroupUser):
 
 
 class GroupJudge(Judge):
-    """A group has one holder, whom enough servers know; who has nothing has left nothing anywhere."""
+    """A group has one holder on enough servers; a user without a hold has no member on any server."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
@@ -241,11 +241,11 @@ class RedLockJudge(GroupJudge):
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
-        # A server that doesn't answer is waited for that long, when taking it and when giving back.
+        # An operation waits that long for a server that doesn't reply, at the acquire and at the release.
         self.late += 0.3 * lease + 0.5
 
     def settles_at(self) -> float:
-        # Who waits for one member, when the group was given up, gives it back when it has it.
+        # A call that waits for one member when the group's attempt has ended releases it after it is acquired.
         return super().settles_at() + 1.5 * MEMBER_WAIT
 
     def failed(self, name: str, error: RedisError) -> None:

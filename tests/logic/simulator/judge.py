@@ -14,17 +14,17 @@ from .network import Network
 from .user import User
 
 WAYS = 30
-"""How often a message may cross the network until somebody has noticed what happened, retries of others included."""
+"""The number of network crossings until every client has noticed an event, including retries of others."""
 AFTERMATH = 20.0
 """Seconds after a storm in which the last timeouts and pauses between tries run out."""
 
 
 class Violation(AssertionError):
-    """A schedule in which something happened that must not."""
+    """A schedule broke a rule."""
 
 
 class Judge:
-    """Knows who takes part, and what was wrong."""
+    """Knows the users of a schedule, and the broken rules."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         network = networks[0]
@@ -34,7 +34,7 @@ class Judge:
         self.lease = lease
         self.soon = WAYS * network.fault_plan.slowest
         self.late = self.soon
-        """How long after its deadline an operation may give up, in calm fault_plan."""
+        """How long after its deadline an operation may time out, with a calm fault plan."""
         self.clients: list[Client] = []
         self.acquired = 0
         self.waits = 0
@@ -45,46 +45,46 @@ class Judge:
         self.simulation.after_event = self._after_event
 
     def begin(self) -> None:
-        """Before anybody comes."""
+        """Called before the first user starts."""
 
     def look(self) -> None:
-        """After every event."""
+        """Called after every event."""
 
     def closing(self) -> None:
-        """Everybody has gone home."""
+        """Called when all users have ended."""
         for client in self.clients:
             if client.alive and any(channel.waiters for channel in client.session.channels._channels.values()):
                 self.blame(f"{client.name}: a waiter is left behind")
 
     def nothing_but(self, known: Collection[bytes]) -> None:
-        """No key is left but these, and those of single calls and of claims, which have an end."""
+        """No keys remain except these, and those of single calls and of claims, which expire."""
         for key in list(self.keyspace.values):
             ends = key.startswith((b"pyredisson_once:", b"pyredisson_semaphore_")) and key in self.keyspace.valid_until
             if key not in known and not ends and self.keyspace.value(key) is not None:
                 self.blame(f"{key!r} is left behind")
 
     def add(self, user: User) -> None:
-        """One more who takes part."""
+        """Adds a user."""
         self.users.append(user)
         self._busy.append(user)
 
     def blame(self, text: str) -> NoReturn:
-        """Ends the schedule, even if whoever called this swallows the exception."""
+        """Ends the schedule, even if the caller swallows the exception."""
         self.verdict = self.verdict or text
         raise Violation(self.verdict)
 
     def filter(self, record: LogRecord) -> bool:
-        """What the logic logs as an error is one: it went on after an exception that nobody expected."""
+        """An error in the log is a violation: the logic continued after an unexpected exception."""
         self.blame(f"{record.getMessage()}: {record.exc_info and record.exc_info[1]!r}")
         return False
 
     def failed(self, name: str, error: RedisError) -> None:
-        """An operation raised what Redis, or the line, reported."""
+        """An operation raised an error of the server or of the network."""
         if self.fault_plan.calm:
             self.blame(f"{name}: {error!r} in calm fault_plan")
 
     def gave_up(self, name: str, deadline: float | None) -> None:
-        """An operation said that its time was over."""
+        """An operation raised or returned because of its timeout."""
         now = self.simulation.now
         if deadline is None:
             self.blame(f"{name}: gave up without a deadline")
@@ -94,17 +94,17 @@ class Judge:
             self.blame(f"{name}: gave up {now - deadline:.3f} s after its deadline")
 
     def all_over(self) -> bool:
-        """Whether everybody has done all that they had to do, or is dead."""
+        """Whether every user has done all its operations, or is dead."""
         while self._busy and self._busy[-1].over:
             self._busy.pop()
         return not self._busy
 
     def stuck(self) -> None:
-        """The time is over."""
+        """Reports the users that have not ended in time."""
         self.blame(f"stuck: {', '.join(user.name for user in self.users if not user.over)}")
 
     def settles_at(self) -> float:
-        """When what happens now must have come right, storms included."""
+        """The time by which the present state must be repaired, faults included."""
         return (
             self.simulation.now + self.soon
             if self.fault_plan.calm
@@ -112,7 +112,7 @@ class Judge:
         )
 
     def rests_at(self) -> float:
-        """When what is left to do in the background is done, or was given up."""
+        """The time by which the background commands have run, or were dropped."""
         if self.fault_plan.calm:
             return self.simulation.now + self.soon
         awake = FAULTS_END + (LONGEST_PAUSE if self.fault_plan.pauses else 0)
@@ -125,16 +125,16 @@ class Judge:
 
 
 class Neglect:
-    """For how long each waiter could have had what it waits for; told after every event."""
+    """For how long each waiter could have been served; updated after every event."""
 
     def __init__(self, judge: Judge, blind: float) -> None:
-        """`blind`: the longest time in seconds after which a waiter looks that heard no message."""
+        """`blind`: the longest time in seconds after which a waiter asks again without any message."""
         self._judge = judge
         self._blind = blind
         self._since: dict[User, tuple[float, bool]] = {}
 
     def look(self, served: Mapping[User, bool]) -> None:
-        """`served`: those who could have it by now, and whether no message told of that."""
+        """`served`: the waiters that could be served now, and whether no message announced that."""
         judge = self._judge
         now = judge.simulation.now
         for user in [user for user in self._since if user not in served]:

@@ -45,7 +45,7 @@ class Keys:
         self.values: dict[bytes, Value] = {}
         self.valid_until: dict[bytes, int] = {}
         self.freed: dict[bytes, tuple[float, bool]] = {}
-        """When a key went last, and whether its time was over (no message tells of that)."""
+        """When a key was last removed, and whether it had expired (then no message is published)."""
         self.on_taken: Callable[[bytes], None] | None = None
         """Called when a key comes into being."""
         self.commands: dict[bytes, Callable[..., Reply]] = {
@@ -56,7 +56,7 @@ class Keys:
         self.commands[b"PUBLISH"] = self.commands[b"SPUBLISH"] = publish
 
     def value(self, key: bytes) -> Value | None:
-        """What stands under the key, if its time isn't over."""
+        """The value of the key, unless it has expired."""
         ends = self.valid_until.get(key)
         if ends is not None and self.now() > ends:
             del self.values[key], self.valid_until[key]

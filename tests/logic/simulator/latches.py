@@ -36,7 +36,7 @@ class LatchUser(User):
                 await self._count_down(latch)
             await self.nap()
         for latch in self.latches:
-            # Nobody counts down for the dead.
+            # The counts of dead users remain.
             await self._wait(latch, patient=not self.fault_plan.deaths)
 
     async def _count_down(self, latch: CountDownLatchLogic) -> None:
@@ -74,7 +74,7 @@ class LatchUser(User):
 
 
 class LatchJudge(Judge):
-    """Each count counts once, it opens at zero, and then nobody waits."""
+    """Each count-down counts once; the latch opens at zero, and then no user waits."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
@@ -95,11 +95,11 @@ class LatchJudge(Judge):
             self.keyspace.values[latch.key] = b"%d" % count
 
     def counted(self, key: bytes) -> None:
-        """Somebody begins to count down."""
+        """A user begins to count down."""
         self._due[key] -= 1
 
     def answered(self, user: LatchUser, key: bytes, deadline: float | None, began: float, *, opened: bool) -> None:
-        """Somebody waited to the end."""
+        """A wait ended because the latch opened."""
         self.acquired += opened
         self.waits += self.simulation.now - began > 3 * self.fault_plan.slowest
         if not opened:

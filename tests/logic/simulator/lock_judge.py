@@ -17,7 +17,7 @@ from .user import User
 
 
 class LockJudge(Judge):
-    """Knows the truth of a schedule: what the server holds, what the clients believe, who waits since when."""
+    """Compares the locks on the server with the holds of the clients, and knows who waits since when."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
@@ -47,7 +47,7 @@ class LockJudge(Judge):
             self._neglected(lock.key)
 
     def taken(self, owner: Owner, lock: LockLogic, *, clean: bool) -> None:
-        """An acquire said True."""
+        """An acquire returned True."""
         name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
         self.has_hold(name, hold)
         assert hold is not None
@@ -63,32 +63,32 @@ class LockJudge(Judge):
             if sure and known != b"%d" % hold.count:
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
         elif self.fault_plan.calm and hold.renewed and (key, hold.owner) not in self._tampered:
-            self.blame(f"{name}: was told True of a hold that is over")
+            self.blame(f"{name}: got True for a hold that has ended")
 
     def refused(self, owner: Owner, lock: LockLogic, error: RedissonError) -> None:
-        """An acquire was told that it could only wait for its own owner."""
+        """An acquire raised that it would wait for its own owner."""
         if not any(other.hold_of(owner.holder.id) for other in owner.locks if other.key == lock.key):
             self.blame(f"{owner.name}: {error!r}, but it holds nothing")
 
     def has_hold(self, name: str, hold: Hold | None) -> None:
-        """Whoever was told True and gave nothing back has a hold, lost or not."""
+        """An owner whose acquire returned True and that released nothing has a hold, lost or not."""
         if hold is None:
             self.blame(f"{name}: its hold was forgotten")
 
     def told_lost(self, name: str, hold: Hold, error: LockLostError) -> None:
-        """A release said that the hold was lost."""
+        """A release raised that the hold was lost."""
         if hold.state is not LOST:
-            self.blame(f"{name}: was told {error} of a hold that was {hold.state.value}")
+            self.blame(f"{name}: got {error} for a hold that was {hold.state.value}")
 
     def released(self, owner: Owner, hold: Hold) -> None:
-        """A release said that it was done."""
+        """A release returned without an error."""
 
     def operation_ended(self, owner: Owner, key: bytes) -> None:
-        """Whatever became of it: soon nothing must be left on the server that its client doesn't know of."""
+        """After any end of an operation: soon the server must have no hold that its client doesn't know."""
         self.simulation.at(self.settles_at(), self._leaked, owner, key, owner.operations)
 
     def closing(self) -> None:
-        """Nothing is left but what the dead and those who left without a word hold."""
+        """No holds remain except those of dead clients, and of owners that ended without a release."""
         super().closing()
         for key, value in list(self.keyspace.values.items()):
             if self.keyspace.value(key) is None or self.may_stay(key):
@@ -111,7 +111,7 @@ class LockJudge(Judge):
                 self.blame(f"{client.name}: a timer is left behind")
 
     def may_stay(self, key: bytes) -> bool:
-        """Whether the key may outlast those who used it."""
+        """Whether the key may outlast its users."""
         return key.startswith(b"redisson_lock_token:")
 
     def takes_away(self, lock: LockLogic) -> bool:
@@ -119,7 +119,7 @@ class LockJudge(Judge):
         return True
 
     def blind(self) -> float:
-        """Seconds for which a lock may be free, though a message told of it."""
+        """Seconds for which a lock may be free while owners wait, although a message was published."""
         return 0.0
 
     def shares(self, hold: Hold, other: Hold) -> bool:
@@ -127,7 +127,7 @@ class LockJudge(Judge):
         return False
 
     def look(self) -> None:
-        """Nobody believes what isn't true, least of all two at once."""
+        """No owner relies on a hold that the server doesn't have, and no two owners rely on the same lock."""
         now = self.simulation.now
         believed: dict[bytes, list[Hold]] = {}
         for client in self.clients:
@@ -175,10 +175,10 @@ class LockJudge(Judge):
         if hold in self._believed(hold.commands.key, hold.owner) and hold.owner not in self.keyspace.hash(
             hold.commands.key
         ):
-            self.blame(f"{hold.owner!r} was not told that {hold.commands.key!r} was taken away")
+            self.blame(f"{hold.owner!r} was not notified that {hold.commands.key!r} was taken away")
 
     def _neglected(self, key: bytes) -> None:
-        """No lock is free for long while somebody waits for it."""
+        """No lock is free for long while an owner waits for it."""
         freed = self.keyspace.freed.get(key)
         if freed is None:
             return
@@ -190,7 +190,7 @@ class LockJudge(Judge):
             since = max(when, owner.wants[1])
             bound = self.soon + self.blind()
             if expired or not self.fault_plan.calm:
-                # No message came, or none that was heard: the time that is left to the holder, but a lease at most.
+                # No message arrived: the remaining time of the holder, but one lease at most.
                 bound += self.lease
             if not self.fault_plan.calm:
                 since = max(since, FAULTS_END, owner.client.paused_until)
@@ -200,7 +200,7 @@ class LockJudge(Judge):
 
     def _leaked(self, owner: Owner, key: bytes, operations: int) -> None:
         if owner.operations != operations or not owner.client.alive:
-            # A later operation may have left something to be undone, and is looked at in its turn.
+            # A later operation may also have to be undone. It is checked later.
             return
         for name in self.keyspace.hash(key):
             if not names(owner, name):

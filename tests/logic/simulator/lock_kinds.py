@@ -19,22 +19,22 @@ from .user import User
 
 BACKOFF = ExponentialBackoff()
 GONE = b"0"
-"""When a waiter of a fair lock looked last that has given up, and whose place is still in the queue."""
+"""The value of a waiter of a fair lock that has left while its place is still in the queue."""
 PASSED_OVER = 2.5
-"""Seconds in which a dead head of a fair lock's queue is passed over."""
+"""Seconds within which a dead head of a fair lock's queue is dropped."""
 CLAIMS_IN_A_ROW, READERS_TURN = 5.0, 1.0
 """Seconds for which waiting writers hold back readers at most, and for which they don't after that."""
 
 
 class SpinJudge(LockJudge):
-    """Nobody is told of anything: a waiter finds out when it asks."""
+    """No messages are published: a waiter notices a release when it asks again."""
 
     def blind(self) -> float:
         return BACKOFF.max_delay
 
 
 class FairJudge(LockJudge):
-    """Who asks first has it first; a dead client holds up the others for about two seconds."""
+    """Waiters are served in the order in which they asked; a dead client delays the others for about two seconds."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
@@ -50,7 +50,7 @@ class FairJudge(LockJudge):
         return PASSED_OVER if self._any_dead() else 0.0
 
     def may_stay(self, key: bytes) -> bool:
-        # Marks of those who gave up in doubt, with an end; and the places of the dead, as nobody comes who looks.
+        # Values of waiters that left in doubt, which expire; and the places of dead waiters, as no caller drops them.
         return key.startswith(b"pyredisson_fair_waiters:") or self._any_dead()
 
     def look(self) -> None:
@@ -66,7 +66,7 @@ class FairJudge(LockJudge):
             queue = self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ()
             line = self._queues.get(key, [])
             there = [name for name in queue if looked.get(name) != GONE]
-            # In the order in which they were seen to come, whatever the server makes of it.
+            # In the order in which they entered, whatever the order on the server is.
             self._queues[key] = [name for name in line if name in there] + [name for name in there if name not in line]
 
     def _granted(self, key: bytes, holder: bytes) -> None:
@@ -96,7 +96,7 @@ class ReadWriteJudge(LockJudge):
         super().__init__(networks, lease)
         self._neglect = Neglect(self, lease)
         self._claims: dict[bytes, tuple[float, float]] = {}
-        """When the present row of claims began, and when a claim was seen last."""
+        """When the present period of claims began, and when a claim was seen last."""
 
     def shares(self, hold: Hold, other: Hold) -> bool:
         readers = {hold.commands.side, other.commands.side} == {READ}  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ class ReadWriteJudge(LockJudge):
     def _look_at_claims(self, key: bytes) -> None:
         now = self.simulation.now
         if self.keyspace.hash(key).get(b"mode") != READ:
-            # Free, or written: the readers are held back by no claim.
+            # The lock is free, or a writer holds it: no claim holds back the readers.
             self._claims.pop(key, None)
         elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
             began, seen = self._claims.get(key, (now, now))
@@ -140,7 +140,7 @@ class ReadWriteJudge(LockJudge):
     def closing(self) -> None:
         super().closing()
         if self._tampered or self.lost:
-            # Their leases end by themselves, as those of the dead.
+            # Their leases end by themselves, as those of dead clients.
             return
         for key in list(self.keyspace.values):
             reader, found, _ = key.rpartition(b":rwlock_timeout:")

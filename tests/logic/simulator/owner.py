@@ -22,7 +22,7 @@ DEEPEST = 3
 
 
 class Owner(User):
-    """A thread or a task, and what it does with the locks."""
+    """A thread or a task that uses the locks."""
 
     _judge: LockJudge
 
@@ -31,15 +31,15 @@ class Owner(User):
         self.holder = client.session.owners.new()
         self.locks = locks
         self.depth = {lock.identity: 0 for lock in locks}
-        """How many acquires of it have said True and were not given back."""
+        """How many acquires have returned True and were not released, for each lock."""
         self.wants: tuple[LockLogic, float] | None = None
         """The lock that it waits for, and since when."""
         self._unclean: set[Hashable] = set()
-        """The locks of which an undo may be on its way, so that the server's count is not ours yet."""
+        """The locks for which an undo may be in flight, so that the server's count may differ."""
         self.began = 0.0
         """When its latest release began."""
         self.gone = False
-        """Left without giving back a lock that frees itself."""
+        """Whether it ended without a release of a lock with a fixed lease."""
 
     async def live(self) -> None:
         await self.arrive()
@@ -63,7 +63,7 @@ class Owner(User):
         while self.random.random() < 0.3:
             inner = self.random.choice(self.locks)
             if self.depth[inner.identity] < DEEPEST:
-                # Who waits with a lock in hand for one that another has waits for ever, and rightly so.
+                # An owner that holds a lock while it waits for another one could wait without end (a deadlock).
                 await self._round(inner, patient=False)
         await self._release(lock)
 
@@ -122,7 +122,7 @@ class Owner(User):
             self._ended(lock, f"release failed: {error}")
         else:
             if hold.state is LOST:
-                self._judge.blame(f"{self.name} was not told that its hold was lost")
+                self._judge.blame(f"{self.name} was not notified that its hold was lost")
             self._judge.released(self, hold)
             self._ended(lock, "released")
 

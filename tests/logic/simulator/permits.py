@@ -25,7 +25,7 @@ LARGEST = 4
 
 
 class PermitUser(User):
-    """Takes permits, and gives them back by their ids."""
+    """Acquires permits, and releases them by their ids."""
 
     _judge: PermitJudge
 
@@ -35,7 +35,7 @@ class PermitUser(User):
         super().__init__(client, judge, name)
         self.semaphores = objects
         self.held: dict[bytes, float] = {}
-        """Until when it has each permit at least; inf: until it gives it back."""
+        """Until when it has each permit at least; inf: until the release."""
         self.renewed_permits: set[bytes] = set()
         """Those that are renewed."""
         self._singly = False
@@ -52,7 +52,7 @@ class PermitUser(User):
                 await self._update(semaphore)
             forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.renewed_permits
             if forgets and self.random.random() < 0.1:
-                # They come back by themselves.
+                # They become free by themselves.
                 return
             while self.held:
                 await self._give_back(semaphore)
@@ -66,7 +66,7 @@ class PermitUser(User):
         endless = random.random() < 0.4 and not self.fault_plan.deaths
         lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease_ms))
         began = self.simulation.now
-        # Permits of the dead don't come back, if they have no lease.
+        # Permits of dead clients without a lease never become free.
         wait = self.wait_time(endless=not self.fault_plan.deaths)
         deadline = None if wait is None else began + wait
         self.begin("acquire %d of %r, lease %s, renewed %s, wait %s", permits, semaphore.key, lease, renewed, wait)
@@ -108,9 +108,9 @@ class PermitUser(User):
             return
         if not count:
             if all(self._judge.must_last(ends, kept=permit in self.renewed_permits) for permit, ends in mine.items()):
-                self._judge.blame(f"{self.name}: was told that a permit is not held that it has")
+                self._judge.blame(f"{self.name}: got the error that a permit isn't held, although it has it")
             if len(mine) > 1:
-                # None was given back. One by one it is seen which of them have ended.
+                # None was released. A release of each one shows which of them have ended.
                 self.held.update(mine)
                 self._singly = True
         elif count != len(ids):
@@ -141,7 +141,7 @@ class PermitUser(User):
         if held:
             self.held[permit] = ends
         elif self._judge.must_last(min(before, ends), kept=kept):
-            self._judge.blame(f"{self.name}: was told that {permit.hex()} is not held")
+            self._judge.blame(f"{self.name}: got the error that {permit.hex()} is not held")
         self._ended(f"lease was set: {held}")
 
     def _ended(self, outcome: str) -> None:
@@ -151,7 +151,7 @@ class PermitUser(User):
 
 
 class PermitJudge(Judge):
-    """No permit is made or gets lost, whoever has one has it, and nobody waits for permits that are free."""
+    """No permit is created or lost, each acquired permit is in use, and no user waits for free permits."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
@@ -187,7 +187,7 @@ class PermitJudge(Judge):
         self.waits += waited > 3 * self.fault_plan.slowest
 
     def operation_ended(self) -> None:
-        """Soon, if nobody does anything more, nothing must be in use but what somebody has."""
+        """Soon after the last operation no permits may be in use except those that users have."""
         self.simulation.at(self.settles_at(), self._settled, self._begun())
 
     def look(self) -> None:
@@ -242,7 +242,7 @@ class PermitJudge(Judge):
 
     def _settled(self, begun: int) -> None:
         if begun != self._begun() or any(user.busy for user in self._takers):
-            # A later one is looked at in its turn.
+            # A later operation is checked later.
             return
         if not all(client.alive for client in self.clients):
             return

@@ -32,7 +32,7 @@ class RestartJudge(LockJudge):
     def released(self, owner: Owner, hold: Hold) -> None:
         if self._released.get((hold.commands.key, hold.owner), 0.0) < owner.began:
             self.blame(
-                f"{owner.name}: was told that {hold.commands.key!r} was released, and the server knew nothing of it"
+                f"{owner.name}: its release of {hold.commands.key!r} succeeded, but the server didn't know the hold"
             )
 
     def _replied(self, payload: bytes, reply: Reply) -> None:

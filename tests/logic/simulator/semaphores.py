@@ -22,7 +22,7 @@ CLAIMS_IN_A_ROW, OTHERS_TURN = 5.0, 5.0
 
 
 class SemaphoreUser(User):
-    """Takes permits and gives them back."""
+    """Acquires permits and releases them."""
 
     _judge: SemaphoreJudge
 
@@ -50,7 +50,7 @@ class SemaphoreUser(User):
 
     async def _take(self, semaphore: SemaphoreLogic) -> None:
         permits = self.random.randint(1, self._judge.size)
-        # Permits of the dead don't come back.
+        # Permits of dead clients never become free.
         wait = self.wait_time(endless=not self.fault_plan.deaths)
         began = self.simulation.now
         deadline = None if wait is None else began + wait
@@ -108,7 +108,7 @@ class SemaphoreUser(User):
 
 
 class SemaphoreJudge(Judge):
-    """No permit is made or gets lost, and nobody waits for permits that are free."""
+    """No permit is created or lost, and no user waits for free permits."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
@@ -133,7 +133,7 @@ class SemaphoreJudge(Judge):
         self.waits += waited > 3 * self.fault_plan.slowest
 
     def operation_ended(self) -> None:
-        """Soon, if nobody does anything more, all permits must be where they belong."""
+        """Soon after the last operation all permits must be free, or acquired by a user."""
         self.simulation.at(self.settles_at(), self._settled, self._begun())
 
     def look(self) -> None:
@@ -167,10 +167,10 @@ class SemaphoreJudge(Judge):
 
     def _settled(self, begun: int) -> None:
         if begun != self._begun() or any(user.busy for user in self._takers):
-            # A later one is looked at in its turn.
+            # A later operation is checked later.
             return
         if not all(client.alive for client in self.clients):
-            # What the dead were about to take is gone.
+            # Permits that dead clients were about to acquire are lost.
             return
         for key, permits in self._free().items():
             if permits + self._taken(key) != self.size:
@@ -184,7 +184,7 @@ class Claims:
         self._judge = judge
         self._keyspace = keyspace
         self._rows: dict[bytes, tuple[float, float]] = {}
-        """When the present row of claims began, and when a claim was seen last."""
+        """When the present period of claims began, and when a claim was seen last."""
 
     def look(self, key: bytes) -> None:
         """After every event."""

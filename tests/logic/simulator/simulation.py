@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Cancelled(BaseException):
-    """What strikes a task at an await, as `CancelledError` or `KeyboardInterrupt` would."""
+    """Interrupts a task at an await, as `CancelledError` or `KeyboardInterrupt` would."""
 
 
 class Simulation:
@@ -84,7 +84,7 @@ class Process:
             action(*args)
 
     def die(self) -> None:
-        """Everything in it ends, without a word to anybody."""
+        """Everything in it ends, without a message to other processes."""
         self.alive = False
         for task in self._tasks:
             task.coroutine.close()
@@ -189,7 +189,7 @@ class Flag:
         if not self._set:
             self._set = True
             if self.park is not None:
-                # Not at once: whoever sets a signal goes on before the one who waits for it.
+                # Not at once: the caller that sets a wakeup continues before the waiter.
                 self._simulation.after(self._simulation.random.random() * 1e-4, self.park.resolve)
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
-"""At which await a cancellation strikes; the fourth is the first at which a waiter hears of a release."""
+"""At which await a cancellation strikes; at the fourth a waiter can first get a wakeup."""
 
 
 class User:
@@ -31,12 +31,12 @@ class User:
         self.busy = False
         """Whether one of them goes on."""
         self.retired = False
-        """Doesn't come again: who comes back soon would make up for a wake-up that was lost."""
+        """Does nothing after its first operations: a new acquire could hide that a wakeup was lost."""
         self._judge = judge
 
     @property
     def over(self) -> bool:
-        """Whether it has done all that it had to do, or is dead."""
+        """Whether it has done all its operations, or is dead."""
         return not self.client.alive or (self.task is not None and self.task.done)
 
     async def live(self) -> None:
@@ -44,7 +44,7 @@ class User:
         raise NotImplementedError
 
     async def arrive(self) -> None:
-        """They don't all come at once."""
+        """Waits for a random time, so that users don't start at the same moment."""
         await self.session.runtime.sleep(self.random.random() * self.random.choice((0.0, 0.0, 0.02, 0.2)))
 
     async def nap(self) -> None:
