@@ -72,6 +72,13 @@ class NotSetError(RedissonError, RuntimeError):
     """A semaphore or a latch of `must_exist=True` doesn't exist: nobody has set it, or it was removed."""
 
 
+class NotReplicatedError(RedissonError):
+    """Too few replicas confirmed an acquire within `replicas_sync_timeout`. It was undone: it left no hold.
+
+    The message names the lock, the owner, and how many replicas confirmed.
+    """
+
+
 class StaleTokenError(RedissonError):
     """A write with a fencing token smaller than one that the resource has seen. Nothing was written."""
 
@@ -84,6 +91,7 @@ __all__ = [
     "LockNotHeldError",
     "LockTimeoutError",
     "LockUpgradeError",
+    "NotReplicatedError",
     "NotSetError",
     "PermitNotHeldError",
     "RedissonError",

@@ -21,6 +21,7 @@ from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
+from pyredisson.errors import ConfigError
 from pyredisson.logic.channels import ChannelRegistry, Subscriber
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
@@ -35,6 +36,12 @@ CLOSE_TIMEOUT = 1.0
 SHORTEST_CLOSE_TIMEOUT = 0.02
 """Seconds for a client that is closed after others have used up the time."""
 THREAD_NAME = "pyredisson-final-release"
+
+
+def check_topology_available(config: Config) -> None:
+    """Raises `ConfigError` for servers that this version doesn't connect to yet."""
+    if config.topology != "single":
+        raise ConfigError(f"{config.describe()}: only a single server is available in this version")
 
 
 class Connections(Runtime, Protocol):
@@ -74,6 +81,7 @@ class ClientLifecycle:
         """`connect` makes the runtime and the subscriber of the backend. Its last argument sends an
         idempotent command over the connections of the watchdog, in the background."""
         check_not_patched()
+        check_topology_available(config)
         self.config = config
         self._callers = callers
         self._connect = connect

@@ -67,7 +67,7 @@ class Handshake:
         steps.append(("client info", command(b"CLIENT", b"INFO")))
         steps.append(("server info", command(b"INFO", b"server")))
         steps.extend(("kill", suspect.kill_command()) for suspect in suspects)
-        self._address = config.path or f"{config.host}:{config.port}"
+        self._address = config.address
         self._names = [name for name, _ in steps]
         self.payload = b"".join(payload for _, payload in steps)
 

@@ -82,4 +82,4 @@ class Node:
     @property
     def address(self) -> str:
         """The server's address, for messages."""
-        return self.config.path or f"{self.config.host}:{self.config.port}"
+        return self.config.address

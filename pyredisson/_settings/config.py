@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import ssl as tls
-from collections.abc import Callable
-from typing import IO, Any
+from collections.abc import Callable, Iterable
+from typing import IO, Any, Literal, get_args
 
 from redis.credentials import CredentialProvider
 
 from pyredisson._settings import addresses
+from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address
 from pyredisson._settings.durations import MAX_LEASE_MS, seconds
 from pyredisson.errors import ConfigError
+
+Topology = Literal["single", "cluster", "sentinel", "replicated"]
+ShardedPubsub = Literal["auto", "on", "off"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +43,21 @@ class Config:
     name_mapper: Callable[[str], str] | None = None
     """Maps an object's name to its name on the server."""
 
+    topology: Topology = "single"
+    """`single`: one server. `cluster`: a Redis Cluster. `sentinel`: a master whose address Sentinels know.
+    `replicated`: a master and its replicas, told apart by ROLE (Redisson's replicated and its master/slave mode)."""
+    nodes: tuple[Address, ...] = ()
+    """With another topology than `single`: some nodes of the cluster, the Sentinels, or the master and all replicas.
+    `connect` and `Config.of` also accept pairs of host and port, and text as in `host:6379` or `[::1]:6379`."""
     host: str = "localhost"
     port: int = 6379
+    """`host` and `port` are those of a single server. With another topology they are set to the first of `nodes`."""
     path: str | None = None
     """The path of a unix socket, which is used instead of `host` and `port`."""
     database: int = 0
+    """A cluster has database 0 only."""
     username: str | None = None
+    """For the servers that store the locks, as are `password`, `ssl` and `ssl_context`. Sentinels have their own."""
     password: str | None = dataclasses.field(default=None, repr=False)
     credential_provider: CredentialProvider | None = dataclasses.field(default=None, repr=False)
     """One of redis-py's. It is called at every connect, instead of using `username` and `password`."""
@@ -66,6 +80,30 @@ class Config:
     without releasing it. Otherwise that is logged once, and the lock is renewed for as long as the client lives.
     Noticed at the next renewal, within a third of `lock_watchdog_timeout`."""
 
+    master_name: str | None = None
+    """The name under which the Sentinels know the master."""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = dataclasses.field(default=None, repr=False)
+    """None: a Sentinel that demands a password gets that of the servers which store the locks, as in Redisson."""
+    sentinel_ssl: bool = False
+    """Whether the Sentinels are asked over TLS."""
+    sentinel_ssl_context: tls.SSLContext | None = dataclasses.field(default=None, repr=False)
+    """The TLS settings for Sentinels. With `sentinel_ssl` and without a context: `ssl_context`, or Python's default."""
+    topology_refresh_interval: float = 5.0
+    """Seconds after which it is asked again which server is the master of what, even if nothing has failed."""
+    address_mapper: Callable[[Address], tuple[str, int]] | None = None
+    """Maps an address that servers announce to the address at which this client reaches that server, as with NAT."""
+    sharded_pubsub: ShardedPubsub = "auto"
+    """How waiters on a cluster are woken. `on`: by sharded messages (SPUBLISH; Redis 7.0 and later). `off`: by plain
+    messages (PUBLISH). `auto`: by both, where the servers know both. A Redisson client uses one of them."""
+    check_lock_synced_replicas: bool = True
+    """Whether an acquire raises `NotReplicatedError` if too few replicas confirm it. Without effect for a single
+    server, and for a master without replicas."""
+    replicas_sync_timeout: float = 1.0
+    """Seconds for which an acquire waits for the confirmations of replicas."""
+    min_synced_replicas: int = 1
+    """How many replicas must confirm an acquire."""
+
     def __post_init__(self) -> None:
         for name, (shortest, longest) in _DURATIONS.items():
             try:
@@ -86,27 +124,62 @@ class Config:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):  # without the value: it may be a password
                 raise ConfigError(f"{name} must be text or None, not {type(value).__name__}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        for name in _FUNCTIONS:
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(f"{name} must be a function, or None")
+        self._check_servers()
+        self._check_tls()
+        if self.credential_provider is not None and (self.username is not None or self.password is not None):
+            raise ConfigError("credential_provider replaces username and password; give one of them")
+
+    def _check_servers(self) -> None:
+        if self.topology == "single":
+            if self.nodes:
+                raise ConfigError("nodes needs topology cluster, sentinel or replicated")
+            object.__setattr__(self, "nodes", ())
+        else:
+            nodes = _addresses(self.nodes, SENTINEL_PORT if self.topology == "sentinel" else REDIS_PORT)
+            if self.path is not None:
+                raise ConfigError(f"path names a single server, not the nodes of topology {self.topology}")
+            object.__setattr__(self, "nodes", nodes)
+            object.__setattr__(self, "host", nodes[0].host)
+            object.__setattr__(self, "port", nodes[0].port)
         if not isinstance(self.host, str) or not self.host:
             raise ConfigError("host must be a name or an address")
         if self.path == "":
             raise ConfigError("path must name a unix socket")
-        if self.name_mapper is not None and not callable(self.name_mapper):
-            raise ConfigError("name_mapper must be a function from str to str, or None")
-        if self.credential_provider is not None and (self.username is not None or self.password is not None):
-            raise ConfigError("credential_provider replaces username and password; give one of them")
+        if self.topology == "cluster" and self.database:
+            raise ConfigError("database must be 0 in a cluster")
+        if self.topology == "sentinel":
+            if not self.master_name:
+                raise ConfigError("master_name is missing: the name under which the Sentinels know the master")
+            return
+        for name in ("master_name", "sentinel_username", "sentinel_password", "sentinel_ssl"):
+            if getattr(self, name):  # it would have no effect
+                raise ConfigError(f"{name} needs topology sentinel")
+
+    def _check_tls(self) -> None:
         if self.ssl and self.path is not None:
             raise ConfigError("TLS (ssl) isn't spoken over a unix socket (path)")
         if self.ssl_context is not None and not self.ssl:
             raise ConfigError("ssl_context needs ssl=True or rediss://")  # otherwise nothing would be encrypted
+        if self.sentinel_ssl_context is not None and not self.sentinel_ssl:
+            raise ConfigError("sentinel_ssl_context needs sentinel_ssl=True")
         if self.ssl and self.ssl_context is None:
             object.__setattr__(self, "ssl_context", tls.create_default_context())
+        if self.sentinel_ssl and self.sentinel_ssl_context is None:
+            object.__setattr__(self, "sentinel_ssl_context", self.ssl_context or tls.create_default_context())
 
     @classmethod
     def of(cls, address: object = None, **fields: Any) -> Config:
         """The Config for an address that `connect` accepts: None (localhost), a URL, a Config, or redis-py's client.
 
-        `fields` are Config fields, and take precedence over the address. Of a redis-py client only the settings are
-        used, not its connections. ConfigError: a URL or a client that can't be used. TypeError: another type.
+        A client of redis-py is a `Redis` (also one from `Sentinel(...).master_for(...)`) or a `RedisCluster`, of
+        threads or asyncio. Only its settings are used, not its connections. `fields` are Config fields, and take
+        precedence over the address. ConfigError: a URL or a client that can't be used. TypeError: another type.
         """
         if isinstance(address, cls):
             return dataclasses.replace(address, **fields) if fields else address
@@ -114,17 +187,87 @@ class Config:
 
     @classmethod
     def from_yaml(cls, source: str | os.PathLike[str] | IO[str], **fields: Any) -> Config:
-        """The Config for Redisson's YAML file of a single server: a path, an open text file, or text with a newline.
+        """The Config for Redisson's YAML file: a path, an open text file, or text with a newline.
 
         `${NAME}` and `${NAME:-default}` are replaced from the environment. Durations in the file are milliseconds.
         Keys that have no meaning in Python are logged once, at INFO. `fields` are Config fields, and take precedence;
-        `name_mapper` and `credential_provider` replace Java classes. ConfigError: an unknown key, or a value that
-        can't be used.
+        `name_mapper`, `credential_provider` and `address_mapper` replace Java classes. ConfigError: an unknown key,
+        or a value that can't be used.
         """
         # Imported here, as most programs never read a file: PyYAML would slow down every import of pyredisson.
         from pyredisson._settings import redisson_yaml
 
         return cls(**{**redisson_yaml.settings_of_file(source, fields), **fields})
+
+    @property
+    def address(self) -> str:
+        """The one server that `path`, or `host` and `port`, name; for messages."""
+        return self.path or str(Address(self.host, self.port))
+
+    def describe(self) -> str:
+        """All servers, for messages. It doesn't depend on the order of `nodes`, as groups sort their members by it."""
+        if self.topology == "single":
+            return f"{self.address}/{self.database}"
+        nodes = ", ".join(map(str, sorted(self.nodes)))
+        if self.topology == "cluster":
+            return f"cluster of {nodes}"
+        servers = f"master of {nodes}" if self.topology == "replicated" else f"{self.master_name} of Sentinels {nodes}"
+        return f"{servers}/{self.database}"
+
+    def at(self, address: Address) -> Config:
+        """The settings of one of the servers that store the locks: this Config with another `host` and `port`.
+
+        `dataclasses.replace` can't be used for that: it sets both to the first of `nodes`, and makes new TLS contexts.
+        """
+        return self._with(host=address.host, port=address.port)
+
+    def at_sentinel(self, address: Address, *, data_credentials: bool = False) -> Config:
+        """The settings of one Sentinel. `data_credentials`: the credentials are those of the servers."""
+        if not data_credentials:
+            credentials: dict[str, Any] = {
+                "username": self.sentinel_username,
+                "password": self.sentinel_password,
+                "credential_provider": None,
+            }
+        else:
+            credentials = {}
+        return self._with(
+            host=address.host,
+            port=address.port,
+            database=0,
+            ssl=self.sentinel_ssl,
+            ssl_context=self.sentinel_ssl_context,
+            **credentials,
+        )
+
+    def map_address(self, address: Address) -> Address:
+        """The address under which this client reaches a server that announces `address`. ConfigError: it is none."""
+        if self.address_mapper is None:
+            return address
+        try:
+            return Address.of(self.address_mapper(address))
+        except ValueError as error:
+            raise ConfigError(f"address_mapper, for {address}: {error}") from error
+
+    def _with(self, **fields: Any) -> Config:
+        """A copy with other values, which are not checked again."""
+        other = copy.copy(self)
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
+        return other
+
+
+def _addresses(nodes: object, default_port: int) -> tuple[Address, ...]:
+    """Nodes as a user gives them, each once. ConfigError: there is none, or one can't be used."""
+    if isinstance(nodes, str) or not isinstance(nodes, Iterable):
+        raise ConfigError("nodes must be a sequence of addresses")
+    try:
+        found = [Address.parse(node, default_port) if isinstance(node, str) else Address.of(node) for node in nodes]
+    except ValueError as error:
+        raise ConfigError(f"nodes: {error}") from error
+    if not found:
+        raise ConfigError("nodes is missing: the addresses of some servers")
+    return tuple(dict.fromkeys(found))
 
 
 _LONGEST_LEASE = MAX_LEASE_MS / 1000
@@ -135,12 +278,26 @@ _DURATIONS = {
     "connect_timeout": (0.001, _LONGEST_SOCKET_WAIT),
     "timeout": (0.001, _LONGEST_SOCKET_WAIT),
     "ping_interval": (0.0, _LONGEST_SOCKET_WAIT),
+    "topology_refresh_interval": (0.001, _LONGEST_SOCKET_WAIT),
+    "replicas_sync_timeout": (0.001, _LONGEST_SOCKET_WAIT),  # WAIT with 0 never ends
 }
 _INTEGERS = {
     "retry_attempts": (0, 2**31 - 1),
     "port": (1, 65535),
     "database": (0, 2**31 - 1),
     "connection_pool_size": (1, 2**31 - 1),
+    "min_synced_replicas": (1, 2**31 - 1),
 }
-_FLAGS = ("release_when_owner_ends", "socket_keepalive", "ssl")
-_TEXTS = ("path", "username", "password", "client_name", "server_hostname")
+_FLAGS = ("check_lock_synced_replicas", "release_when_owner_ends", "sentinel_ssl", "socket_keepalive", "ssl")
+_TEXTS = (
+    "path",
+    "username",
+    "password",
+    "client_name",
+    "server_hostname",
+    "master_name",
+    "sentinel_username",
+    "sentinel_password",
+)
+_CHOICES: dict[str, tuple[str, ...]] = {"topology": get_args(Topology), "sharded_pubsub": get_args(ShardedPubsub)}
+_FUNCTIONS = ("name_mapper", "address_mapper")
