@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 
 from pyredisson._backends.clock import clock
 from pyredisson._protocol.node import Node
@@ -14,8 +15,10 @@ class BackendRuntime(ABC):
     """The part of `logic.ports.Runtime` that doesn't depend on the backend."""
 
     clock = staticmethod(clock)
+    sharded = False
 
     def __init__(self, node: Node) -> None:
+        self._node = node
         self.scripts = node.scripts
         self.on_command_failed, self.on_command_served = node.on_command_failed, node.on_command_served
         self._pauses: dict[Wakeup, None] = {}
@@ -46,3 +49,12 @@ class BackendRuntime(ABC):
 
     def jitter(self) -> float:
         return random.random()
+
+    def slot_of(self, key: bytes) -> int:
+        return 0
+
+    def shard_of(self, key: bytes) -> Hashable:
+        return self._node
+
+    def shard_of_command(self, payload: bytes) -> Hashable:
+        return self._node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -25,6 +25,9 @@ class Runtime(Protocol):
     scripts: ScriptSet
     """The scripts in the form that the connected server takes."""
 
+    sharded: bool
+    """Whether several servers may be known, now or later. Else `shard_of` always returns the same object."""
+
     blocking: bool
     """Whether a call occupies its thread until it ends, so that no other call can go on there."""
 
@@ -43,6 +46,15 @@ class Runtime(Protocol):
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Sends several commands in one write. Error replies are in the list; `NoReply` is raised."""
+
+    def slot_of(self, key: bytes) -> int:
+        """The slot of a cluster that the key belongs to; always 0 where there are no slots."""
+
+    def shard_of(self, key: bytes) -> Hashable:
+        """The server that serves the key now; always the same object where there is one server. None: unknown."""
+
+    def shard_of_command(self, payload: bytes) -> Hashable:
+        """The server that serves the command now, as `shard_of`."""
 
     def post(self, payload: bytes) -> None:
         """Sends an idempotent command in the background, after the commands that this backend has sent before.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -22,6 +22,7 @@ class SimRuntime:
     """A `Runtime` over this network."""
 
     blocking = False
+    sharded = False
 
     def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
         self._node = node
@@ -50,6 +51,15 @@ class SimRuntime:
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
         return replies
+
+    def slot_of(self, key: bytes) -> int:
+        return 0
+
+    def shard_of(self, key: bytes) -> Hashable:
+        return self._node
+
+    def shard_of_command(self, payload: bytes) -> Hashable:
+        return self._node
 
     def post(self, payload: bytes) -> None:
         process = self._node.process
