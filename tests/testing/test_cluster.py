@@ -1,0 +1,304 @@
+"""The test clusters start, move slots, fail over and break as documented."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ResponseError
+
+from pyredisson.testing import Cluster, ClusterNode, Server, ServerError
+from pyredisson.testing.cluster_view import SLOTS
+from pyredisson.testing.process import lasting_ports
+from tests.support.programs import PROGRAMS
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest) -> str:
+    return str(request.param())
+
+
+@pytest.fixture(scope="module")
+def cluster(program: str) -> Iterator[Cluster]:
+    """One cluster for the tests of this module, which leave all of its nodes running."""
+    with Cluster(executable=program) as running:
+        yield running
+
+
+def other_master(cluster: Cluster, node: ClusterNode) -> ClusterNode:
+    return next(master for master in cluster.masters() if master is not node)
+
+
+def name_on(cluster: Cluster, node: ClusterNode) -> str:
+    return next(name for name in map(str, range(SLOTS)) if cluster.node_of_key(name) is node)
+
+
+def error_of(node: ClusterNode, *words: str) -> str:
+    with pytest.raises(ResponseError) as caught:
+        node.ask(*words)
+    return f"{caught.type.__name__} {caught.value}"
+
+
+def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
+    masters = cluster.masters()
+    assert len(masters) == 3
+    assert [len(cluster.replicas_of(master)) for master in masters] == [1, 1, 1]
+    assert {cluster.node_of(slot) for slot in (0, 5461, SLOTS - 1)} == set(masters)
+    for node in cluster.nodes:
+        assert "cluster_state:ok" in node.ask("CLUSTER", "INFO")
+        shards = node.ask("CLUSTER", "SLOTS")
+        assert sorted(port for shard in shards for _, port, *_ in shard[2:]) == sorted(n.port for n in cluster.nodes)
+    assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
+
+
+def test_a_client_reaches_every_slot(cluster: Cluster) -> None:
+    cluster.flush()
+    with cluster.redis() as client:
+        for number in range(50):
+            client.set(str(number), number)
+        assert [client.get(str(number)) for number in range(50)] == [b"%d" % number for number in range(50)]
+        cluster.flush()
+        assert client.dbsize() == 0
+
+
+def test_a_slot_moves_with_its_keys(cluster: Cluster) -> None:
+    name = "{moved}"
+    slot, source = cluster.slot_of_key(name), cluster.node_of_key(name)
+    target = other_master(cluster, source)
+    for number in range(250):
+        source.ask("SET", f"{name}:{number}", number, "PX", 60_000)
+    cluster.move_slot(slot, target)
+    assert cluster.node_of_key(name) is target
+    assert target.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 250
+    assert target.ask("PTTL", f"{name}:7") > 50_000
+    # Every node, and not only the two, sends clients to the new one.
+    for node in cluster.nodes:
+        if node is not target:
+            assert error_of(node, "GET", f"{name}:7") == f"MovedError {slot} 127.0.0.1:{target.port}"
+
+
+def test_a_slot_moves_in_steps(cluster: Cluster) -> None:
+    slot, source = cluster.slot_of_key("{steps}"), cluster.node_of_key("{steps}")
+    target = other_master(cluster, source)
+    for number in range(3):
+        source.ask("SET", f"{{steps}}:{number}", number)
+    cluster.begin_move(slot, target)
+    assert source.ask("GET", "{steps}:1") == "1"
+    cluster.move_keys(slot, "{steps}:1")
+    assert error_of(source, "GET", "{steps}:1") == f"AskError {slot} 127.0.0.1:{target.port}"
+    assert source.ask("GET", "{steps}:2") == "2"
+    assert error_of(source, "MGET", "{steps}:1", "{steps}:2").startswith("TryAgainError")
+    cluster.move_keys(slot)
+    cluster.finish_move(slot)
+    assert target.ask("GET", "{steps}:2") == "2"
+    with pytest.raises(ValueError, match="is there already"):
+        cluster.begin_move(slot, target)
+    with pytest.raises(ValueError, match="not being moved"):
+        cluster.finish_move(slot)
+
+
+def test_many_slots_move(cluster: Cluster) -> None:
+    source = cluster.node_of(0)
+    target = other_master(cluster, source)
+    name = next(name for name in map(str, range(SLOTS)) if cluster.slot_of_key(name) == 0)
+    source.ask("SET", name, "kept")
+    cluster.reshard(50, source, target)
+    assert {cluster.node_of(slot) for slot in range(50)} == {target}
+    assert target.ask("GET", name) == "kept"
+    with pytest.raises(ValueError, match="slots only"):
+        cluster.reshard(SLOTS, source, target)
+
+
+@pytest.mark.parametrize("mode", ["", "force", "takeover"])
+def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
+    master = cluster.masters()[0]
+    name = name_on(cluster, master)
+    master.ask("SET", name, "kept")
+    assert master.ask("WAIT", 1, 5000) == 1
+    promoted = cluster.fail_over(master, force=mode == "force", takeover=mode == "takeover")
+    assert promoted is not master
+    assert promoted.ask("GET", name) == "kept"
+    assert cluster.replicas_of(promoted) == (master,)
+    assert master.ask("ROLE")[0] == "slave"
+
+
+def test_scripts_are_flushed_everywhere(cluster: Cluster) -> None:
+    digests = {node: node.ask("SCRIPT", "LOAD", "return 1") for node in cluster.nodes}
+    cluster.flush_scripts()
+    assert all(node.ask("SCRIPT", "EXISTS", digest) == [False] for node, digest in digests.items())
+
+
+def test_a_replica_takes_the_place_of_a_killed_master_that_comes_back(program: str) -> None:
+    with Cluster(executable=program) as cluster:
+        master = cluster.masters()[0]
+        name, port, [replica] = name_on(cluster, master), master.port, cluster.replicas_of(master)
+        master.ask("SET", name, "kept")
+        assert master.ask("WAIT", 1, 5000) == 1
+        cluster.kill(master)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((master.host, port), 5)
+        assert cluster.wait_for_promotion(master) is replica
+        assert master not in cluster.masters()
+        assert replica.ask("GET", name) == "kept"
+        cluster.restart(master)
+        assert master.port == port
+        assert cluster.replicas_of(replica) == (master,)
+
+
+def test_a_paused_master_comes_back_as_replica(program: str) -> None:
+    with Cluster(executable=program) as cluster:
+        master = cluster.masters()[0]
+        cluster.pause(master)
+        cluster.wait_for_failure(master)
+        promoted = cluster.wait_for_promotion(master)
+        cluster.resume(master)
+        assert cluster.replicas_of(promoted) == (master,)
+        assert master.ask("ROLE")[0] == "slave"
+
+
+def test_a_restarted_replica_is_connected_again(program: str) -> None:
+    with Cluster(executable=program) as cluster:
+        master = cluster.masters()[0]
+        [replica] = cluster.replicas_of(master)
+        master.ask("SET", name := name_on(cluster, master), "kept")
+        cluster.restart(replica)
+        assert replica.ask("ROLE")[3] == "connected"
+        assert master.ask("WAIT", 1, 5000) == 1
+        assert master.ask("EXISTS", name) == 1
+
+
+def test_a_cluster_of_one_node_serves_all_slots() -> None:
+    with Cluster(masters=1, replicas=0) as cluster:
+        [node] = cluster.nodes
+        assert {cluster.node_of(slot) for slot in (0, SLOTS - 1)} == {node}
+        cluster.restart(node)
+        assert node.ask("SET", "a", 1)
+
+
+def test_password_users_and_tls() -> None:
+    users = ["alice on >x ~a* &* +@all"]
+    with Cluster(password='sp ace"/#', users=users, tls=True) as cluster:
+        name = name_on(cluster, cluster.masters()[0])
+        cluster.masters()[0].ask("SET", name, "kept")
+        options = {"ssl": True, "ssl_ca_certs": cluster.ca_file}
+        node = cluster.nodes[-1]
+        with cluster.redis(host=node.host, port=node.tls_port, startup_nodes=None, **options) as client:
+            assert client.get(name) == b"kept"
+            assert {each.port for each in client.get_nodes()} == {node.tls_port for node in cluster.nodes}
+        with node.redis(username="alice", password="x") as alice:
+            assert alice.acl_whoami() == "alice"
+        slot = cluster.slot_of_key(name)
+        cluster.move_slot(slot, cluster.masters()[1])
+        assert cluster.masters()[1].ask("GET", name) == "kept"
+        cluster.fail_over(cluster.masters()[1])
+        assert cluster.tls_url.startswith("rediss+cluster://:sp%20ace%22%2F%23@127.0.0.1:")
+
+
+def test_clients_of_a_proxied_cluster_come_through_the_proxies(program: str) -> None:
+    with Cluster(executable=program, proxied=True) as cluster:
+        master = cluster.masters()[0]
+        proxy = cluster.proxy_of(master)
+        assert master.address == (proxy.host, proxy.port)
+        assert f":{proxy.port}" in cluster.url
+        name = name_on(cluster, master)
+        with cluster.redis() as client:
+            client.set(name, "here")
+        assert proxy.seen(b"here") == 1
+        moved = error_of(cluster.masters()[1], "GET", name)
+        assert moved == f"MovedError {cluster.slot_of_key(name)} 127.0.0.1:{proxy.port}"
+
+
+def test_nodes_reach_each_other_whatever_a_proxy_breaks() -> None:
+    with Cluster(proxied=True) as cluster:
+        master = cluster.masters()[0]
+        proxy = cluster.proxy_of(master)
+        proxy.refuse(True)
+        proxy.stall()
+        proxy.cut()
+        master.ask("SET", name_on(cluster, master), "replicated")
+        assert master.ask("WAIT", 1, 5000) == 1
+        promoted = cluster.fail_over(master)
+        proxy.refuse(False)
+        proxy.resume()
+        # The old master is a replica now, and its own connection goes through the proxy of the new one.
+        assert cluster.replicas_of(promoted) == (master,)
+        assert not proxy.commands
+
+
+def test_nodes_announce_what_a_test_wants() -> None:
+    with Cluster(masters=1, replicas=0, announce=lambda node: ("localhost", node.port)) as cluster:
+        [node] = cluster.nodes
+        assert node.address == ("localhost", node.port)
+    config = {"cluster-announce-hostname": "localhost", "cluster-preferred-endpoint-type": "hostname"}
+    with Cluster(masters=1, replicas=0, config=config) as cluster:
+        [[_, _, [host, port, *_]]] = cluster.nodes[0].ask("CLUSTER", "SLOTS")
+        assert (host, port) == ("localhost", cluster.nodes[0].port)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one master"):
+        Cluster(masters=0)
+    with pytest.raises(ValueError, match="neither with tls=True nor"):
+        Cluster(proxied=True, tls=True)
+    with pytest.raises(FileNotFoundError):
+        Cluster(executable="no-such-program")
+    with Cluster(masters=1, replicas=0) as cluster:
+        with pytest.raises(ServerError, match="no living replica"):
+            cluster.fail_over(cluster.nodes[0])
+        with pytest.raises(ValueError, match="no node of"):
+            cluster.kill(ClusterNode())
+        with pytest.raises(RuntimeError, match="already running"):
+            cluster.start()
+        with pytest.raises(RuntimeError, match="proxied=True"):
+            cluster.proxy_of(cluster.nodes[0])
+        node = cluster.nodes[0]
+        cluster.kill(node)
+        with pytest.raises(ServerError, match="is alive"):
+            cluster.masters()
+
+
+def test_a_wait_that_ends_says_what_was_missing() -> None:
+    with Cluster(masters=3, replicas=0) as cluster:
+        node = cluster.nodes[0]
+        with pytest.raises(ServerError, match=r"not within 0.1 s: .* counts as failed: unknown to \["):
+            cluster.wait_for_failure(node, timeout=0.1)
+        cluster.nodes[1].ask("CLUSTER", "FORGET", node.id)
+        with pytest.raises(ServerError, match=f"{cluster.nodes[1].port} doesn't know {node.port}"):
+            cluster.wait_until_settled(0.1)
+
+
+def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server() as other:
+        offers = iter([[other.port], lasting_ports(1, bus=True)])
+        monkeypatch.setattr("pyredisson.testing.cluster.lasting_ports", lambda _count, **_bus: next(offers))
+        with Cluster(masters=1, replicas=0) as cluster:
+            assert cluster.nodes[0].port != other.port
+
+
+def test_a_failed_start_leaves_nothing_behind() -> None:
+    cluster = Cluster(config={"no-such-directive": "1"})
+    with pytest.raises(ServerError, match="no-such-directive"):
+        cluster.start()
+    assert not cluster.living
+    with pytest.raises(RuntimeError, match="not been started"):
+        cluster.nodes[0].path  # noqa: B018
+
+
+def test_stop_ends_all_processes_and_removes_their_files() -> None:
+    cluster = Cluster().start()
+    directories = [Path(node.path).parent for node in cluster.nodes]
+    pidfds = [os.pidfd_open(node.pid) for node in cluster.nodes]
+    try:
+        cluster.pause(cluster.nodes[0])
+        cluster.stop()
+        # Readable: the process has ended.
+        assert len(select.select(pidfds, [], [], 0)[0]) == len(pidfds)
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+    assert not any(directory.exists() for directory in directories)
+    cluster.stop()
