@@ -267,7 +267,7 @@ def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     """Nobody may take what a program believes to hold: it is renewed for as long as the process lives."""
 
     def take() -> weakref.ref[ClientLifecycle]:
-        # Not shorter: a garbage collection of this large process may stop the watchdog's threads for over half a second.
+        # Not shorter: a garbage collection of this large process may stop the watchdog for over half a second.
         client = pyredisson.connect(server.url, lock_watchdog_timeout=3)
         client.get_lock("a", owner=1).lock()
         return weakref.ref(client._lifecycle)
