@@ -1,26 +1,48 @@
-"""What the runtimes of both backends have in common: the clock, pauses, and reports to the node."""
+"""What the runtimes of both backends have in common: the clock and pauses; and the runtime of a single server."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Awaitable, Hashable, Sequence
+from typing import Protocol
+
+from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._backends.clock import clock
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.ports import Wakeup
 
 
+class NodeConnections(Protocol):
+    """The connections of one client to one server: a pool in the threads backend, a pipeline in asyncio."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection exists that is not closed."""
+
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
+        """Sends one command and returns its reply. Raises an error reply, or `NoReply`."""
+
+    async def exchange(
+        self, payloads: Sequence[bytes], *, new_connection: bool = False
+    ) -> tuple[list[Reply], bytes | None]:
+        """Sends several commands in one write on one connection. Error replies are in the list; `NoReply` is raised.
+
+        Also returns the identity of the server that replied.
+        """
+
+
 class BackendRuntime(ABC):
-    """The part of `logic.ports.Runtime` that doesn't depend on the backend."""
+    """The part of `logic.ports.Runtime` that depends neither on the backend nor on the number of servers."""
 
     clock = staticmethod(clock)
-    sharded = False
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.scripts = node.scripts
-        self.on_command_failed, self.on_command_served = node.on_command_failed, node.on_command_served
+    def __init__(self, scripts: ScriptSet) -> None:
+        self.scripts = scripts
         self._pauses: dict[Wakeup, None] = {}
         self._closed = False
 
@@ -31,7 +53,10 @@ class BackendRuntime(ABC):
     async def wait(self, wakeup: Wakeup, seconds: float) -> None: ...
 
     async def sleep(self, seconds: float) -> None:
-        wakeup = self.wakeup()
+        await self._wait_unless_closed(self.wakeup(), seconds)
+
+    async def _wait_unless_closed(self, wakeup: Wakeup, seconds: float) -> None:
+        """Waits until the wakeup is set, the time is over, or the runtime is closed."""
         try:
             self._pauses[wakeup] = None
             # Read after the pause is registered, as `_end_pauses` sets it before it reads the pauses: a pause that
@@ -50,6 +75,37 @@ class BackendRuntime(ABC):
     def jitter(self) -> float:
         return random.random()
 
+
+class DirectRuntime(BackendRuntime):
+    """The part of a runtime with a single server that doesn't depend on the backend."""
+
+    sharded = False
+
+    def __init__(self, node: Node, connections: NodeConnections) -> None:
+        super().__init__(node.scripts)
+        self._node = node
+        self._connections = connections
+        self.send = connections.send
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection exists that is not closed."""
+        return self._connections.connected
+
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+        (reply,), server_id = await self._connections.exchange((payload,), new_connection=new_connection)
+        return reply, server_id
+
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
+        return replies
+
+    async def follow(
+        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        # The user has given one server. Another one, which that server names, may be meant for other clients only.
+        raise ResponseError(str(redirect))
+
     def slot_of(self, key: bytes) -> int:
         return 0
 
@@ -58,3 +114,15 @@ class BackendRuntime(ABC):
 
     def shard_of_command(self, payload: bytes) -> Hashable:
         return self._node
+
+    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
+        self._node.on_command_failed(error)
+
+    def on_command_served(self, payload: bytes) -> None:
+        self._node.on_command_served()
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        return error
+
+    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
+        await self.sleep(seconds)

@@ -6,6 +6,8 @@ from ssl import SSLCertVerificationError
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+REDIRECTS = frozenset({"MOVED", "ASK"})
+"""Codes of a server that names another one, which serves the command. The command was not executed."""
 NOT_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 """Codes of a server that isn't the master, or isn't ready to be. A new connection may reach another server."""
 TRANSIENT = frozenset({"BUSY", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN"}) | NOT_MASTER

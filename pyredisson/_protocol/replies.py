@@ -7,11 +7,15 @@ from typing import Any
 import hiredis
 from redis import exceptions
 
+from pyredisson._protocol.redirects import Redirected
+
 _BY_CODE: dict[str, type[exceptions.RedisError]] = {
+    "ASK": Redirected,
     "CLUSTERDOWN": exceptions.ClusterDownError,
     "CROSSSLOT": exceptions.ClusterCrossSlotError,
     "LOADING": exceptions.BusyLoadingError,
     "MASTERDOWN": exceptions.MasterDownError,
+    "MOVED": Redirected,
     "NOAUTH": exceptions.AuthenticationError,
     "NOPERM": exceptions.NoPermissionError,
     "NOSCRIPT": exceptions.NoScriptError,

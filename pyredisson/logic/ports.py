@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import ScriptSet
 
 
@@ -42,10 +43,19 @@ class Runtime(Protocol):
         """
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        """As `send`; also returns the identity of the server that replied. None: unknown."""
+        """As `send`, but returns error replies; also the identity of the server that replied. None: unknown."""
+
+    async def follow(
+        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        """As `send_identified`, but sends the command to the server that a redirect names."""
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        """Sends several commands in one write. Error replies are in the list; `NoReply` is raised."""
+        """Sends several commands, in one write to each server; follows redirects once. Error replies are in the list.
+
+        `NoReply` is raised if all commands go to one server. If they go to several, the error of a server that doesn't
+        reply is in the list, for each of its commands.
+        """
 
     def slot_of(self, key: bytes) -> int:
         """The slot of a cluster that the key belongs to; always 0 where there are no slots."""
@@ -65,17 +75,23 @@ class Runtime(Protocol):
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs an operation in the background to its end, also when the caller fails or is cancelled."""
 
-    def on_command_failed(self, error: RedisError) -> None:
+    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         """A command was not served, and is sent again."""
 
-    def on_command_served(self) -> None:
+    def on_command_served(self, payload: bytes) -> None:
         """A command was served after others had failed."""
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        """The error to raise for a command that is given up: where there are several servers, it says which failed."""
 
     async def wait(self, wakeup: Wakeup, seconds: float) -> None:
         """Waits until the wakeup is set or the time is over."""
 
     async def sleep(self, seconds: float) -> None:
         """Pauses. It ends early when the runtime is closed; a command that is sent after that raises `ClosedError`."""
+
+    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
+        """As `sleep`, before a command is sent again. It also ends when another server than `shard` serves it."""
 
     def wakeup(self) -> Wakeup:
         """A new wakeup, which isn't set."""

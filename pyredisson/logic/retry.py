@@ -4,6 +4,8 @@ An attempt and a retry are different things. An attempt asks for a lock or a per
 makes another one later. A retry sends another copy of the same command, because the copy before it got no usable reply.
 So one attempt may need several retries.
 
+A redirect (MOVED or ASK) says that the command has not run, and which server to send it to. So it leaves no doubt.
+
 Three places retry by rules of their own: a pool uses another connection if one was stale, `repairs` repeats commands in
 the background, and the final release of a client has little time.
 """
@@ -11,13 +13,14 @@ the background, and the final release of a client has little time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
 from pyredisson._protocol.error_codes import NOT_MASTER, code_of, is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Runtime
 
@@ -33,6 +36,8 @@ LONGEST_DELAY = 2.0
 GROWTH = 4.0
 """Seconds before a command is sent again, and their growth; half of each pause is random (equal jitter). The default
 four retries take 2.6 to 5.2 s: enough for a server that restarts."""
+MOST_REDIRECTS = 5
+"""Redirects that are followed without a pause. Nodes that disagree about a slot may name each other for a while."""
 
 
 async def send(
@@ -63,6 +68,8 @@ async def send(
     - `idempotent_until`: if the command becomes in doubt at this moment or later, it isn't sent again either.
     - `reply_if_done`: makes the true reply from that of a copy, if an earlier copy may have run on the same server.
     - `on_doubt`: is called once, when the command becomes in doubt.
+
+    A redirect is followed at once and within any limits: it is no failure.
     """
     sent_at = runtime.clock()
     try:
@@ -101,11 +108,19 @@ async def send_again(
 
 
 async def send_once(runtime: Runtime, payload: bytes) -> Reply:
-    """Sends a command; again only if the server doesn't know its script."""
+    """Sends a command; again only where it has not run: another server serves it, or its script isn't known."""
     try:
         return await runtime.send(payload)
     except NoScriptError:
-        return await runtime.send(as_eval(payload, with_shebang=runtime.scripts.with_shebang))
+        return await runtime.send(_as_eval(runtime, payload))
+    except Redirected as error:
+        redirect = error
+    reply, _ = await runtime.follow(redirect, payload)
+    if isinstance(reply, NoScriptError):
+        reply, _ = await runtime.follow(redirect, _as_eval(runtime, payload))
+    if isinstance(reply, RedisError):
+        raise reply
+    return reply
 
 
 def may_have_run(error: BaseException, in_doubt: bool) -> bool:
@@ -151,6 +166,14 @@ class _Retry:
         self._reply_if_done = reply_if_done
         self._on_doubt = on_doubt
         self._pauses = 0
+        self._redirects = 0
+        """Redirects since the latest pause."""
+        self._redirect: Redirected | None = None
+        """What the next try follows. None: the next try goes to the server that serves the command as far as known."""
+        self._new_connection = False
+        """Whether the next try needs a new connection."""
+        self._shard: Hashable = runtime.shard_of_command(payload)
+        """The server to which the latest try went, if it followed no redirect."""
         self._in_doubt = False
         self._met_stale_connection = False
         self._servers_in_doubt: set[bytes | None] = set()
@@ -160,33 +183,51 @@ class _Retry:
         """Sends the command until there is a reply, see `send`."""
         runtime = self._runtime
         while True:
-            new_connection = await self._before_next_try(problem)
+            await self._before_next_try(problem)
             sent_at = runtime.clock()
             try:
-                reply, server = await runtime.send_identified(self._payload, new_connection=new_connection)
+                reply, server = await self._try()
             except (NoReply, RedisError) as error:
                 problem = error
                 continue
+            if isinstance(reply, RedisError):
+                problem = reply
+                continue
             if self._pauses:
-                runtime.on_command_served()
+                runtime.on_command_served(self._payload)
             return self._corrected(reply, server), sent_at
 
-    async def _before_next_try(self, problem: NoReply | RedisError) -> bool:
-        """Pauses as long as `problem` asks for; raises if there must be no other try.
+    async def _try(self) -> tuple[Reply, bytes | None]:
+        """One try. Returns the reply, which may be an error, and the identity of the server that gave it."""
+        runtime, payload = self._runtime, self._payload
+        if self._redirect is not None:
+            return await runtime.follow(self._redirect, payload, new_connection=self._new_connection)
+        self._shard = runtime.shard_of_command(payload)
+        return await runtime.send_identified(payload, new_connection=self._new_connection)
 
-        Returns whether the next try needs a new connection.
-        """
+    async def _before_next_try(self, problem: NoReply | RedisError) -> None:
+        """Finds out how to make the next try; pauses as long as `problem` asks for. Raises if there must be none."""
+        self._new_connection = False
         if isinstance(problem, NoScriptError):
-            self._payload = as_eval(self._payload, with_shebang=self._runtime.scripts.with_shebang)
-            return False
-        at_once = False
-        if isinstance(problem, NoReply):
-            at_once = self._note_no_reply(problem)
-        elif not is_transient_reply(problem):
+            # After a redirect the same server is asked again: another one may know the script, but doesn't serve it.
+            self._payload = _as_eval(self._runtime, self._payload)
+            return
+        self._redirect = None
+        if isinstance(problem, Redirected):
+            self._redirects += 1
+            if self._redirects <= MOST_REDIRECTS:
+                self._redirect = problem
+                return
+            await self._pause(problem)
+        elif isinstance(problem, NoReply):
+            self._new_connection = True
+            if not self._note_no_reply(problem):
+                await self._pause(problem.error)
+        elif is_transient_reply(problem):
+            self._new_connection = code_of(problem) in NOT_MASTER
+            await self._pause(problem)
+        else:
             raise problem
-        if not at_once:
-            await self._pause(problem.error if isinstance(problem, NoReply) else problem)
-        return isinstance(problem, NoReply) or code_of(problem) in NOT_MASTER
 
     def _note_no_reply(self, problem: NoReply) -> bool:
         """Notes what may have become of the command; whether to send it again at once."""
@@ -197,7 +238,7 @@ class _Retry:
                 if self._on_doubt is not None:
                     self._on_doubt()
                 if self._runtime.clock() >= self._limits.idempotent_until:
-                    raise problem.error
+                    raise self._runtime.located(self._payload, problem.error)
                 return True
         if problem.stale and not self._met_stale_connection:
             self._met_stale_connection = True
@@ -207,18 +248,23 @@ class _Retry:
     async def _pause(self, error: RedisError) -> None:
         seconds = self._limits.pause(self._runtime, self._pauses)
         if seconds is None:
-            raise error
+            raise self._runtime.located(self._payload, error)
         self._pauses += 1
-        self._runtime.on_command_failed(error)
-        await self._runtime.sleep(seconds)
+        self._redirects = 0
+        self._runtime.on_command_failed(self._payload, error)
+        await self._runtime.pause(seconds, self._payload, self._shard)
 
     def _corrected(self, reply: Reply, server: bytes | None) -> Reply:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
         if self._reply_if_done is None or not self._servers_in_doubt:
             return reply
-        if server is None or None in self._servers_in_doubt or server in self._servers_in_doubt:
-            return self._reply_if_done(reply)
-        return reply
+        # A server that answers ASK has moved its data to the server that it names.
+        moved = self._redirect is not None and self._redirect.is_ask and self._is_in_doubt(self._redirect.server_id)
+        return self._reply_if_done(reply) if moved or self._is_in_doubt(server) else reply
+
+    def _is_in_doubt(self, server: bytes | None) -> bool:
+        """Whether a copy in doubt may have been sent to that server."""
+        return server is None or None in self._servers_in_doubt or server in self._servers_in_doubt
 
 
 def delay(tries: int, jitter: float) -> float:
@@ -226,3 +272,7 @@ def delay(tries: int, jitter: float) -> float:
     # Of calls that try without end the power would be too large.
     half: float = min(FIRST_DELAY * GROWTH ** min(tries, 10), LONGEST_DELAY) / 2
     return half + half * jitter
+
+
+def _as_eval(runtime: Runtime, payload: bytes) -> bytes:
+    return as_eval(payload, with_shebang=runtime.scripts.with_shebang)

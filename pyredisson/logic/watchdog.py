@@ -223,24 +223,26 @@ class Watchdog:
             return False
         failed: list[Hold] = []
         applied = 0
+        commands: list[bytes] = []
         sent_at = self._runtime.clock()
         try:
-            replies = await self._runtime.send_all([self._command(batch) for batch in batches])
+            commands.extend(map(self._command, batches))
+            replies = await self._runtime.send_all(commands)
             for batch, reply in zip(batches, replies, strict=True):
                 try:
                     await self._apply_renewal(batch, reply, sent_at)
                 except RedisError as error:
-                    self._on_failure(len(batch), error)
+                    self._on_failure(commands[applied], len(batch), error)
                     failed.extend(batch)
                 applied += 1
         except NoReply as problem:
-            self._on_failure(sum(map(len, batches)), problem.error)
+            self._on_failure(commands[0], sum(map(len, batches)), problem.error)
         except RedisError as error:
-            self._on_failure(sum(map(len, batches)), error)
+            self._on_failure(commands[0], sum(map(len, batches)), error)
         else:
             if self._failures and not failed:
                 self._failures = 0
-                self._runtime.on_command_served()
+                self._runtime.on_command_served(commands[0])
         finally:
             # After any exception, the leases that were not renewed are due again.
             for batch in batches[applied:]:
@@ -283,7 +285,7 @@ class Watchdog:
         )
         return False
 
-    def _on_failure(self, count: int, error: RedisError) -> None:
+    def _on_failure(self, payload: bytes, count: int, error: RedisError) -> None:
         """Logs a failed attempt: as a warning if it is the first in a row and not part of a server's outage."""
         self._failures += 1
         outage = is_transient(error)
@@ -291,7 +293,7 @@ class Watchdog:
         logger.log(level, "renewing %d locks failed and is tried again: %s", count, error)
         # One failure is no outage: any single connection may be closed.
         if outage and self._failures > 1:
-            self._runtime.on_command_failed(error)
+            self._runtime.on_command_failed(payload, error)
 
     async def _apply_renewal(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
         if isinstance(reply, RedisError):

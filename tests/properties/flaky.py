@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import Connection
@@ -98,7 +98,10 @@ class Flaky:
         return reply
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        return await self.send(payload, new_connection=new_connection), self._connection.server_id
+        try:
+            return await self.send(payload, new_connection=new_connection), self._connection.server_id
+        except RedisError as error:
+            return error, self._connection.server_id
 
     def post(self, payload: bytes) -> None:
         self.copies.append(payload)
@@ -108,11 +111,18 @@ class Flaky:
         """One command of the background runs."""
         self.execute(self.posted.pop(number % len(self.posted)))
 
-    def on_command_failed(self, error: Exception) -> None: ...
+    def shard_of_command(self, payload: bytes) -> None: ...
 
-    def on_command_served(self) -> None: ...
+    def on_command_failed(self, payload: bytes, error: Exception) -> None: ...
+
+    def on_command_served(self, payload: bytes) -> None: ...
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        return error
 
     async def sleep(self, seconds: float) -> None: ...
+
+    async def pause(self, seconds: float, payload: bytes, shard: object) -> None: ...
 
     def wakeup(self) -> ThreadWakeup:
         return ThreadWakeup()

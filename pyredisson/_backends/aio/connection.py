@@ -19,6 +19,7 @@ from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.handshake import ConnectionId, Handshake, ServerInfo
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.replies import reader
 
 BUFFER = 65536
@@ -165,8 +166,7 @@ class Pipeline(asyncio.BufferedProtocol):
                 count += 1
                 try:
                     if isinstance(reply, RedisError):
-                        if is_not_master(reply):
-                            self._leave(OPEN, DRAINING)
+                        self._on_error_reply(reply)
                         future.set_exception(reply)
                     else:
                         future.set_result(reply)
@@ -180,6 +180,12 @@ class Pipeline(asyncio.BufferedProtocol):
         self._send_at_once = count <= 1
         if self.state is not OPEN and not self._replies and self._transport is not None:
             self._transport.close()
+
+    def _on_error_reply(self, error: RedisError) -> None:
+        if isinstance(error, Redirected):
+            error.replied_by(self.node, self.server_id)
+        elif is_not_master(error):
+            self._leave(OPEN, DRAINING)
 
     def eof_received(self) -> None:
         # From now on the transport drops what is written.

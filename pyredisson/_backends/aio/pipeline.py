@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._backends.aio.loops import call_in, end_in
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.errors import ClosedError
 
@@ -24,8 +25,66 @@ class PipelineHolder:
         self._connecting: asyncio.Task[Pipeline] | None = None
         self._closed = False
 
-    async def connected(self) -> Pipeline:
-        """An open pipeline of the running loop. Callers that ask at the same time share one new connection."""
+    @property
+    def connected(self) -> bool:
+        """Whether a connection exists that is not closed."""
+        pipeline = self.pipeline
+        return pipeline is not None and pipeline.state is OPEN and not pipeline.loop.is_closed()
+
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
+        """Sends one command and returns its reply."""
+        # `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
+        # isn't used again, and the handshake of the next one has the server drop it.
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.state is not OPEN or pipeline.loop is not asyncio.get_running_loop():
+            return self._connect_and_send(payload)
+        return pipeline.submit(payload)
+
+    async def exchange(
+        self, payloads: Sequence[bytes], *, new_connection: bool = False
+    ) -> tuple[list[Reply], bytes | None]:
+        """Sends several commands, one directly after the other; error replies are in the list. Also the identity of
+        the server."""
+        pipeline = await self._opened()
+        replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, NoReply):
+                raise reply
+        return replies, pipeline.server_id
+
+    def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
+        """Sends a command without waiting for it. `post_elsewhere` gets it if that isn't possible, or fails."""
+        # Over the same connection it runs after the commands that were sent before. It is written now, so it goes out
+        # even if the loop stops.
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed():
+            if pipeline is not None and pipeline.waiting:
+                # A command that is still in flight there must not run after this one.
+                pipeline.node.suspect(pipeline.connection_id)
+            post_elsewhere(payload)
+            return
+
+        def on_done(future: asyncio.Future[Reply]) -> None:
+            if future.cancelled() or isinstance(future.exception(), (NoReply, RedisError)):
+                post_elsewhere(payload)
+
+        pipeline.submit(payload).add_done_callback(on_done)
+        pipeline.flush()
+
+    async def _connect_and_send(self, payload: bytes) -> Reply:
+        pipeline = await self._opened()
+        return await pipeline.submit(payload)
+
+    async def _opened(self) -> Pipeline:
+        """An open pipeline of the running loop."""
+        pipeline = await self._connect()
+        if pipeline.state is not OPEN:
+            # The connection failed after it was made, and before this task ran again.
+            raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
+        return pipeline
+
+    async def _connect(self) -> Pipeline:
+        """The pipeline of the running loop, or a new one, which callers that ask at the same time share."""
         if self._closed:
             raise ClosedError(f"client {self._node.client_id} is closed")
         loop = asyncio.get_running_loop()

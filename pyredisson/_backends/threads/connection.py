@@ -20,6 +20,7 @@ from pyredisson._protocol.error_codes import is_not_master
 from pyredisson._protocol.handshake import ConnectionId, Handshake
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import Redirected
 
 
 class ConnectionState(Enum):
@@ -97,8 +98,7 @@ class Connection(ClientSocket):
             self._close_in_doubt()
             raise
         if isinstance(reply, RedisError):
-            if is_not_master(reply):
-                self.close()
+            self._on_error_reply(reply)
             raise reply
         return reply
 
@@ -110,8 +110,9 @@ class Connection(ClientSocket):
                 raise _closed_before()
             replies = self._round_trip(b"".join(payloads), len(payloads), time.monotonic() + self._timeout)
             self.state = IDLE
-            if any(isinstance(reply, RedisError) and is_not_master(reply) for reply in replies):
-                self.close()
+            for reply in replies:
+                if isinstance(reply, RedisError):
+                    self._on_error_reply(reply)
             return replies
         except (Unsent, OSError, RedisError) as error:
             if raised_by_handler(error):
@@ -121,6 +122,12 @@ class Connection(ClientSocket):
         except BaseException:
             self._close_in_doubt()
             raise
+
+    def _on_error_reply(self, error: RedisError) -> None:
+        if isinstance(error, Redirected):
+            error.replied_by(self._node, self.server_id)
+        elif is_not_master(error):
+            self.close()
 
     def _close_in_doubt(self) -> None:
         """Closes the connection after an interrupt with a command in flight, whose reply would answer the next one."""

@@ -66,13 +66,11 @@ class Pool:
                 self._on_return()
         return await self.send(payload, new_connection=True)
 
-    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        """As `send`; also returns the identity of the server that replied."""
-        return self._call(lambda used: (used.call(payload), used.server_id), new_connection=new_connection)
-
-    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        """Sends several commands in one write; error replies are in the list."""
-        return self._call(lambda used: used.call_all(payloads), new_connection=new_connection)
+    async def exchange(
+        self, payloads: Sequence[bytes], *, new_connection: bool = False
+    ) -> tuple[list[Reply], bytes | None]:
+        """Sends several commands in one write; error replies are in the list. Also the identity of the server."""
+        return self._call(lambda used: (used.call_all(payloads), used.server_id), new_connection=new_connection)
 
     def close_idle(self) -> None:
         """Closes the connections that no call uses."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pyredisson._backends.runtime import BackendRuntime
+from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.operations import run, start
@@ -16,35 +17,27 @@ from pyredisson._protocol.node import Node
 from pyredisson.logic.ports import Wakeup
 
 
-class ThreadRuntime(BackendRuntime):
-    """A `Runtime` over a pool of blocking connections."""
+class ThreadBackend(BackendRuntime):
+    """The part of a `Runtime` for threads that doesn't depend on the number of servers."""
 
     blocking = True
 
-    def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
-        super().__init__(node)
-        self.pool = Pool(node, size)
-        self.send, self.send_identified = self.pool.send, self.pool.send_identified
-        self.send_all = self.pool.send_all
-        self.post = post
-        self.listener: ThreadListener | None = None
-        """A thread that waits for a message may read it for the listener."""
-        self.callers: Callers | None = None
-        """Warns a thread that runs an event loop, when it waits."""
+    listener: ThreadListener | None = None
+    """A thread that waits for a message may read it for the listener."""
+    callers: Callers | None = None
+    """Warns a thread that runs an event loop, when it waits."""
 
     @property
-    def connected(self) -> bool:
-        """Whether a connection exists that is not closed."""
-        return self.pool.connected
-
-    @property
+    @abstractmethod
     def calls_in_flight(self) -> int:
         """The number of calls that use a connection, wait for one, or pause before they are sent again."""
-        return self.pool.calls_in_flight + len(self._pauses)
 
+    @abstractmethod
     def abort_calls(self) -> None:
         """Ends the calls that wait for a reply: each finds its connection closed."""
-        self.pool.abort_calls()
+
+    @abstractmethod
+    async def close(self) -> None: ...
 
     def wakeup(self) -> ThreadWakeup:
         return ThreadWakeup()
@@ -61,10 +54,26 @@ class ThreadRuntime(BackendRuntime):
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         start(operation, "pyredisson-background")
 
-    async def close(self) -> None:
-        self.pool.close()
-        self._end_pauses()
-
     def drop(self) -> None:
         """As `close`. It can be called on any thread, acquires no mutex and doesn't wait."""
         run(self.close)
+
+
+class ThreadRuntime(DirectRuntime, ThreadBackend):
+    """A `Runtime` over a pool of blocking connections."""
+
+    def __init__(self, node: Node, post: Callable[[bytes], None], size: int) -> None:
+        self.pool = Pool(node, size)
+        super().__init__(node, self.pool)
+        self.post = post
+
+    @property
+    def calls_in_flight(self) -> int:
+        return self.pool.calls_in_flight + len(self._pauses)
+
+    def abort_calls(self) -> None:
+        self.pool.abort_calls()
+
+    async def close(self) -> None:
+        self.pool.close()
+        self._end_pauses()

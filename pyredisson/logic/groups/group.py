@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
@@ -11,6 +12,7 @@ from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson.errors import LockLostError, LockTimeoutError, RedissonError
+from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -182,7 +184,7 @@ class GroupLogic:
         text, holder = "no member is held by others", None
         try:
             for member, member_owner in self.with_owners(owner):
-                found_text, found = await member.holder(member.session.runtime.send)
+                found_text, found = await member.holder(partial(retry.send_once, member.session.runtime))
                 if found is not None and (found.client_id, found.owner_id) != (member.session.id, member_owner.id):
                     text, holder = f"{_described(member)}: {found_text}", found
                     break

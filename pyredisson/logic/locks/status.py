@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 
 from redis.exceptions import RedisError
 
@@ -78,7 +79,7 @@ class LockStatus:
     async def timed_out(self, owner: Owner, wait: float) -> LockTimeoutError:
         """The error after a wait of so many seconds. The server is asked once who holds the lock."""
         try:
-            text, holder = await self.holder(self.session.runtime.send)
+            text, holder = await self.holder(partial(retry.send_once, self.session.runtime))
         except (NoReply, RedisError) as problem:
             text, holder = f"who holds it can't be told: {problem}", None
         return LockTimeoutError(

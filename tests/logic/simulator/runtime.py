@@ -8,6 +8,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.redirects import Redirected
 from pyredisson.logic.ports import Wakeup
 
 from .connections import Connections
@@ -34,23 +35,18 @@ class SimRuntime:
 
     async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         reply, _ = await self.send_identified(payload, new_connection=new_connection)
+        if isinstance(reply, RedisError):
+            raise reply
         return reply
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         (reply,), server = await self._connections.exchange((payload,), new_connection=new_connection)
-        if isinstance(reply, RedisError):
-            raise reply
         return reply, server
 
-    def on_command_failed(self, error: RedisError) -> None:
-        pass
-
-    def on_command_served(self) -> None:
-        pass
-
-    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
-        return replies
+    async def follow(
+        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        raise AssertionError("a single server doesn't redirect")
 
     def slot_of(self, key: bytes) -> int:
         return 0
@@ -60,6 +56,19 @@ class SimRuntime:
 
     def shard_of_command(self, payload: bytes) -> Hashable:
         return self._node
+
+    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
+        pass
+
+    def on_command_served(self, payload: bytes) -> None:
+        pass
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        return error
+
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
+        return replies
 
     def post(self, payload: bytes) -> None:
         process = self._node.process
@@ -95,6 +104,9 @@ class SimRuntime:
         park = Park()
         self._simulation.after(seconds + OVERSHOOT, park.resolve)
         await park
+
+    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
+        await self.sleep(seconds)
 
     def wakeup(self) -> Flag:
         return Flag(self._simulation)
