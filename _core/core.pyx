@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: freethreading_compatible=False, binding=False
-"""The hot paths: names, commands, the timer wheel and the round trip."""
+"""The hot paths: slots, names, commands, the timer wheel and the round trip."""
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -10,10 +10,11 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_Check
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint64_t
 from libc.string cimport memchr, memcpy
 
 include "frames.pyx"
+include "slots.pyx"
 include "names.pyx"
 include "wheel.pyx"
 include "holds.pyx"

@@ -24,3 +24,13 @@ def suffixed(bytes name not None, bytes suffix not None):
 def latch_channel(bytes name not None):
     """The channel of a count-down latch. Braces are added also to a name that contains some, as in Redisson."""
     return b"redisson_countdownlatch__channel__{" + name + b"}"
+
+
+def parts_on_cluster(bytes name not None):
+    """Whether the braces in a name put its companion keys into other cluster slots than the name itself."""
+    cdef Text tag
+    if has(name, c"{"):
+        # No braces are added, so only a valid hash tag in the name keeps the keys together.
+        return not hash_tag(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &tag)
+    # Spelled "{name}": a "}" in the name would end the hash tag too early.
+    return has(name, c"}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import heapq
 import random
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 from benchmarks import Row, Target
 from benchmarks.measure import Samples, interleave, one_core
-from pyredisson._core import Timer, Wheel, command, pack
+from pyredisson._core import Timer, Wheel, command, pack, slot
 
 TICKS = 10_000
 STEP = 100
@@ -39,9 +40,11 @@ def _calls(rounds: int) -> list[Row]:
             {who: _per_call(call, {**names, "f": function}) for who, function in contenders.items()}, rounds
         )
 
+    slots = beside("binascii", slot, _slot, "f(name)", {"name": name})
     packs = beside("bytes %", pack, _pack, "f(head, key, owner, 1, 30000)", acquire)
     commands = beside("bytes %", command, _command, "f(*args)", renewal)
     return [
+        _row("slot *", "the cluster slot of a 20-byte name", slots, Target("ours", "<=", 60)),
         _row("pack *", "the command that takes a lock, its constant beginning made before", packs, None),
         _row("command *", "the command that renews 100 locks", commands, None),
     ]
@@ -94,6 +97,14 @@ def _per_call(statement: str, names: dict[str, object]) -> Callable[[], float]:
     watch = Stopwatch(statement, globals=names)
     calls = max(1, int(100 * STRETCH / watch.timeit(100)))
     return lambda: min(watch.repeat(STRETCHES, calls)) / calls * 1e9
+
+
+def _slot(name: str) -> int:
+    data = name.encode()
+    start = data.find(b"{")
+    if start >= 0 and (end := data.find(b"}", start + 1)) > start + 1:
+        data = data[start + 1 : end]
+    return binascii.crc_hqx(data, 0) % 16384
 
 
 def _pack(head: bytes, *args: bytes | int) -> bytes:

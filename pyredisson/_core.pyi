@@ -1,10 +1,26 @@
-"""The hot paths: names, commands, the timer wheel and the round trip."""
+"""The hot paths: slots, names, commands, the timer wheel and the round trip."""
 
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+def crc16(data: bytes) -> int:
+    """The CRC16 (XMODEM) with which Redis hashes a key."""
+
+def slot(name: str | bytes) -> int:
+    """The cluster slot of a key, 0 to 16383: that of its hash tag, if it has one."""
+
+@final
+class SlotMap:
+    """Which node serves which slot. A node is any object; None: no node is known."""
+
+    def assign(self, first: int, last: int, node: object) -> None:
+        """Assigns the slots from `first` to `last`, both included, to `node`. ValueError: no such slots."""
+
+    def node(self, key: str | bytes) -> object:
+        """The node that serves the key's slot, or None."""
 
 def prefixed(prefix: bytes, name: bytes) -> bytes:
     """`prefix:{name}`, or `prefix:name` where the name contains a `{`."""
@@ -14,6 +30,9 @@ def suffixed(name: bytes, suffix: bytes) -> bytes:
 
 def latch_channel(name: bytes) -> bytes:
     """The channel of a count-down latch. Braces are added also to a name that contains some, as in Redisson."""
+
+def parts_on_cluster(name: bytes) -> bool:
+    """Whether the braces in a name put its companion keys into other cluster slots than the name itself."""
 
 def pack(head: bytes, *args: bytes | int) -> bytes:
     """`head`, and after it each argument as a RESP bulk string.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyredisson._core import latch_channel, prefixed, suffixed
+from pyredisson._core import latch_channel, parts_on_cluster, prefixed, slot, suffixed
 
 names = st.one_of(
     st.binary(max_size=30),
@@ -87,6 +87,23 @@ def test_braces_are_added_only_to_a_name_without_one(name: bytes, word: bytes) -
     assert latch_channel(name) == b"redisson_countdownlatch__channel__{" + name + b"}"
 
 
+@pytest.mark.parametrize("name", [b"foo", b"{t}foo", b"foo{t}", b"{a{b}", b"{a}b}", b"x}y{z}"])
+def test_names_that_stay_together(name: bytes) -> None:
+    assert not parts_on_cluster(name)
+
+
+@pytest.mark.parametrize("name", [b"a{b", b"{", b"{}x", b"{}{t}", b"a}b", b"}", b"}{", b"x}y{z"])
+def test_names_that_part(name: bytes) -> None:
+    assert parts_on_cluster(name)
+
+
+@given(name=names.filter(bool), words=st.lists(st.from_regex(rb"[a-z_]{1,12}", fullmatch=True), min_size=8))
+def test_a_name_parts_when_its_keys_do(name: bytes, words: list[bytes]) -> None:
+    companions = [prefixed(word, name) for word in words] + [suffixed(name, word) for word in words]
+    together = {slot(companion) for companion in companions} == {slot(name)}
+    assert parts_on_cluster(name) == (not together)
+
+
 @pytest.mark.parametrize("name", ["foo", None, 1])
 def test_names_are_bytes(name: object) -> None:
     with pytest.raises(TypeError):
@@ -95,3 +112,5 @@ def test_names_are_bytes(name: object) -> None:
         suffixed(name, b"word")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         latch_channel(name)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        parts_on_cluster(name)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ from pyredisson import _core
 from pyredisson.logic.locks import rlock
 print(pyredisson.__file__)
 print(_core.__file__)
-print(_core.latch_channel(b"foo").decode())
+print(_core.slot("foo"))
 names = [path.name for path in importlib.resources.files("pyredisson.lua").iterdir()]
 print(*[name for name in names if name.endswith(".lua")])
 client = pyredisson.connect()
@@ -99,5 +99,5 @@ client.close()
     printed = run(python, "-c", program, cwd=tmp_path).splitlines()
     assert Path(printed[0]).is_relative_to(there)
     assert Path(printed[1]).is_relative_to(there)
-    assert printed[2] == "redisson_countdownlatch__channel__{foo}"
+    assert printed[2] == "12182"
     assert set(printed[3].split()) == SCRIPTS
