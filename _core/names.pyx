@@ -27,10 +27,13 @@ def latch_channel(bytes name not None):
 
 
 def parts_on_cluster(bytes name not None):
-    """Whether the braces in a name put its companion keys into other cluster slots than the name itself."""
+    """Whether the braces in a name put its companion keys and channels into other slots than the name itself.
+
+    Of a name that stays together, only the channel of a count-down latch may be in another slot: if it contains a `{`.
+    """
     cdef Text tag
     if has(name, c"{"):
         # No braces are added, so only a valid hash tag in the name keeps the keys together.
         return not hash_tag(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &tag)
-    # Spelled "{name}": a "}" in the name would end the hash tag too early.
-    return has(name, c"}")
+    # Spelled "{name}": a "}" in the name would end the hash tag too early, and "{}" is no hash tag.
+    return has(name, c"}") or not name

@@ -12,15 +12,34 @@ def crc16(data: bytes) -> int:
 def slot(name: str | bytes) -> int:
     """The cluster slot of a key, 0 to 16383: that of its hash tag, if it has one."""
 
+def slot_of_command(payload: bytes) -> int:
+    """The slot of a packed command's first key; -1: it has no key. ValueError: these bytes are no command.
+
+    The first key of EVAL and EVALSHA follows the number of keys. Of any other command it is the first argument.
+    """
+
 @final
 class SlotMap:
-    """Which node serves which slot. A node is any object; None: no node is known."""
+    """Which node serves which slot. A node is any object; None: no node is known.
+
+    Threads need no lock around it: each method is a single step, which neither a signal's handler nor another thread
+    divides. (Only a finalizer of a node, if it has one, could run within `assign`.)
+    """
 
     def assign(self, first: int, last: int, node: object) -> None:
         """Assigns the slots from `first` to `last`, both included, to `node`. ValueError: no such slots."""
 
     def node(self, key: str | bytes) -> object:
         """The node that serves the key's slot, or None."""
+
+    def node_of_slot(self, number: int) -> object:
+        """The node that serves a slot, or None. ValueError: there is no such slot."""
+
+    def node_for(self, payload: bytes) -> object:
+        """The node for a packed command: the one that serves the slot of its first key, as in `slot_of_command`.
+
+        None: the command has no key, or no node is known. ValueError: these bytes are no command.
+        """
 
 def prefixed(prefix: bytes, name: bytes) -> bytes:
     """`prefix:{name}`, or `prefix:name` where the name contains a `{`."""
@@ -32,7 +51,10 @@ def latch_channel(name: bytes) -> bytes:
     """The channel of a count-down latch. Braces are added also to a name that contains some, as in Redisson."""
 
 def parts_on_cluster(name: bytes) -> bool:
-    """Whether the braces in a name put its companion keys into other cluster slots than the name itself."""
+    """Whether the braces in a name put its companion keys and channels into other slots than the name itself.
+
+    Of a name that stays together, only the channel of a count-down latch may be in another slot: if it contains a `{`.
+    """
 
 def pack(head: bytes, *args: bytes | int) -> bytes:
     """`head`, and after it each argument as a RESP bulk string.

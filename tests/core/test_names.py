@@ -92,16 +92,27 @@ def test_names_that_stay_together(name: bytes) -> None:
     assert not parts_on_cluster(name)
 
 
-@pytest.mark.parametrize("name", [b"a{b", b"{", b"{}x", b"{}{t}", b"a}b", b"}", b"}{", b"x}y{z"])
+@pytest.mark.parametrize("name", [b"", b"a{b", b"{", b"{}x", b"{}{t}", b"a}b", b"}", b"}{", b"x}y{z"])
 def test_names_that_part(name: bytes) -> None:
     assert parts_on_cluster(name)
 
 
-@given(name=names.filter(bool), words=st.lists(st.from_regex(rb"[a-z_]{1,12}", fullmatch=True), min_size=8))
+@given(name=names, words=st.lists(st.from_regex(rb"[a-z_]{1,12}", fullmatch=True), min_size=8))
 def test_a_name_parts_when_its_keys_do(name: bytes, words: list[bytes]) -> None:
     companions = [prefixed(word, name) for word in words] + [suffixed(name, word) for word in words]
     together = {slot(companion) for companion in companions} == {slot(name)}
     assert parts_on_cluster(name) == (not together)
+
+
+@given(name=names.filter(lambda name: b"{" not in name))
+def test_the_latch_channel_stays_with_a_name_without_braces(name: bytes) -> None:
+    if not parts_on_cluster(name):
+        assert slot(latch_channel(name)) == slot(name)
+
+
+def test_the_latch_channel_parts_from_a_name_with_a_hash_tag() -> None:
+    assert not parts_on_cluster(b"{t}foo")
+    assert slot(latch_channel(b"{t}foo")) == slot(b"{t") != slot(b"{t}foo")
 
 
 @pytest.mark.parametrize("name", ["foo", None, 1])

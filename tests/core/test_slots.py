@@ -1,4 +1,4 @@
-"""Hash slots, compared with Python's CRC and with the CLUSTER KEYSLOT of a real server."""
+"""Hash slots, compared with Python's CRC, with redis-py and with a real server; the node for a command."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import binascii
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import hiredis
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from redis import Redis
+from redis.crc import key_slot
 
-from pyredisson._core import SlotMap, crc16, slot
+from pyredisson._core import SlotMap, command, crc16, pack, slot, slot_of_command
+from pyredisson._protocol.scripts import as_eval, script
 from pyredisson.testing import Server
 
 # Braces often, so that every shape of a hash tag comes up; zero bytes and non-ASCII too.
@@ -21,6 +25,12 @@ names = st.one_of(
     st.lists(st.sampled_from([b"{", b"}", b"a", b"bc", b"\0", "ü".encode()]), max_size=12).map(b"".join),
 )
 
+
+arguments = st.one_of(names, st.integers(-(2**63), 2**63 - 1))
+words = st.one_of(
+    st.sampled_from([b"GET", b"SPUBLISH", b"EVALSH", b"EVALSHA1", b"EVAL_RO"]), names.filter(bool)
+).filter(lambda word: word.upper() not in {b"EVAL", b"EVALSHA"})
+script_calls = st.sampled_from([b"EVAL", b"EVALSHA", b"eval", b"EvalSha"])
 
 Collect = Callable[[], object]
 
@@ -42,7 +52,7 @@ def test_crc16_of_the_reference_text() -> None:
 
 @given(names)
 def test_slot_follows_the_hash_tag(name: bytes) -> None:
-    assert slot(name) == slot_by_hand(name)
+    assert slot(name) == slot_by_hand(name) == key_slot(name)
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from("{}"), max_size=30))
@@ -96,8 +106,167 @@ def test_slot_is_the_servers(cluster_node: Redis, batch: list[bytes]) -> None:
         assert asked.execute() == [slot(name) for name in batch]
 
 
+def slot_by_words(words: list[bytes]) -> int:
+    """The slot of the first key of a command; -1: it has none."""
+    if words[0].upper() in {b"EVAL", b"EVALSHA"}:
+        return slot_by_hand(words[3]) if int(words[2]) else -1
+    return slot_by_hand(words[1]) if len(words) > 1 else -1
+
+
+def check_route(payload: bytes) -> None:
+    wanted = slot_by_words(hiredis_words(payload))
+    assert slot_of_command(payload) == wanted
+    slots = SlotMap()
+    if wanted >= 0:
+        slots.assign(wanted, wanted, "its node")
+        assert slots.node_for(payload) == "its node"
+        slots.assign(wanted, wanted, None)
+    assert slots.node_for(payload) is None
+
+
+def hiredis_words(payload: bytes) -> list[bytes]:
+    reader = hiredis.Reader()
+    reader.feed(payload)
+    words: list[bytes] = reader.gets()
+    return words
+
+
+@given(words, st.lists(arguments, max_size=4))
+@example(b"PING", [])
+@example(b"GET", [b""])
+@example(b"GET", [0])
+def test_the_key_of_a_command_is_its_first_argument(word: bytes, args: list[bytes | int]) -> None:
+    check_route(command(word, *args))
+
+
+@given(script_calls, st.binary(max_size=50), st.lists(arguments, max_size=12), st.lists(arguments, max_size=3))
+@example(b"EVALSHA", b"a" * 40, [], [])
+@example(b"EVALSHA", b"a" * 40, [b""], [])
+@example(b"EVALSHA", b"a" * 40, [], [b"an argument that is no key"])
+@example(b"EVAL", b"return 1\r\n$3\r\nfoo\r\n", [b"foo\r\n$3\r\nbar"], [])
+def test_the_key_of_a_script_call_follows_the_number_of_keys(
+    word: bytes, body: bytes, keys: list[bytes | int], args: list[bytes | int]
+) -> None:
+    check_route(command(word, body, len(keys), *keys, *args))
+
+
+@given(names, st.lists(arguments, min_size=2, max_size=2))
+def test_the_key_of_a_packed_script_call(name: bytes, args: list[bytes | int]) -> None:
+    head = script("lock_acquire", with_shebang=True).head(1, 2)
+    payload = pack(head, name, *args)
+    check_route(payload)
+    check_route(as_eval(payload, with_shebang=True))
+
+
+def test_the_key_of_a_long_command() -> None:
+    check_route(command("EVALSHA", b"a" * 40, 1000, *[b"{t}%d" % i for i in range(1000)]))
+    check_route(command("EVAL", b"x" * 100_000, 1, b"k" * 100_000, *range(1000)))
+
+
+def end_of_key(payload: bytes) -> int:
+    """How many bytes of a command are read: up to the end of its key, or to what tells that there is none."""
+    words = hiredis_words(payload)
+    read = 4 if words[0] in {b"EVAL", b"EVALSHA"} else 2
+    if read == 4 and words[2] == b"0":
+        read = 3
+    head = payload.index(b"\n") + 1
+    return head + sum(len(b"$%d\r\n%b\r\n" % (len(word), word)) for word in words[:read])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        command("PING"),
+        command("GET", "{t}foo"),
+        command("GET", b""),
+        command("EVALSHA", b"a" * 40, 1, "foo", 30000),
+        command("EVALSHA", b"a" * 40, 12, *range(12)),
+        command("EVAL", "return 1", 0, "foo"),
+    ],
+)
+def test_a_command_that_ends_too_early(payload: bytes) -> None:
+    end = end_of_key(payload)
+    for size in range(end):
+        with pytest.raises(ValueError, match="not a command in Redis's protocol"):
+            slot_of_command(payload[:size])
+    assert slot_of_command(payload[:end]) == slot_of_command(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"PING\r\n",
+        b"+OK\r\n",
+        b"$3\r\nfoo\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"*\r\n$3\r\nGET\r\n",
+        b"*2\r\n$-1\r\n$3\r\nfoo\r\n",
+        b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+        b"*2\r\n$3\r\nGET\r\n:1\r\n",
+        b"*2\r\n$3\r\nGET\r\n$4\r\nfoo\r\n",
+        b"*2\r\n$3\r\nGET\r\n$2\r\nfoo\r\n",
+        b"*2\n$3\nGET\n$3\nfoo\n",
+        b"*2x\r\n$3\r\nGET\r\n$3\r\nfoo\r\n",
+        b"*2\r\n$3\r\nGET\r\n$ 3\r\nfoo\r\n",
+        b"*1000000000\r\n$3\r\nGET\r\n$3\r\nfoo\r\n",
+        b"*2\r\n$3\r\nGET\r\n$999999999\r\nfoo\r\n",
+        b"*2\r\n$3\r\nGET\r\n$9223372036854775807\r\nfoo\r\n",
+        b"*2\r\n$3\r\nGET\r\n$18446744073709551619\r\nfoo\r\n",  # 2**64 + 3
+        command("EVAL", "return 1"),
+        command("EVAL", "return 1", 1),
+        command("EVAL", "return 1", 2, "foo"),
+        command("EVAL", "return 1", "", "foo"),
+        command("EVAL", "return 1", "one", "foo"),
+        command("EVAL", "return 1", -1, "foo"),
+        command("EVAL", "return 1", "1 ", "foo"),
+        command("EVAL", "return 1", str(2**64 + 1), "foo"),
+    ],
+)
+def test_bytes_that_are_no_command(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="not a command in Redis's protocol"):
+        slot_of_command(payload)
+    with pytest.raises(ValueError, match="not a command in Redis's protocol"):
+        SlotMap().node_for(payload)
+
+
+@given(st.data())
+def test_any_change_of_a_command_is_read_or_refused(data: st.DataObject) -> None:
+    payload = bytearray(command("EVALSHA", b"a" * 40, 2, "{t}foo", "{t}bar", 30000))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(payload) - 1))
+        payload[place : place + 1] = data.draw(
+            st.binary(max_size=2) | st.sampled_from([b"$", b"*", b"9", b"\r", b"\n"])
+        )
+    try:
+        found = slot_of_command(bytes(payload))
+    except ValueError:
+        return
+    assert -1 <= found < 16384
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(b"*3\r\n$4\r\nEVAL\r\n".__add__))
+def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
+    try:
+        found = slot_of_command(payload)
+    except ValueError:
+        return
+    assert -1 <= found < 16384
+
+
+@pytest.mark.parametrize("payload", [None, "text", bytearray(b"*1\r\n$4\r\nPING\r\n"), 1])
+def test_a_payload_is_bytes(payload: Any) -> None:
+    with pytest.raises(TypeError):
+        slot_of_command(payload)
+    with pytest.raises(TypeError):
+        SlotMap().node_for(payload)
+
+
 def test_map_knows_nothing_at_first() -> None:
     assert SlotMap().node("foo") is None
+    assert SlotMap().node_of_slot(0) is None
+    assert SlotMap().node_for(command("GET", "foo")) is None
 
 
 def test_map_gives_the_node_of_the_keys_slot() -> None:
@@ -108,6 +277,16 @@ def test_map_gives_the_node_of_the_keys_slot() -> None:
     assert slots.node("foo") == "high"
     assert slots.node(b"{foo}:more") == "high"
     assert slots.node("bar") == "low"  # 5061
+    assert slots.node_for(command("GET", "foo")) == slots.node_of_slot(12182) == "high"
+    assert slots.node_for(command("GET", "bar")) == slots.node_of_slot(5061) == "low"
+    assert (slots.node_of_slot(8191), slots.node_of_slot(8192)) == ("low", "high")
+
+
+def test_map_gives_no_node_for_a_command_without_a_key() -> None:
+    slots = SlotMap()
+    slots.assign(0, 16383, "node")
+    assert slots.node_for(command("PING")) is None
+    assert slots.node_for(command("EVAL", "return 1", 0, "foo")) is None
 
 
 def test_map_takes_a_moved_slot_and_forgets() -> None:
@@ -126,6 +305,12 @@ def test_map_refuses_slots_that_are_none(first: int, last: int) -> None:
         SlotMap().assign(first, last, "node")
 
 
+@pytest.mark.parametrize("number", [-1, 16384, 2**31])
+def test_map_refuses_a_slot_that_is_none(number: int) -> None:
+    with pytest.raises(ValueError, match="not within"):
+        SlotMap().node_of_slot(number)
+
+
 def test_map_lets_go_of_its_nodes(collector: Collect) -> None:
     class Node:
         slots: SlotMap
@@ -134,7 +319,14 @@ def test_map_lets_go_of_its_nodes(collector: Collect) -> None:
     before = sys.getrefcount(node)
     slots = SlotMap()
     slots.assign(0, 16383, node)
-    assert sys.getrefcount(node) > before
+    assert sys.getrefcount(node) == before + 16384
+    for payload in (command("GET", "foo"), command("PING")):
+        for _ in range(100):
+            slots.node_for(payload)
+            slots.node_of_slot(7)
+            with pytest.raises(ValueError, match="not a command"):
+                slots.node_for(payload[:-1])
+    assert sys.getrefcount(node) == before + 16384
     slots.assign(0, 16383, None)
     assert sys.getrefcount(node) == before
 

@@ -1,0 +1,177 @@
+"""On a cluster, everything that a primitive names is in the slot of its own name: keys, channels, computed keys.
+
+The test calls each method that makes a command, with arguments chosen by the names of its parameters. So a new method
+is tested without a change here, and a new parameter needs a line in `_arguments`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hiredis
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import pyredisson
+from pyredisson._core import SlotMap, parts_on_cluster, slot
+from pyredisson._protocol.scripts import NAMES
+from pyredisson.logic.exactly_once import SessionSlot
+from pyredisson.logic.holds import Hold, HoldState
+from pyredisson.logic.locks.commands import LockCommands
+from pyredisson.logic.locks.fair_lock import FairLockCommands
+from pyredisson.logic.locks.fair_queue import QueueTicket
+from pyredisson.logic.locks.read_write_lock import SideCommands
+from pyredisson.logic.permits.commands import LatchCommands, PermitPoolCommands
+from pyredisson.logic.permits.permit_commands import PermitCommands
+from pyredisson.logic.session import Session
+
+PERMIT = bytes(range(16))
+CHANNELS = (b"redisson_", b"pyredisson_")
+"""How a key or a channel among the arguments of a script begins."""
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+names = st.one_of(
+    st.binary(min_size=1, max_size=30),
+    st.lists(st.sampled_from([b"{", b"}", b"a", b"bc", b":", b"\r\n", b"\0"]), min_size=1, max_size=10).map(b"".join),
+).filter(lambda name: not parts_on_cluster(name))
+
+Commands = LockCommands | PermitPoolCommands | LatchCommands
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """The session of a client that never connects."""
+    with pyredisson.Client(pyredisson.Config()) as client:
+        # Releasing a permit whose acquire is in doubt takes one more key.
+        client._session.permits.in_doubt.add(PERMIT)
+        yield client._session
+
+
+def kinds(of: type[Any]) -> list[type[Any]]:
+    """The class with all classes derived from it."""
+    return [of, *(kind for child in of.__subclasses__() for kind in kinds(child))]
+
+
+KINDS: list[type[Commands]] = [
+    *(kind for kind in kinds(LockCommands) if kind is not SideCommands),
+    *kinds(PermitPoolCommands),
+    *kinds(LatchCommands),
+]
+
+
+def methods(commands: Commands) -> dict[str, Callable[..., bytes | None]]:
+    """The methods of an object that make a command."""
+    made = inspect.getmembers(commands, inspect.isroutine)
+    return {
+        name: method
+        for name, method in made
+        if not name.startswith("_")
+        and name != "channel_of"
+        and str(inspect.signature(method).return_annotation).startswith("bytes")
+    }
+
+
+def payloads(session: Session, commands: Commands) -> Iterator[tuple[str, bytes]]:
+    """Each command of an object with the name of its method, with and without the arguments that have a default."""
+    arguments = _arguments(session, commands)
+    for name, method in methods(commands).items():
+        parameters = inspect.signature(method).parameters.values()
+        for wanted in (parameters, [parameter for parameter in parameters if parameter.default is parameter.empty]):
+            by_place = [arguments[parameter.name] for parameter in wanted if parameter.kind is not KEYWORD]
+            by_name = {parameter.name: arguments[parameter.name] for parameter in wanted if parameter.kind is KEYWORD}
+            payload = method(*by_place, **by_name)
+            if payload is not None:
+                yield name, payload
+
+
+def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
+    owner = session.owners.explicit(7)
+    holder = PERMIT.hex().encode() if isinstance(commands, PermitCommands) else owner.name
+    held: Any = commands  # a counter without holds has no method that takes one
+    hold = Hold((commands.key, owner.id), held, holder, None, math.inf, HoldState.HELD)
+    return {
+        "all_or_none": True,
+        "claimant": b"claimant",
+        "client": session.id.encode(),
+        "count": 2,
+        "hold": hold,
+        "holds": [hold],
+        "ids": [PERMIT],
+        "in_doubt": True,
+        "lease": 30000,
+        "only_existing": False,
+        "owner": owner.name,
+        "owner_prefix": owner.name_prefix,
+        "owners": [owner.name],
+        "permit": PERMIT,
+        "permits": 3,
+        "scripts": session.runtime.scripts,
+        "slot": SessionSlot(f":{session.id}:0".encode()),
+        "ttl": 0,
+        "waiters": [owner.name],
+        "waits": True,
+    }
+
+
+def keys_and_channels(payload: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The keys of a command, and those of a script's other arguments that are keys or channels."""
+    reader = hiredis.Reader()
+    reader.feed(payload)
+    words = reader.gets()
+    if words[0] != b"EVALSHA":
+        return [words[1]], []
+    count = int(words[2])
+    return words[3 : 3 + count], [word for word in words[3 + count :] if word.startswith(CHANNELS)]
+
+
+def test_every_script_is_among_the_commands(session: Session) -> None:
+    sent = b"".join(payload for kind in KINDS for _, payload in payloads(session, kind(session, b"foo")))
+    scripts = session.runtime.scripts
+    # The attribute of a script is its SHA1, or the beginning of a command that contains the SHA1.
+    shas = {name: getattr(scripts, name).rsplit(b"$40\r\n")[-1][:40] for name in NAMES}
+    unsent = {name for name, sha in shas.items() if sha not in sent}
+    # Sent by a query of the logic with the lock's key alone, and by `pyredisson.fencing`.
+    assert unsent == {"read_locked", "fenced_write"}
+
+
+@given(name=names)
+@example(b"{t}foo")
+@example(b"x}y{z}")
+@example(b"{a{b}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_all_keys_and_channels_of_a_primitive_are_in_one_slot(
+    session: Session, kind: type[Commands], name: bytes
+) -> None:
+    commands = kind(session, name)
+    slots = SlotMap()
+    slots.assign(slot(name), slot(name), "its node")
+    parted = isinstance(commands, LatchCommands) and b"{" in name
+    for _, payload in payloads(session, commands):
+        keys, channels = keys_and_channels(payload)
+        assert {slot(key) for key in keys} == {slot(name)}
+        assert slots.node_for(payload) == "its node"
+        if channels and not parted:
+            assert {slot(channel) for channel in channels} == {slot(name)}
+    if commands.channel and not parted:
+        assert slot(commands.channel) == slot(name)
+
+
+@given(name=names)
+def test_what_is_computed_from_a_key_or_channel_is_in_the_same_slot(session: Session, name: bytes) -> None:
+    owner = session.owners.explicit(7)
+    waiter = FairLockCommands(session, name).channel_of(QueueTicket(owner))
+    assert waiter.endswith(owner.name)
+    assert slot(waiter) == slot(name)
+    for side in kinds(SideCommands)[1:]:
+        keys, _ = keys_and_channels(dict(payloads(session, side(session, name)))["release"])
+        # `read_leases.lua` appends this to the second key.
+        assert slot(keys[1] + owner.name + b":rwlock_timeout:1") == slot(name)
+
+
+def test_the_channel_of_a_latch_whose_name_has_a_hash_tag_is_elsewhere(session: Session) -> None:
+    assert slot(LatchCommands(session, b"{t}foo").channel) != slot(b"{t}foo")
+    assert slot(LatchCommands(session, b"foo").channel) == slot(b"foo")
