@@ -10,29 +10,36 @@ from time import perf_counter
 from timeit import Timer as Stopwatch
 from typing import Any
 
+from redis.cluster import RedisCluster
+from redis.crc import key_slot
+
 from benchmarks import Row, Target
 from benchmarks.measure import Samples, interleave, one_core
-from pyredisson._core import Timer, Wheel, command, pack, slot
+from pyredisson._core import SlotMap, Timer, Wheel, command, pack, slot
+from pyredisson.testing import Server
 
 TICKS = 10_000
 STEP = 100
 STRETCHES = 5
 STRETCH = 0.003
 """Seconds."""
+NAME = "lock:orders:12345678"
+"""20 bytes."""
+OWNER = b"b983c153-7421-469a-addb-44fb92259a1b:4294967296"
+HEAD = b"*7\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n1\r\n"
+"""The beginning of the command that acquires a lock: one key and three arguments follow."""
 
 
 def rows(*, quick: bool) -> list[Row]:
-    """Slots and commands: time per call. The timer wheel: time per timer, with a million timers."""
+    """Slots, routes and commands: time per call. The timer wheel: time per timer, with a million timers."""
+    rounds = 5 if quick else 25
     with one_core():
-        return [*_calls(5 if quick else 25), *_wheel(100_000 if quick else 1_000_000, 1 if quick else 3)]
+        return [*_calls(rounds), *_routes(rounds), *_wheel(100_000 if quick else 1_000_000, 1 if quick else 3)]
 
 
 def _calls(rounds: int) -> list[Row]:
-    name = "lock:orders:12345678"  # 20 bytes
-    head = b"*7\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n1\r\n"
-    owner = b"b983c153-7421-469a-addb-44fb92259a1b:4294967296"
-    acquire = {"head": head, "key": name.encode(), "owner": owner}
-    renewal = {"args": [b"EVALSHA", b"a" * 40, 100, *[name.encode()] * 100, 30000, *[owner] * 100]}
+    acquire = {"head": HEAD, "key": NAME.encode(), "owner": OWNER}
+    renewal = {"args": [b"EVALSHA", b"a" * 40, 100, *[NAME.encode()] * 100, 30000, *[OWNER] * 100]}
 
     def beside(python: str, ours: Any, theirs: Any, call: str, names: Mapping[str, object]) -> Samples:
         contenders = {"pyredisson": ours, python: theirs}
@@ -40,13 +47,44 @@ def _calls(rounds: int) -> list[Row]:
             {who: _per_call(call, {**names, "f": function}) for who, function in contenders.items()}, rounds
         )
 
-    slots = beside("binascii", slot, _slot, "f(name)", {"name": name})
+    slots = beside("binascii", slot, _slot, "f(name)", {"name": NAME})
     packs = beside("bytes %", pack, _pack, "f(head, key, owner, 1, 30000)", acquire)
     commands = beside("bytes %", command, _command, "f(*args)", renewal)
     return [
         _row("slot *", "the cluster slot of a 20-byte name", slots, Target("ours", "<=", 60)),
         _row("pack *", "the command that takes a lock, its constant beginning made before", packs, None),
         _row("command *", "the command that renews 100 locks", commands, None),
+    ]
+
+
+def _routes(rounds: int) -> list[Row]:
+    slots = SlotMap()
+    slots.assign(0, 16383, object())
+    payload = pack(HEAD, NAME.encode(), OWNER, 1, 30000)
+    with Server(config={"cluster-enabled": "yes"}) as server:
+        with server.redis() as node:
+            node.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+        with RedisCluster(server.host, server.port) as cluster:
+            by_slot = _per_call(
+                "node(key_slot(name))",
+                {"node": cluster.nodes_manager.get_node_from_slot, "key_slot": key_slot, "name": NAME.encode()},
+            )
+            by_key = _per_call("node(name)", {"node": cluster.get_node_from_key, "name": NAME})
+            theirs = {"redis-py's get_node_from_key": by_key, "its key_slot and get_node_from_slot": by_slot}
+            by_name = {"pyredisson": _per_call("node(name)", {"node": slots.node, "name": NAME}), **theirs}
+            by_payload = {
+                "pyredisson": _per_call("node_for(payload)", {"node_for": slots.node_for, "payload": payload}),
+                **theirs,
+            }
+            names, payloads = interleave(by_name, rounds), interleave(by_payload, rounds)
+    return [
+        _row("route name *", "from a name to the node that serves its slot", names, Target("ratio", "<=", 0.2)),
+        _row(
+            "route command *",
+            "from a packed command to the node that serves the slot of its key; redis-py: from the name",
+            payloads,
+            Target("ours", "<=", 100),
+        ),
     ]
 
 
@@ -80,7 +118,7 @@ def _samples(by_name: dict[str, list[float]], rounds: int) -> Samples:
 
 
 def _row(name: str, what: str, samples: Samples, target: Target | None) -> Row:
-    (baseline,) = samples.medians("pyredisson")
+    baseline, *_ = samples.medians("pyredisson")
     return Row(
         name=name,
         what=what,
