@@ -290,8 +290,9 @@ class RoutingTable:
             self.on_request()
 
     def _on_recovery(self, node: Node) -> None:
-        if self._failing:
-            self._failing.pop(node, None)
+        if self._failing and self._failing.pop(node, None) is not None:
+            # Perhaps it was restarted, and is another server now.
+            self.on_request()
 
 
 def _do_nothing() -> None:
