@@ -11,9 +11,10 @@ from typing import IO, Any, Literal, get_args
 
 from redis.credentials import CredentialProvider
 
-from pyredisson._settings import addresses
 from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address
+from pyredisson._settings.clients import settings_of_client
 from pyredisson._settings.durations import MAX_LEASE_MS, seconds
+from pyredisson._settings.urls import settings_of_url
 from pyredisson.errors import ConfigError
 
 Topology = Literal["single", "cluster", "sentinel", "replicated"]
@@ -183,7 +184,10 @@ class Config:
         """
         if isinstance(address, cls):
             return dataclasses.replace(address, **fields) if fields else address
-        return cls(**{**addresses.settings_of(address), **fields})
+        if address is None:
+            return cls(**fields)
+        found = settings_of_url(address) if isinstance(address, str) else settings_of_client(address)
+        return cls(**{**found, **fields})
 
     @classmethod
     def from_yaml(cls, source: str | os.PathLike[str] | IO[str], **fields: Any) -> Config:

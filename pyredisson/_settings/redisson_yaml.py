@@ -1,21 +1,20 @@
-"""Reads Redisson's YAML file of a single server as fields of a Config."""
+"""Reads Redisson's YAML file as fields of a Config."""
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import ssl as tls
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import IO, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO, Any
 
 import yaml
 
 from pyredisson._diagnostics import logger
-from pyredisson._settings.addresses import settings_of_url, ssl_context
+from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address
+from pyredisson._settings.redisson_keys import IGNORED, JAVA_CLASSES, MODES, ROOT, Mode, refuse_unknown
+from pyredisson._settings.redisson_tls import redisson_ssl_context
+from pyredisson._settings.urls import settings_of_url
+from pyredisson._settings.yaml_nodes import NULL, as_mapping, as_texts, load
 from pyredisson.errors import ConfigError
-
-_Reader = Callable[[yaml.Node, str], Any]
 
 
 def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection[str]) -> dict[str, Any]:
@@ -24,263 +23,74 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     `given` are the names of the fields that the caller sets itself. ConfigError: an unknown key, or a value that can't
     be used.
     """
-    root = _mapping(_parse(_content(source)), "the file")
-    for key in root:
-        if key.endswith("ServersConfig"):
-            raise ConfigError(f"{key} isn't available in this version, only singleServerConfig is")
-    if "singleServerConfig" not in root:
-        raise ConfigError("singleServerConfig is missing")
-    server = _mapping(root.pop("singleServerConfig"), "singleServerConfig")
-    shared = _SHARED_KEYS.keys() | _TLS_KEYS | _JAVA_CLASSES.keys() | _IGNORED_SHARED
-    _refuse_unknown(root, shared | _ROOT_KEYS.keys() | _IGNORED_ROOT)
-    _refuse_unknown(server, shared | _SERVER_KEYS.keys() | _IGNORED_SERVER | {"address"})
+    root = as_mapping(load(source), "the file")
+    section, mode = _section(root)
+    servers = as_mapping(root.pop(section), section)
+    refuse_unknown(root, ROOT)
+    refuse_unknown(servers, mode.known())
 
-    nodes = {key: node for part in (root, server) for key, node in part.items() if node.tag != _NULL}
-    ignored = sorted(nodes.keys() & (_IGNORED_ROOT | _IGNORED_SHARED | _IGNORED_SERVER))
+    nodes = {key: node for part in (root, servers) for key, node in part.items() if node.tag != NULL}
+    ignored = sorted(nodes.keys() & (IGNORED | mode.ignored))
     if ignored:
         logger.info("Redisson settings that have no meaning in Python: %s", ", ".join(ignored))
-    _refuse_java_classes((root, server), given)
+    _refuse_java_classes((root, servers), given)
 
-    settings = settings_of_url(_address(nodes))
-    for key, (field, read) in (_ROOT_KEYS | _SHARED_KEYS | _SERVER_KEYS).items():
-        if key in nodes:
+    settings = _servers(section, mode, nodes)
+    for key, (field, read) in mode.readable().items():
+        # A Java class that the caller replaces may have settings that are unknown here.
+        if key in nodes and not (key in JAVA_CLASSES and field in given):
             settings[field] = read(nodes[key], key)
-    if str(settings.get("password")).startswith("{aes}"):
-        raise ConfigError("password: encrypted by Redisson PRO, which can't be undone here")
-    if settings.get("ssl"):
-        settings["ssl_context"] = _redisson_ssl_context(nodes)
+    for name in ("password", "sentinel_password"):
+        if str(settings.get(name)).startswith("{aes}"):
+            raise ConfigError(f"{name}: encrypted by Redisson PRO, which can't be undone here")
+    for name in ("ssl", "sentinel_ssl"):
+        if settings.get(name):
+            settings[f"{name}_context"] = redisson_ssl_context(nodes)
     return settings
 
 
-def _parse(text: str) -> yaml.Node | None:
-    text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), text)
-    try:
-        # Composed, not loaded: so Java's !<class> tags have no effect, and a password `0123` or `yes` stays text.
-        return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"not valid YAML{where}") from None  # without the reason, which may quote a password
+def _section(root: Mapping[str, yaml.Node]) -> tuple[str, Mode]:
+    """The section of the servers: its name, and what it may contain."""
+    found = [key for key in root if key.endswith("ServersConfig") or key in MODES]
+    for key in found:
+        if key not in MODES:
+            raise ConfigError(f"{key} isn't supported, only {', '.join(MODES)}")
+    if len(found) != 1:
+        raise ConfigError(f"the file needs one of {', '.join(MODES)}" + ", not several" * bool(found))
+    return found[0], MODES[found[0]]
+
+
+def _servers(section: str, mode: Mode, nodes: Mapping[str, yaml.Node]) -> dict[str, Any]:
+    """The Config fields for the addresses of the servers."""
+    if mode.addresses[0] not in nodes:
+        raise ConfigError(f"{section}: {mode.addresses[0]} is missing")
+    addresses = [url for key in mode.addresses if key in nodes for url in as_texts(nodes[key], key)]
+    if mode.topology == "single":
+        if len(addresses) != 1:
+            raise ConfigError(f"{section}: address must be one address")
+        return settings_of_url(addresses[0])
+    port = SENTINEL_PORT if mode.topology == "sentinel" else REDIS_PORT
+    servers = [settings_of_url(address) for address in addresses]
+    if any(server.keys() & {"path", "topology"} or "host" not in server for server in servers):
+        raise ConfigError(f"{section}: each address must be redis://host:port or rediss://host:port")
+    found = [Address(server.pop("host"), server.pop("port", port)) for server in servers]
+    for server in servers:
+        server.pop("ssl_context", None)  # made from the keys of the file
+    if any(server != servers[0] for server in servers):
+        raise ConfigError(f"{section}: all addresses must have the same scheme, credentials and options")
+    settings = dict(servers[0]) if servers else {}
+    if mode.topology == "sentinel":
+        # Redisson talks to the master over TLS if it does to the Sentinels.
+        own = {name: settings.pop(name) for name in ("username", "password") if name in settings}
+        settings |= {f"sentinel_{name}": value for name, value in own.items()}
+        settings["sentinel_ssl"] = settings.get("ssl", False)
+    return {**settings, "topology": mode.topology, "nodes": tuple(found)}
 
 
 def _refuse_java_classes(parts: Sequence[Mapping[str, yaml.Node]], given: Collection[str]) -> None:
-    for key, (default, field) in _JAVA_CLASSES.items():
+    for key, (accepted, field) in JAVA_CLASSES.items():
         # At the root and beside the address: with a name mapper overlooked, Java and Python would lock different keys.
-        tags = {part[key].tag for part in parts if key in part} - {_NULL}
-        if field not in given and any(tag.rpartition(".")[2] != default for tag in tags):
+        tags = {part[key].tag for part in parts if key in part} - {NULL}
+        if field not in given and any(tag.rpartition(".")[2] not in accepted for tag in tags):
             advice = f"; give {field}= beside the file" if field else ""
             raise ConfigError(f"{key}: a Java class can't be taken over{advice}")
-
-
-def _content(source: str | os.PathLike[str] | IO[str]) -> str:
-    # Text with a newline can't be a path. Opened as a path, FileNotFoundError would quote it with its password.
-    if isinstance(source, str) and "\n" in source:
-        return source
-    if isinstance(source, (str, os.PathLike)):
-        with open(source, encoding="utf-8") as file:
-            return file.read()
-    return source.read()
-
-
-def _address(nodes: Mapping[str, yaml.Node]) -> str:
-    if "address" not in nodes:
-        raise ConfigError("singleServerConfig: address is missing")
-    addresses = _texts(nodes["address"], "address")
-    if len(addresses) != 1:
-        raise ConfigError("singleServerConfig: address must be one address")
-    return addresses[0]
-
-
-def _redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
-    options: dict[str, Any] = {}
-    verification = "STRICT"
-    endpoint = nodes.get("sslEnableEndpointIdentification")
-    if endpoint is not None and not _flag(endpoint, "sslEnableEndpointIdentification"):
-        verification = "NONE"  # as in Redisson, where the certificate isn't checked then, either
-    if "sslVerificationMode" in nodes:
-        verification = _text(nodes["sslVerificationMode"], "sslVerificationMode")
-    if verification not in ("NONE", "CA_ONLY", "STRICT"):
-        raise ConfigError("sslVerificationMode must be NONE, CA_ONLY or STRICT")
-    options["ssl_cert_reqs"] = "none" if verification == "NONE" else "required"
-    options["ssl_check_hostname"] = verification == "STRICT"
-    if "sslKeystore" in nodes:
-        options["ssl_certfile"] = _pem(nodes["sslKeystore"], "sslKeystore")
-        if "sslKeystorePassword" in nodes:
-            options["ssl_password"] = _text(nodes["sslKeystorePassword"], "sslKeystorePassword")
-    if "sslProtocols" in nodes:
-        protocols = _texts(nodes["sslProtocols"], "sslProtocols")
-        try:
-            options["ssl_min_version"] = min(tls.TLSVersion[name.replace(".", "_")] for name in protocols)
-        except (KeyError, ValueError):
-            raise ConfigError("sslProtocols must list some of TLSv1.3, TLSv1.2, TLSv1.1, TLSv1") from None
-    if "sslCiphers" in nodes:
-        options["ssl_ciphers"] = ":".join(_texts(nodes["sslCiphers"], "sslCiphers"))
-    truststore = _pem(nodes["sslTruststore"], "sslTruststore") if "sslTruststore" in nodes else None
-    return ssl_context(options, truststore=truststore)
-
-
-def _pem(node: yaml.Node, key: str) -> str:
-    """The path of a PEM file, from a path or a URL (file:...)."""
-    path = re.sub(r"^file:(//(?=/))?", "", _text(node, key))
-    try:
-        with open(path, "rb") as file:
-            is_pem = b"-----BEGIN " in file.read()
-    except OSError as error:
-        raise ConfigError(f"{key}: {error}") from error
-    if not is_pem:
-        raise ConfigError(f"{key}: Java's key stores can't be read here; convert {path} to PEM")
-    return path
-
-
-def _mapping(node: yaml.Node | None, where: str) -> dict[str, yaml.Node]:
-    if node is None or _kind(node) != "mapping" or any(_kind(key) != "scalar" for key, _ in node.value):
-        raise ConfigError(f"{where} must hold settings, each a name and a value")
-    return {key.value: value for key, value in node.value}
-
-
-def _kind(node: yaml.Node) -> Literal["scalar", "sequence", "mapping"]:
-    return node.id  # type: ignore[attr-defined, no-any-return]  # in PyYAML, but not in its stubs
-
-
-def _refuse_unknown(settings: Mapping[str, yaml.Node], known: Collection[str]) -> None:
-    for key in settings:
-        if key not in known:
-            close = difflib.get_close_matches(key, sorted(known), 1)
-            raise ConfigError(f"unknown setting {key}" + (f"; did you mean {close[0]}?" if close else ""))
-
-
-def _text(node: yaml.Node, key: str) -> str:
-    if _kind(node) != "scalar":
-        raise ConfigError(f"{key} must be a single value")
-    if match := _PLACEHOLDER.search(node.value):
-        raise ConfigError(f"{key}: {match[1]} isn't set in the environment")
-    return str(node.value)
-
-
-def _texts(node: yaml.Node, key: str) -> list[str]:
-    return [_text(item, key) for item in node.value] if _kind(node) == "sequence" else [_text(node, key)]
-
-
-def _integer(node: yaml.Node, key: str) -> int:
-    text = _text(node, key)
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):  # 19 digits: Java's long
-        raise ConfigError(f"{key} must be a whole number")
-    return int(text)
-
-
-def _milliseconds(node: yaml.Node, key: str) -> float:
-    return _integer(node, key) / 1000
-
-
-def _flag(node: yaml.Node, key: str) -> bool:
-    text = _text(node, key).lower()
-    if text not in ("true", "false"):
-        raise ConfigError(f"{key} must be true or false")
-    return text == "true"
-
-
-_PLACEHOLDER = re.compile(r"\$\{([\w.]+)(?::-([^}]*))?\}")
-_NULL = "tag:yaml.org,2002:null"
-
-# Redisson's key: the field, and the function that reads its text. Shared keys are at the root or beside the address.
-_ROOT_KEYS: dict[str, tuple[str, _Reader]] = {
-    "lockWatchdogTimeout": ("lock_watchdog_timeout", _milliseconds),
-    "fairLockWaitTimeout": ("fair_lock_wait_timeout", _milliseconds),
-}
-_SHARED_KEYS: dict[str, tuple[str, _Reader]] = {
-    "username": ("username", _text),
-    "password": ("password", _text),
-    "tcpKeepAlive": ("socket_keepalive", _flag),
-}
-_SERVER_KEYS: dict[str, tuple[str, _Reader]] = {
-    "database": ("database", _integer),
-    "clientName": ("client_name", _text),
-    "connectTimeout": ("connect_timeout", _milliseconds),
-    "timeout": ("timeout", _milliseconds),
-    "retryAttempts": ("retry_attempts", _integer),
-    "connectionPoolSize": ("connection_pool_size", _integer),
-    "pingConnectionInterval": ("ping_interval", _milliseconds),
-    "keepAlive": ("socket_keepalive", _flag),
-}
-_TLS_KEYS = {
-    "sslCiphers",
-    "sslEnableEndpointIdentification",
-    "sslKeystore",
-    "sslKeystorePassword",
-    "sslProtocols",
-    "sslTruststore",
-    "sslVerificationMode",
-}
-# The Java class that is accepted, and the field that replaces any other class.
-_JAVA_CLASSES = {
-    "commandMapper": ("DefaultCommandMapper", None),
-    "credentialsResolver": ("DefaultCredentialsResolver", "credential_provider"),
-    "nameMapper": ("DefaultNameMapper", "name_mapper"),
-}
-_IGNORED_ROOT = {
-    "addressResolverGroupFactory",
-    "checkLockSyncedSlaves",
-    "cleanUpKeysAmount",
-    "codec",
-    "codecProvider",
-    "connectionListener",
-    "decodeInExecutor",
-    "eventLoopGroup",
-    "executor",
-    "keepPubSubOrder",
-    "lazyInitialization",
-    "lockWatchdogBatchSize",
-    "maxCleanUpDelay",
-    "meterMode",
-    "meterRegistryProvider",
-    "minCleanUpDelay",
-    "nettyExecutor",
-    "nettyHook",
-    "nettyThreads",
-    "performanceMode",
-    "protocol",
-    "redissonReferenceEnabled",
-    "referenceCodecProvider",
-    "referenceEnabled",
-    "registrationKey",
-    "reliableTopicWatchdogTimeout",
-    "resolverProvider",
-    "slavesSyncTimeout",
-    "threads",
-    "transportMode",
-    "useLinuxNativeEpoll",
-    "useScriptCache",
-    "useThreadClassLoader",
-    "valkeyCapabilities",
-}
-_IGNORED_SHARED = {
-    "secretKey",
-    "sslKeyManagerFactory",
-    "sslKeystoreType",
-    "sslProvider",
-    "sslTrustManagerFactory",
-    "sslTruststorePassword",
-    "tcpKeepAliveCount",
-    "tcpKeepAliveIdle",
-    "tcpKeepAliveInterval",
-    "tcpNoDelay",
-    "tcpUserTimeout",
-}
-_IGNORED_SERVER = {
-    "connectionMinimumIdleSize",
-    "credentialsReapplyInterval",
-    "dnsMonitoring",
-    "dnsMonitoringInterval",
-    "failedAttempts",
-    "idleConnectionTimeout",
-    "pingTimeout",
-    "reconnectionDelay",
-    "reconnectionTimeout",
-    "retryDelay",
-    "retryInterval",
-    "subscriptionConnectionMinimumIdleSize",
-    "subscriptionConnectionPoolSize",
-    "subscriptionTimeout",
-    "subscriptionsPerConnection",
-    "tlsVersion",
-}

@@ -135,8 +135,6 @@ class TestAddresses:
             f"redis://:1?{SECRET}=x@h",
             f"unix://:{SECRET}@run/redis.sock",
             f"unix://:{SECRET}@",
-            f"redis+cluster://:{SECRET}@h:1,h:2",
-            f"redis+sentinel://:{SECRET}@h:1/mymaster",
         ],
     )
     def test_bad_urls_do_not_give_the_password_away(self, url: str) -> None:
@@ -148,11 +146,6 @@ class TestAddresses:
     def test_the_unknown_option_is_named(self) -> None:
         with pytest.raises(ConfigError, match="frobnicate"):
             Config.of("redis://h?frobnicate=1")
-
-    @pytest.mark.parametrize("scheme", ["redis+cluster", "redis+sentinel"])
-    def test_what_is_not_there_yet(self, scheme: str) -> None:
-        with pytest.raises(ConfigError, match="available in this version"):
-            Config.of(f"{scheme}://h:1")
 
     @pytest.mark.parametrize("address", [3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()])
     def test_anything_else(self, address: object) -> None:

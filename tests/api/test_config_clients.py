@@ -81,18 +81,6 @@ class TestClients:
         assert (config.host, config.database, config.password) == ("other", 3, "p")
         assert (config.ssl, config.connection_pool_size, config.timeout) == (True, 5, 3.0)
 
-    @pytest.mark.parametrize("module", MODULES)
-    def test_sentinels_are_not_there_yet(self, module: Any) -> None:
-        sentinel = module.Sentinel([("h", 1)])
-        for address in (sentinel, sentinel.master_for("mymaster"), sentinel.master_for("mymaster", ssl=True)):
-            with pytest.raises(ConfigError, match="available in this version"):
-                Config.of(address)
-
-    def test_clusters_are_not_there_yet(self) -> None:
-        cluster = redis.asyncio.RedisCluster(host="h")  # the sync one connects at once
-        with pytest.raises(ConfigError, match="available in this version"):
-            Config.of(cluster)
-
     @pytest.mark.parametrize("client", CLIENTS)
     def test_a_renewal_has_its_own_handshake(self, client: Callable[..., Any]) -> None:
         with pytest.raises(ConfigError, match="redis_connect_func"):

@@ -78,6 +78,8 @@ class TestYaml:
             socket_keepalive=False,
             lock_watchdog_timeout=20.0,
             fair_lock_wait_timeout=200.0,
+            check_lock_synced_replicas=False,
+            replicas_sync_timeout=1.5,
         )
         assert Config.from_yaml(file) == Config.from_yaml(str(file)) == expected
         assert Config.from_yaml(DOCUMENTED) == Config.from_yaml(io.StringIO(DOCUMENTED)) == expected
@@ -167,14 +169,9 @@ class TestYaml:
             ("singleServerConfig:\n  address: [redis://a, redis://b]\n", "one address"),
             ("singleServerConfig:\n  address: h:6379\n", "URL"),
             ("singleServerConfig: redis://h\n", "singleServerConfig must hold settings"),
-            ("threads: 1\n", "singleServerConfig is missing"),
             ("\n", "the file must hold settings"),
             ("- 1\n", "the file must hold settings"),
             ("? [a]\n: 1\n", "the file must hold settings"),
-            ("clusterServersConfig:\n  nodeAddresses: []\n", "clusterServersConfig.*in this version"),
-            ("sentinelServersConfig: {}\n", "sentinelServersConfig.*in this version"),
-            ("masterSlaveServersConfig: {}\n", "masterSlaveServersConfig.*in this version"),
-            ("replicatedServersConfig: {}\n", "replicatedServersConfig.*in this version"),
         ],
     )
     def test_what_cannot_be_used(self, text: str, message: str) -> None:
