@@ -13,8 +13,9 @@ from redis.crc import key_slot
 
 from pyredisson.testing.cluster_agreement import disagreement
 from pyredisson.testing.cluster_node import ClusterNode
-from pyredisson.testing.cluster_view import SLOTS, NodeView, nodes_file
+from pyredisson.testing.cluster_view import SLOTS, NodeView, Slots, nodes_file
 from pyredisson.testing.deployment import Deployment, replication_settings
+from pyredisson.testing.elections import Elections
 from pyredisson.testing.process import ServerError, credentials, find_executable, lasting_ports, read_version
 from pyredisson.testing.proxy import Proxy
 from pyredisson.testing.slot_moves import SlotMoves
@@ -26,7 +27,7 @@ _MANUAL_FAILOVER_SECONDS = 6.0  # a node gives up a manual failover after 5 s
 _REPLICATION_HOST = "127.0.0.2"
 
 
-class Cluster(Deployment[ClusterNode]):
+class Cluster(Deployment[ClusterNode, ClusterNode]):
     """A cluster on 127.0.0.1 with all slots in equal parts, which persists nothing and ends with this process.
 
     Use it as a context manager, or call `start` and `stop`. Except `kill` and `pause`, every method returns when all
@@ -79,7 +80,8 @@ class Cluster(Deployment[ClusterNode]):
         self._proxied = proxied
         self._announce = announce
         self._moves = SlotMoves(password)
-        self._candidates: dict[str, tuple[ClusterNode, ...]] = {}
+        self._elections = Elections(node_timeout)
+        self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
         options: dict[str, Any] = {
             "executable": program,
             "password": password,
@@ -183,7 +185,7 @@ class Cluster(Deployment[ClusterNode]):
     def finish_move(self, slot: int) -> None:
         """Assign a slot that is being moved to its new node. The old one must have no keys of it any more."""
         self._moves.finish(slot, self._living_masters())
-        self.wait_until_settled()
+        self.wait_until_consistent()
 
     def reshard(self, count: int, source: ClusterNode, to: ClusterNode) -> None:
         """Move the first `count` slots of a master, with their keys, to another one."""
@@ -196,12 +198,14 @@ class Cluster(Deployment[ClusterNode]):
             self._moves.begin(slot, source, to)
             self._moves.move_keys(slot, ())
             self._moves.finish(slot, masters)
-        self.wait_until_settled()
+        self.wait_until_consistent()
 
     def fail_over(
         self, master: ClusterNode, to: ClusterNode | None = None, *, force: bool = False, takeover: bool = False
     ) -> ClusterNode:
         """Promote a replica of a master: `to`, or the first living one. Returns the new master.
+
+        A node can be elected once in four node timeouts; this method waits until then. A takeover is no election.
 
         Args:
             force: don't ask the present master, which may be dead or paused (``CLUSTER FAILOVER FORCE``).
@@ -210,19 +214,22 @@ class Cluster(Deployment[ClusterNode]):
         replica = to or next((node for node in self.replicas_of(master) if node.alive), None)
         if replica is None:
             raise ServerError(f"{master.host}:{master.port} has no living replica")
+        slots = self._view()[master.id].slots
+        if not takeover:
+            self._elections.wait_until_electable(replica)
         mode = ["TAKEOVER"] if takeover else ["FORCE"] if force else []
         end = time.monotonic() + _FAILOVER_SECONDS
         while True:
             replica.ask("CLUSTER", "FAILOVER", *mode)
             left = end - time.monotonic()
             try:
-                self._wait_until_master((replica,), min(_MANUAL_FAILOVER_SECONDS, left))
+                self._wait_until_master((replica,), slots, min(_MANUAL_FAILOVER_SECONDS, left))
                 break
             except ServerError:
                 # The other masters may have refused, or the node has given it up: it has to be told again.
                 if left < _MANUAL_FAILOVER_SECONDS:
                     raise
-        self.wait_until_settled()
+        self.wait_until_consistent()
         return replica
 
     def wait_for_promotion(self, failed: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> ClusterNode:
@@ -231,11 +238,11 @@ class Cluster(Deployment[ClusterNode]):
         Raises:
             ServerError: not within `timeout` seconds.
         """
-        candidates = self._candidates.get(self._known(failed).id, ())
+        candidates, slots = self._candidates.get(self._known(failed).id, ((), ()))
         if not candidates:
             raise ValueError(f"{failed.host}:{failed.port} was no master with replicas when it was killed or paused")
-        promoted = self._wait_until_master(candidates, timeout)
-        self.wait_until_settled()
+        promoted = self._wait_until_master(candidates, slots, timeout)
+        self.wait_until_consistent()
         return promoted
 
     def wait_for_failure(self, node: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> None:
@@ -253,6 +260,7 @@ class Cluster(Deployment[ClusterNode]):
 
     def set_node_timeout(self, seconds: float) -> None:
         """Set after how many seconds a silent node counts as failed, on all living nodes."""
+        self._elections.node_timeout = seconds
         for node in self.living:
             node.ask("CONFIG", "SET", "cluster-node-timeout", round(seconds * 1000))
 
@@ -318,19 +326,27 @@ class Cluster(Deployment[ClusterNode]):
     def _remember_replicas(self, node: ClusterNode) -> None:
         # Once one of them is promoted, the cluster doesn't tell any more whose replica it was.
         if self.living:
-            self._candidates[node.id] = self.replicas_of(node)
+            self._candidates[node.id] = self.replicas_of(node), self._view()[node.id].slots
 
-    def _wait_until_master(self, candidates: Sequence[ClusterNode], timeout: float) -> ClusterNode:
+    def _wait_until_master(self, candidates: Sequence[ClusterNode], slots: Slots, timeout: float) -> ClusterNode:
+        """Wait until all living nodes know one of the candidates as the master of the slots."""
         promoted: list[ClusterNode] = []
 
         def missing() -> str | None:
-            views = [node.view() for node in self.living]
-            promoted[:] = [node for node in candidates if all(view[node.id].is_master for view in views)]
-            return None if promoted else "the living nodes know no such master"
+            for node in candidates:
+                self._elections.confirm(node)
+            known = [node.view() for node in self.living]
+            promoted[:] = [
+                node
+                for node in candidates
+                if all(view[node.id].is_master and set(slots) <= set(view[node.id].slots) for view in known)
+            ]
+            return None if promoted else "the living nodes don't know it as the master of its slots"
 
         ports = ", ".join(str(node.port) for node in candidates)
         self._wait(f"a replica becomes master (ports: {ports})", missing, timeout)
+        self._elections.won(promoted[0])
         return promoted[0]
 
-    def _unsettled(self) -> str | None:
+    def _inconsistency(self) -> str | None:
         return disagreement(self.living)

@@ -30,11 +30,6 @@ class ClusterNode(Node):
         return self._announced or (self.host, self.port)
 
     @property
-    def internal_port(self) -> int:
-        """The port that other nodes use, beside the bus: that of TLS if there is one."""
-        return self.tls_port if self._tls else self.port
-
-    @property
     def bus_address(self) -> str:
         """The address as nodes.conf has it."""
         host, port = self._announced or (self.host, self.internal_port)

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["SLOTS", "NodeView", "nodes_file", "read_nodes", "slot_ranges"]
+__all__ = ["SLOTS", "NodeView", "Slots", "nodes_file", "read_nodes", "slot_ranges"]
 
 SLOTS = 16384
+Slots = tuple[tuple[int, int], ...]
+"""Ranges of slots, each by its first and its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class NodeView:
     flags: frozenset[str]
     master: str | None
     connected: bool
-    slots: tuple[tuple[int, int], ...]
+    slots: Slots
 
     @property
     def is_master(self) -> bool:

@@ -40,14 +40,24 @@ class Node(Server):
         self._admin: Redis | None = None
 
     @property
+    def running(self) -> bool:
+        """Whether there is a process, which may be paused."""
+        return self._process is not None
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs and isn't paused."""
-        return self._process is not None and not self.paused
+        return self.running and not self.paused
 
     @property
     def address(self) -> tuple[str, int]:
         """The host and port that clients are told."""
         return self.host, self.port
+
+    @property
+    def internal_port(self) -> int:
+        """The port that the other nodes use, beside the bus of a cluster: that of TLS if there is one."""
+        return self.tls_port if self._tls else self.port
 
     def ask(self, *words: str | int | bytes) -> Any:
         """Run one command on this very node, over its unix socket, and return what redis-py makes of the reply.
@@ -61,6 +71,7 @@ class Node(Server):
                 password=self.password,
                 decode_responses=True,
                 socket_timeout=_ANSWER_SECONDS,
+                protocol=2,
                 retry=Retry(NoBackoff(), 0),
             )
         return self._admin.execute_command(*words)  # type: ignore[no-untyped-call]
@@ -108,6 +119,11 @@ class Node(Server):
         for name in ("ca.pem", "server.pem", "server.key"):
             shutil.copy(Path(self._certificates_of.ca_file).with_name(name), directory)
 
+    def _forget_configuration(self) -> None:
+        """Let the file of the next start be a new one."""
+        if self._directory is not None:
+            (self._directory / "server.conf").unlink(missing_ok=True)
+
     def _write_configuration(self, file: Path) -> None:
         # A server may have rewritten its file since the first start, for instance when it became a replica.
         if not file.exists():
@@ -115,10 +131,14 @@ class Node(Server):
 
 
 N = TypeVar("N", bound=Node)
+P = TypeVar("P", bound=Node)
 
 
-class Deployment(Generic[N]):
-    """What clusters, sentinels and replicated servers have in common. A context manager; or `start` and `stop`."""
+class Deployment(Generic[N, P]):
+    """What clusters, sentinels and replicated servers have in common. A context manager; or `start` and `stop`.
+
+    `N` is the type of the nodes that have data, `P` that of all processes, which may include sentinels.
+    """
 
     nodes: tuple[N, ...]
     """All nodes, living or not, in the order in which they were made: first the original masters."""
@@ -137,7 +157,7 @@ class Deployment(Generic[N]):
         self._running = True
         try:
             self._start_on_free_ports()
-            self.wait_until_settled(_START_SECONDS)
+            self.wait_until_consistent(_START_SECONDS)
         except BaseException:
             # Also after Ctrl-C: the processes of a start that failed must not stay.
             self.stop()
@@ -150,24 +170,24 @@ class Deployment(Generic[N]):
         for server in self._servers():
             server.stop()
 
-    def kill(self, node: N) -> None:
+    def kill(self, node: P) -> None:
         """End a node with SIGKILL; its data is gone. Returns at once: the others notice it later."""
         self._known(node).kill()
 
-    def pause(self, node: N) -> None:
+    def pause(self, node: P) -> None:
         """Stop a node with SIGSTOP: its connections stay open, and nothing is answered. Returns at once."""
         self._known(node).pause()
 
-    def resume(self, node: N) -> None:
+    def resume(self, node: P) -> None:
         """Continue a paused node, and return when it agrees with the others again.
 
         Raises:
             ServerError: not within 20 seconds.
         """
         self._known(node).resume()
-        self.wait_until_settled()
+        self.wait_until_consistent()
 
-    def restart(self, node: N) -> None:
+    def restart(self, node: P) -> None:
         """Start a node again on its port, without data, and return when it agrees with the others.
 
         A node that runs is killed before that.
@@ -175,18 +195,18 @@ class Deployment(Generic[N]):
         Raises:
             ServerError: it exited, or didn't agree within 20 seconds.
         """
-        if self._known(node).alive or node.paused:
+        if self._known(node).running:
             node.kill()
         node.start()
-        self.wait_until_settled()
+        self.wait_until_consistent()
 
-    def wait_until_settled(self, timeout: float = _START_SECONDS) -> None:
+    def wait_until_consistent(self, timeout: float = _START_SECONDS) -> None:
         """Return when all living nodes agree with each other, and their replicas are connected.
 
         Raises:
             ServerError: not within `timeout` seconds; the message says what was missing.
         """
-        self._wait("all nodes agree", self._unsettled, timeout)
+        self._wait("all nodes agree", self._inconsistency, timeout)
 
     def flush_scripts(self) -> None:
         """Remove all scripts from every living node."""
@@ -209,9 +229,9 @@ class Deployment(Generic[N]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(f'{node.host}:{node.port}' for node in self.nodes)}>"
 
-    def _servers(self) -> Sequence[Node]:
+    def _servers(self) -> Sequence[P]:
         """All processes of this deployment."""
-        return self.nodes
+        raise NotImplementedError
 
     def _assign_ports(self) -> None:
         """Give each process free ports, and the configuration that depends on them."""
@@ -220,7 +240,7 @@ class Deployment(Generic[N]):
     def _before_launch(self) -> None:
         """Write further files into the directories of the nodes, which exist now."""
 
-    def _unsettled(self) -> str | None:
+    def _inconsistency(self) -> str | None:
         """What doesn't agree yet; None if all do."""
         raise NotImplementedError
 
@@ -248,7 +268,7 @@ class Deployment(Generic[N]):
         for server in self._servers():
             server.await_start(deadline)
 
-    def _known(self, node: N) -> N:
+    def _known(self, node: P) -> P:
         if node not in self._servers():
             raise ValueError(f"{node.host}:{node.port} is no node of {self!r}")
         return node

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyredisson.testing import Cluster
+from pyredisson.testing import Cluster, Replicated, Sentinels
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
@@ -24,7 +24,8 @@ def shared_cluster() -> Iterator[Cluster]:
 def cluster(shared_cluster: Cluster) -> Cluster:
     """A cluster of three masters with a replica each, empty at the start of each test. Its nodes are not to be stopped.
 
-    A test may move slots and let replicas take over, and need not undo it.
+    A test may move slots, and let replicas take over (`takeover=True`: an election takes up to four node timeouts, when
+    another test had one before). It need not undo that.
     """
     shared_cluster.flush()
     return shared_cluster
@@ -34,4 +35,18 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 def own_cluster() -> Iterator[Cluster]:
     """A cluster of this test's own, whose nodes it may kill, pause and restart."""
     with Cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    """A master with a replica, and three sentinels, all of this test's own."""
+    with Sentinels() as running:
+        yield running
+
+
+@pytest.fixture
+def replicated() -> Iterator[Replicated]:
+    """A master with a replica, both of this test's own."""
+    with Replicated() as running:
         yield running

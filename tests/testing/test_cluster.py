@@ -126,6 +126,15 @@ def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
     assert master.ask("ROLE")[0] == "slave"
 
 
+@pytest.mark.slow
+def test_replicas_take_over_as_often_as_a_test_wants(cluster: Cluster) -> None:
+    master = cluster.masters()[0]
+    slot = next(slot for slot in range(SLOTS) if cluster.node_of(slot) is master)
+    for _ in range(3):
+        master = cluster.fail_over(master)
+        assert cluster.node_of(slot) is master
+
+
 def test_scripts_are_flushed_everywhere(cluster: Cluster) -> None:
     digests = {node: node.ask("SCRIPT", "LOAD", "return 1") for node in cluster.nodes}
     cluster.flush_scripts()
@@ -268,7 +277,7 @@ def test_a_wait_that_ends_says_what_was_missing() -> None:
             cluster.wait_for_failure(node, timeout=0.1)
         cluster.nodes[1].ask("CLUSTER", "FORGET", node.id)
         with pytest.raises(ServerError, match=f"{cluster.nodes[1].port} doesn't know {node.port}"):
-            cluster.wait_until_settled(0.1)
+            cluster.wait_until_consistent(0.1)
 
 
 def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
