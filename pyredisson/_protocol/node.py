@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import copy
+from collections.abc import Callable
 
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._protocol.availability import Availability
 from pyredisson._protocol.handshake import ConnectionId, ServerInfo
 from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import seconds
 
@@ -33,6 +35,11 @@ class Node:
         The next handshake has the server drop them before any other command is sent."""
         self.availability = Availability()
         """Whether the server serves its clients. Copies of this node share it."""
+        self.on_failure: Callable[[], None] = _do_nothing
+        """Called when no connection can be made, or when a command or a PING gets no reply. A master that dies or hangs
+        doesn't say who replaces it, so a client of several servers has to ask the others."""
+        self.on_recovery: Callable[[], None] = _do_nothing
+        """Called after each handshake that succeeded."""
 
     def with_timeout(self, seconds: float) -> Node:
         """The same server and the same suspects, with shorter timeouts."""
@@ -53,11 +60,13 @@ class Node:
         disconnected = isinstance(error, ConnectionError | builtins.ConnectionError)
         if self.config.path is None or not disconnected:
             self.suspect(connection_id)
+        self.on_failure()
 
     def on_unreachable(self, error: BaseException) -> None:
         """A connection could not be made. An interrupt is not the server's failure, and is not reported."""
         if isinstance(error, Exception):
             self.availability.on_unreachable(self.address, error)
+            self.on_failure()
 
     def on_command_failed(self, error: RedisError) -> None:
         """A command was not served, and is sent again."""
@@ -78,8 +87,18 @@ class Node:
             except ValueError:
                 # Another handshake at the same time had the server drop it too.
                 continue
+        self.on_recovery()
 
     @property
     def address(self) -> str:
         """The server's address, for messages."""
         return self.config.address
+
+    @property
+    def endpoint(self) -> Address:
+        """The server's address, for routing."""
+        return Address(self.config.host, self.config.port)
+
+
+def _do_nothing() -> None:
+    pass

@@ -1,0 +1,23 @@
+"""How a client of several servers knows which of them serves what."""
+
+from __future__ import annotations
+
+from pyredisson._client.topology.cluster_source import ClusterSource
+from pyredisson._client.topology.keeper import TopologyKeeper
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.routing import RoutingTable
+from pyredisson._settings.address import Address
+from pyredisson._settings.config import Config
+
+
+def open_topology(config: Config, client_id: str) -> TopologyKeeper:
+    """The keeper of a new client, and its table. Nothing is connected and no thread started."""
+
+    def make_node(address: Address) -> Node:
+        node = Node(config.at(address))
+        node.client_id = client_id
+        return node
+
+    table = RoutingTable(make_node, None if config.address_mapper is None else config.map_address)
+    source = ClusterSource(config, table)
+    return TopologyKeeper(table, source, config.topology_refresh_interval, config.describe())

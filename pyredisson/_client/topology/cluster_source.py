@@ -1,0 +1,142 @@
+"""Finds out the topology of a cluster: one node is asked, and others only if it doesn't reply or may know less."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from time import monotonic
+
+from redis.exceptions import ClusterDownError, ConnectionError, RedisError, TimeoutError
+
+from pyredisson._client.topology.queries import Patience, Queries
+from pyredisson._protocol.cluster import QUERY, read_view
+from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.routing import RoutingTable
+from pyredisson._protocol.topology import SLOTS, TopologyView
+from pyredisson._settings.address import Address
+from pyredisson._settings.config import Config
+from pyredisson.errors import UnsupportedServerError
+
+MOST_ANSWERS = 3
+"""Nodes whose views are compared in one refresh, if none of them is reliable."""
+SECONDS_FOR_NODES = 2.0
+"""After so many seconds without a reply of a known node the addresses that the user gave are asked."""
+FEWEST_ASKED = 2
+"""Known nodes that are asked in any case, and addresses of the user."""
+SILENCE_REMEMBERED = 30.0
+"""Seconds for which a node that didn't reply is asked after the others."""
+
+
+class ClusterSource:
+    """Asks nodes for the topology. Used by one thread, apart from `close`."""
+
+    def __init__(self, config: Config, table: RoutingTable) -> None:
+        self._config = config
+        self._table = table
+        self._queries = Queries()
+        self._patience = Patience(config)
+        self._members: list[Address] = []
+        """Masters and replicas of the latest view."""
+        self._silent: dict[Address, float] = {}
+        """When a node has not replied last."""
+
+    def look(self) -> tuple[TopologyView, int]:
+        """A view, and the number of `RoutingTable.begin_view`. Raises the error that best says why there is none."""
+        best: tuple[TopologyView, int] | None = None
+        failures: list[RedisError] = []
+        answers = 0
+        for address in self._candidates():
+            begun = self._table.begin_view()
+            try:
+                view = self._ask(address)
+            except RedisError as error:
+                if not self._table.ready and not is_transient(error):
+                    # A wrong password, for example. The caller is told at once.
+                    raise
+                failures.append(error)
+                continue
+            if self._is_reliable(view, begun):
+                best = view, begun
+                break
+            best = max(best or (view, begun), (view, begun), key=lambda seen: self._value(seen[0]))
+            answers += 1
+            if answers == MOST_ANSWERS:
+                break
+        if best is None:
+            raise self._no_answer(failures)
+        self._check(best[0])
+        self._members = [member.address for shard in best[0].shards for member in (shard.master, *shard.replicas)]
+        return best
+
+    def close(self) -> None:
+        """Ends the question that is being asked. Can be called on any thread, takes no mutex."""
+        self._queries.close()
+
+    def _candidates(self) -> Iterator[Address]:
+        """Whom to ask, one after the other, until one answers."""
+        asked: set[Address] = set()
+        seeds = random.sample(self._config.nodes, len(self._config.nodes))
+        # The known nodes may all have been replaced. The names that the user gave are resolved anew.
+        for group in (self._known(), seeds):
+            until = monotonic() + SECONDS_FOR_NODES
+            for count, address in enumerate(group):
+                if count >= FEWEST_ASKED and monotonic() >= until:
+                    break
+                if address not in asked:
+                    asked.add(address)
+                    yield address
+
+    def _known(self) -> list[Address]:
+        """The known nodes in random order, those that are likely not to reply at the end."""
+        recent = monotonic() - SILENCE_REMEMBERED
+        silent = self._silent = {one: when for one, when in self._silent.items() if when > recent}
+        known = random.sample(self._members, len(self._members))
+        target = self._table.redirect_target
+        if target is not None and target.endpoint not in silent:
+            # The new master of a slot knows of it before the others do.
+            known.insert(0, target.endpoint)
+        return sorted(known, key=lambda address: address in silent or self._table.is_failing(address))
+
+    def _ask(self, address: Address) -> TopologyView:
+        began = monotonic()
+        try:
+            replies = self._queries.ask(self._config.at(address), QUERY, self._patience.seconds)
+        except (ConnectionError, TimeoutError):
+            self._silent[address] = began
+            raise
+        self._patience.on_reply(monotonic() - began)
+        self._silent.pop(address, None)
+        try:
+            view = read_view(replies, address)
+        except RedisError as error:
+            if str(error).startswith(("ERR This instance has cluster support disabled", "ERR unknown command")):
+                raise UnsupportedServerError(
+                    f"the server at {address} is not a node of a cluster: a single server is addressed as"
+                    " redis://host:port, a Sentinel as redis+sentinel://host:port/master"
+                ) from error
+            raise
+        return view if self._config.address_mapper is None else view.mapped(self._config.map_address)
+
+    def _is_reliable(self, view: TopologyView, begun: int) -> bool:
+        """Whether no other node needs to be asked."""
+        complete = view.healthy and view.covered == SLOTS
+        return complete and view.epoch >= self._table.epoch and not self._table.contradicts(view, begun)
+
+    def _value(self, view: TopologyView) -> tuple[bool, bool, int, int]:
+        """The larger, the more a view is worth that isn't reliable."""
+        return view.covered > 0, view.healthy, view.epoch, view.covered
+
+    def _check(self, view: TopologyView) -> None:
+        """Refuses a view that is worth less than the map that is known."""
+        if not view.covered:
+            # A node that was removed from the cluster, or a cluster that is being made.
+            raise ClusterDownError("CLUSTERDOWN no node that replies knows a slot that is assigned")
+        if self._table.ready and not view.healthy and view.epoch < self._table.epoch:
+            raise ClusterDownError("CLUSTERDOWN only nodes reply that are cut off from the rest of the cluster")
+
+    def _no_answer(self, failures: list[RedisError]) -> RedisError:
+        """What to raise if no node has replied. An error that doesn't pass by itself says most."""
+        if any(isinstance(error, TimeoutError) for error in failures):
+            self._patience.on_silence()
+        lasting = [error for error in failures if not is_transient(error)]
+        return (lasting or failures or [ConnectionError("the cluster has no known node")])[-1]

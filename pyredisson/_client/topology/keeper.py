@@ -1,0 +1,195 @@
+"""Keeps the routing table of one client up to date, on a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from time import monotonic
+from typing import Protocol
+
+from redis.exceptions import RedisError, TimeoutError
+
+from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._diagnostics import logger
+from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.error_copies import copy_error
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.routing import RoutingTable
+from pyredisson._protocol.topology import TopologyView
+
+PAUSE = 0.1
+"""Seconds between two refreshes, at least; up to twice as many, so that clients don't ask at the same moments. A
+promoted replica is found within this time."""
+SPREAD = 0.1
+"""The part of the interval by which it is varied."""
+
+
+class Source(Protocol):
+    """Finds out the topology."""
+
+    def look(self) -> tuple[TopologyView, int]:
+        """A view, and the number of `RoutingTable.begin_view`. Blocks. Raises an error if there is none."""
+
+    def close(self) -> None:
+        """Ends `look`. Can be called on any thread, takes no mutex."""
+
+
+class Settable(Protocol):
+    """What waits for the topology."""
+
+    def set(self) -> object: ...
+
+
+class TopologyKeeper:
+    """A daemon thread that refreshes a routing table: on request, while a server fails, and at an interval.
+
+    The thread starts with the first request. It refers to nothing of the client but the table, which refers to its
+    listeners weakly. So it doesn't keep the client alive, and ends when the client is closed or dropped.
+    """
+
+    def __init__(self, table: RoutingTable, source: Source, interval: float, servers: str) -> None:
+        """`servers` describes the servers, for messages."""
+        self.table = table
+        self._source = source
+        self._interval = interval
+        self._servers = servers
+        self._process = os.getpid()
+        # Re-entrant: a finalizer that the garbage collector runs while the thread is started may request a refresh.
+        self._starting = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._runs: dict[str, threading.Thread] = {}
+        """The thread that runs the loop."""
+        self._requested = ThreadWakeup()
+        self._ended = ThreadWakeup()
+        self._waiting: dict[Settable, None] = {}
+        """Those who wait for the end of a refresh."""
+        self._failure: Exception | None = None
+        """Why the latest refresh failed. None: it didn't."""
+        self._failing_since: float | None = None
+        self.failures = 0
+        """Failed refreshes in a row."""
+        self._closed = False
+        table.on_request = self.request
+
+    # --- For callers on any thread
+
+    def request(self) -> None:
+        """Has the topology looked at soon. Neither blocks nor raises. All requests before a refresh cause that one."""
+        self._requested.set()
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._start()
+
+    def wait_until_known(self, wakeup: Settable) -> None:
+        """Has a wakeup set when the next refresh ends, on the thread of the keeper; at once if the topology is known.
+
+        It may be set more than once, and after `forget`.
+        """
+        self._waiting[wakeup] = None
+        if self.table.ready:
+            wakeup.set()
+        else:
+            self.request()
+
+    def forget(self, wakeup: Settable) -> None:
+        """Undoes `wait_until_known`."""
+        self._waiting.pop(wakeup, None)
+
+    def check_known(self) -> None:
+        """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
+        if self.table.ready:
+            return
+        failure = self._failure
+        if failure is None:
+            failure = TimeoutError(f"{self._servers}: no server has replied in time")
+        if isinstance(failure, RedisError) and is_transient(failure):
+            raise NoReply(copy_error(failure), may_have_run=False) from failure
+        raise copy_error(failure)
+
+    def close(self) -> None:
+        """Ends the thread. Can be called on any thread, takes no mutex and doesn't wait."""
+        # The thread looks at `_closed` after it has cleared its wakeup, and before each question.
+        self._closed = True
+        self._source.close()
+        self._ended.set()
+        self._requested.set()
+
+    def _start(self) -> None:
+        # After a fork, the child has a keeper of its own.
+        if self._closed or os.getpid() != self._process:
+            return
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            try:
+                start_thread(threading.Thread(target=self._run, name="pyredisson-topology", daemon=True))
+            except RuntimeError as error:
+                # No thread can be started, for example because the interpreter exits. The next request tries again.
+                logger.debug("the topology can't be refreshed: %s", error)
+                self._wake_all()
+
+    # --- The thread
+
+    def _run(self) -> None:
+        # Requests at the same moment may start several threads. The first one stays.
+        thread = threading.current_thread()
+        if self._runs.setdefault("run", thread) is not thread:
+            return
+        self._thread = thread
+        try:
+            while True:
+                self._requested.clear()
+                if self._closed:
+                    return
+                self._refresh()
+                self._ended.wait(PAUSE * (1 + random.random()))
+                if not self.table.troubled:
+                    # Without a map somebody has to need one: a wrong password must not be sent again and again.
+                    seconds = self._interval * random.uniform(1 - SPREAD, 1 + SPREAD)
+                    self._requested.wait(seconds if self.table.ready else threading.TIMEOUT_MAX)
+        finally:
+            self._runs.clear()
+
+    def _refresh(self) -> None:
+        try:
+            self.table.apply(*self._source.look())
+        except Exception as error:  # noqa: BLE001
+            # Any exception: a user's function that maps addresses or provides credentials may raise anything.
+            self._on_failure(error)
+        else:
+            self._on_success()
+        finally:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        while self._waiting:
+            try:
+                wakeup, _ = self._waiting.popitem()
+            except KeyError:
+                return
+            try:
+                wakeup.set()
+            except Exception as error:  # noqa: BLE001
+                # Its event loop is closed, for example. The others are to be woken.
+                logger.debug("a waiter for the topology can't be woken: %s", error)
+
+    def _on_failure(self, error: Exception) -> None:
+        if self._closed:
+            return
+        self._failure = error
+        self.failures += 1
+        if self._failing_since is not None:
+            logger.debug("still no topology of the %s: %s", self._servers, error)
+            return
+        self._failing_since = monotonic()
+        unexpected = None if isinstance(error, RedisError) else error
+        logger.warning("the topology of the %s can't be found out: %s", self._servers, error, exc_info=unexpected)
+
+    def _on_success(self) -> None:
+        self._failure = None
+        self.failures = 0
+        since, self._failing_since = self._failing_since, None
+        if since is not None:
+            logger.warning("the topology of the %s is known again after %.1f s", self._servers, monotonic() - since)

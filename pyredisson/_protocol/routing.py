@@ -1,0 +1,299 @@
+"""Which node serves which slot: the state that all connections of one client to several servers share."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import NamedTuple, cast
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import SlotMap
+from pyredisson._diagnostics import logger
+from pyredisson._protocol.cluster import read_redirect
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.topology import SLOTS, Shard, TopologyView
+from pyredisson._settings.address import Address
+
+TROUBLE_REMEMBERED = 15.0
+"""Seconds after the latest failure of a node for which it counts as failing, if it doesn't recover. Longer than two
+attempts to connect to a host that doesn't answer are apart, with the usual settings."""
+URGENT = 2.5
+"""Seconds for which the topology is asked for often after a request for no particular node: longer than the pauses of
+a call that is repeated (`logic.retry`), so the requests of one outage follow each other without a gap."""
+MAX_KNOWN = 1000
+"""Nodes that are remembered with their suspects, in case they become masters again."""
+REDIRECT_TARGET_KEPT = 60.0
+"""Seconds for which a node that ASK has named counts as present. Until it serves a slot, no view contains it."""
+
+
+class Changes(NamedTuple):
+    """What a new view has changed."""
+
+    moved_slots: frozenset[int] = frozenset()
+    """Slots that had no master before, or whose former master still lives: the keys have moved with the slot."""
+    failed_over_slots: frozenset[int] = frozenset()
+    """Slots whose former master was replaced, for example by one of its replicas, which may lack its latest writes."""
+    new_masters: tuple[Node, ...] = ()
+    removed_nodes: tuple[Node, ...] = ()
+    """Nodes that serve no slot any more."""
+    demoted_nodes: tuple[Node, ...] = ()
+    """Nodes that were replaced as masters. What is sent to them is lost or refused, and they may hang. Another server
+    may have taken over the address, so such a node can be present all the same."""
+
+
+class _Served:
+    """Who serves a slot according to a view."""
+
+    __slots__ = ("node", "shard")
+
+    def __init__(self, node: Node, shard: Shard) -> None:
+        self.node = node
+        self.shard = shard
+
+
+class RoutingTable:
+    """The map from slots to nodes.
+
+    Any thread may call any method. Each step that others can observe is one operation on a dict or on the map, because
+    an interrupt may strike between any two lines, and a caller must never wait for the thread that applies views.
+    """
+
+    def __init__(self, make_node: Callable[[Address], Node], map_address: Callable[[Address], Address] | None) -> None:
+        """`make_node` makes a node for a server. `map_address` translates an address that a server has announced."""
+        self._make_node = make_node
+        self._map_address = map_address
+        self._slots = SlotMap()
+        self.node_for = cast(Callable[[bytes], Node | None], self._slots.node_for)
+        """The node for a packed command. None: it has no key, or its slot has no known node."""
+        self.node_of_slot = cast(Callable[[int], Node | None], self._slots.node_of_slot)
+        self.node_of_key = cast(Callable[[bytes], Node | None], self._slots.node)
+        self.nodes: dict[Address, Node] = {}
+        """The masters. It also contains nodes that redirects have named and that no view contains yet."""
+        self.replicas: dict[Address, int] = {}
+        """How many replicas each master has, as the latest view says."""
+        self.version = 0
+        """Another number after each change of the map."""
+        self.ready = False
+        """Whether a view was applied."""
+        self.epoch = 0
+        """The largest epoch of an applied view."""
+        self.on_request: Callable[[], None] = _do_nothing
+        """Has the topology looked at in the background. It must not block."""
+        self._shards: tuple[Shard, ...] = ()
+        self._served: list[_Served | None] = [None] * SLOTS
+        """For each slot its latest known master. Unlike the map it only changes when a view is applied."""
+        self._known: dict[Address, Node] = {}
+        self._numbers = itertools.count(1)
+        self._moved: dict[int, tuple[int, Node]] = {}
+        """For each slot the number of its latest MOVED, and the node that it named, until a later view is applied."""
+        self._asked: dict[Address, float] = {}
+        """When ASK has named a node last."""
+        self._failing: dict[Node, float] = {}
+        """When a node failed last, until it recovers."""
+        self._urgent_until = 0.0
+        self._listeners: list[weakref.WeakMethod[Callable[[Changes], None]]] = []
+
+    # --- What callers need
+
+    def redirect(self, error: RedisError, asked: Node) -> Node:
+        """The node that a MOVED or ASK from the node `asked` names. MOVED changes the map at once."""
+        redirect = read_redirect(error, asked.endpoint)
+        if redirect.address is None:
+            # It isn't known where the node is. The next view may contain its address.
+            self.request_refresh(f"a redirect without an address: {error}")
+            return asked
+        map_address = self._map_address
+        node = self._node_at(redirect.address if map_address is None else map_address(redirect.address))
+        if redirect.ask:
+            self._asked[node.endpoint] = monotonic()
+            self.nodes.setdefault(node.endpoint, node)
+            return node
+        # First of all: a view that is applied at this moment must not undo it.
+        self._moved[redirect.slot] = (next(self._numbers), node)
+        self._slots.assign(redirect.slot, redirect.slot, node)
+        self.nodes.setdefault(node.endpoint, node)
+        self.version = next(self._numbers)
+        logger.debug("slot %d has moved from %s to %s", redirect.slot, asked.address, node.address)
+        self.on_request()
+        return node
+
+    def request_refresh(self, reason: str) -> None:
+        """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
+        logger.debug("the topology is looked at: %s", reason)
+        self._urgent_until = monotonic() + URGENT
+        self.on_request()
+
+    def listen(self, callback: Callable[[Changes], None]) -> None:
+        """Has a bound method called after each change, on the thread that applied the view. Refers to it weakly."""
+        self._listeners.append(weakref.WeakMethod(callback))
+
+    # --- What the keeper needs
+
+    def begin_view(self) -> int:
+        """To be called before a view is asked for. The number tells which redirects are newer than the view."""
+        return next(self._numbers)
+
+    @property
+    def redirect_target(self) -> Node | None:
+        """The node that the latest MOVED has named. No view has confirmed that yet."""
+        latest = max(self._moved.copy().values(), key=lambda moved: moved[0], default=None)
+        return None if latest is None else latest[1]
+
+    def is_failing(self, address: Address) -> bool:
+        """Whether the server has failed lately, and has not recovered."""
+        node = self._known.get(address)
+        failed = None if node is None else self._failing.get(node)
+        return failed is not None and monotonic() - failed < TROUBLE_REMEMBERED
+
+    @property
+    def troubled(self) -> bool:
+        """Whether the topology is likely to change now, because a master fails or doesn't serve."""
+        return monotonic() < self._urgent_until or any(map(self.is_failing, list(self.nodes)))
+
+    def contradicts(self, view: TopologyView, begun: int) -> bool:
+        """Whether a redirect that came after `begun` names another master than the view."""
+        newer = {slot: node for slot, (number, node) in self._moved.copy().items() if number > begun}
+        return any(
+            first <= slot <= last and node.endpoint != shard.master.address
+            for shard in view.shards
+            for first, last in shard.slots
+            for slot, node in newer.items()
+        )
+
+    def apply(self, view: TopologyView, begun: int) -> None:
+        """Replaces the map by a view. `begun`: the number of `begin_view`; redirects that came later stay in force.
+
+        Called on one thread at a time. The addresses in the view are those at which the client reaches the servers.
+        """
+        self.epoch = view.epoch
+        if self.ready and view.shards == self._shards and not self._moved:
+            self._remove_unused({shard.master.address for shard in view.shards})
+            return
+        changes = self._replace(view, begun)
+        self.version = next(self._numbers)
+        self.ready = True
+        if any(changes):
+            self._report(changes)
+
+    def _replace(self, view: TopologyView, begun: int) -> Changes:
+        masters = {shard.master.address: self._node_at(shard.master.address) for shard in view.shards}
+        former = {shard.master.address for shard in self._shards}
+        for address, node in masters.items():
+            self._asked.pop(address, None)
+            self.nodes[address] = node
+        moved, failed_over, demoted = self._compare(view, masters)
+        self._assign(view, masters, begun)
+        self.replicas = {shard.master.address: len(shard.replicas) for shard in view.shards}
+        self._shards = view.shards
+        removed = self._remove_unused(set(masters))
+        new = tuple(node for address, node in masters.items() if address not in former)
+        return Changes(frozenset(moved), frozenset(failed_over), new, removed, tuple(demoted))
+
+    def _assign(self, view: TopologyView, masters: dict[Address, Node], begun: int) -> None:
+        """Writes a view into the map. A slot whose master stays the same keeps it at every moment."""
+        end = 0
+        ranges = sorted((first, last, shard.master.address) for shard in view.shards for first, last in shard.slots)
+        for first, last, address in ranges:
+            if end < first:
+                self._slots.assign(end, first - 1, None)
+            self._slots.assign(first, last, masters[address])
+            end = last + 1
+        if end < SLOTS:
+            self._slots.assign(end, SLOTS - 1, None)
+        for slot, (number, node) in self._moved.copy().items():
+            if number > begun:
+                self._slots.assign(slot, slot, node)
+            elif self._moved.get(slot) == (number, node):
+                self._moved.pop(slot, None)
+
+    def _compare(self, view: TopologyView, masters: dict[Address, Node]) -> tuple[set[int], set[int], dict[Node, None]]:
+        """The slots that moved, those that failed over, and the nodes that were replaced. Notes who serves now."""
+        moved: set[int] = set()
+        failed_over: set[int] = set()
+        demoted: dict[Node, None] = {}
+        present = {shard.master for shard in view.shards}
+        for shard in view.shards:
+            new = _Served(masters[shard.master.address], shard)
+            for first, last in shard.slots:
+                before = self._served[first : last + 1]
+                self._served[first : last + 1] = [new] * len(before)
+                for old in set(before):
+                    if old is not None and old.shard.master == shard.master:
+                        continue
+                    lives = old is None or old.shard.master in present
+                    replaced = old is not None and self._was_replaced(old, shard, lives)
+                    if old is not None and replaced:
+                        demoted[old.node] = None
+                    # If the old master is gone for another reason, the new one may have none of its keys.
+                    slots = moved if lives and not replaced else failed_over
+                    slots.update(slot for slot, one in enumerate(before, first) if one is old)
+        return moved, failed_over, demoted
+
+    def _was_replaced(self, old: _Served, shard: Shard, lives: bool) -> bool:
+        """Whether another server took over as the master, instead of only this slot."""
+        if shard.master in old.shard.replicas or old.shard.master in shard.replicas:
+            return True
+        # The same address with another identity: a restarted server, or another one behind the same name.
+        same_address = shard.master.address == old.shard.master.address
+        return same_address or (not lives and self.is_failing(old.node.endpoint))
+
+    def _remove_unused(self, present: set[Address]) -> tuple[Node, ...]:
+        """Removes the nodes that are in no view, and that no redirect has named lately."""
+        redirected = {node for _, node in self._moved.copy().values()}
+        oldest = monotonic() - REDIRECT_TARGET_KEPT
+        removed = []
+        for address, node in self.nodes.copy().items():
+            if address in present or node in redirected or self._asked.get(address, oldest) > oldest:
+                continue
+            self.nodes.pop(address, None)
+            self._asked.pop(address, None)
+            self._failing.pop(node, None)
+            removed.append(node)
+        return tuple(removed)
+
+    def _report(self, changes: Changes) -> None:
+        for reference in list(self._listeners):
+            listener = reference()
+            if listener is None:
+                self._listeners.remove(reference)
+                continue
+            try:
+                listener(changes)
+            except Exception:  # noqa: BLE001
+                # Any exception: the other listeners have to follow the change.
+                logger.exception("a change of the topology could not be followed")
+
+    # --- Nodes
+
+    def _node_at(self, address: Address) -> Node:
+        """The node of an address: the same object for as long as it is remembered, so its suspects aren't forgotten."""
+        node = self._known.get(address)
+        if node is not None:
+            return node
+        node = self._make_node(address)
+        node.on_failure = partial(self._on_failure, node)
+        node.on_recovery = partial(self._on_recovery, node)
+        node = self._known.setdefault(address, node)
+        if len(self._known) > MAX_KNOWN:
+            oldest = next((one for one in list(self._known) if one not in self.nodes and one != address), None)
+            if oldest is not None and (forgotten := self._known.pop(oldest, None)) is not None:
+                self._failing.pop(forgotten, None)
+        return node
+
+    def _on_failure(self, node: Node) -> None:
+        if self.nodes.get(node.endpoint) is node:
+            self._failing[node] = monotonic()
+            self.on_request()
+
+    def _on_recovery(self, node: Node) -> None:
+        if self._failing and self._failing.pop(node, None) is not None:
+            # Perhaps it was restarted, and is another server now.
+            self.on_request()
+
+
+def _do_nothing() -> None:
+    pass
