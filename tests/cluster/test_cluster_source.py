@@ -113,7 +113,7 @@ def test_a_failover_on_request(cluster: Cluster, watch: Open) -> None:
     watched.discover()
     master = cluster.masters()[0]
     old = watched.node_at(master)
-    promoted = cluster.fail_over(master)
+    promoted = cluster.fail_over(master, takeover=True)
     watched.table.request_refresh("READONLY")
     eventually(lambda: watched.changes)
     [changes] = watched.changes
