@@ -40,7 +40,11 @@ class ThreadWakeup:
 
     def wait(self, seconds: float) -> bool:
         """Waits until the wakeup is set, or the time is over; returns which. It stays set."""
-        if self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+        if not self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            return False
+        try:
             self._lock.release()
+        except RuntimeError:
+            # Another thread has called `set` since the line above, so it is set.
             return True
-        return False
+        return True
