@@ -51,7 +51,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@sh .ci/server
-	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) $(TESTS)
+ifneq ($(filter tests tests/interop%,$(TESTS)),)
+	@$(BIN)/python -m tests.interop.maven
+endif
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(TESTS)
 ifeq ($(TESTS),tests)
 	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) --uvloop $(UVLOOP_TESTS)
 endif

@@ -1,0 +1,167 @@
+"""Fixtures of the tests beside Java: a Java process for each version of Redisson, and a server that both sides share.
+
+Without a JDK or Maven these tests are skipped, unless the environment variable PYREDISSON_REQUIRE_JAVA is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import pytest
+import pytest_asyncio
+
+from pyredisson.testing import Server
+from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.children import Child
+
+from .jvm import JavaClient, JavaThread, Jvm
+from .kinds import NON_REENTRANT, OLD
+from .maven import REQUIRED, VERSIONS, NoJavaError, class_path
+from .targets import SingleServer, Target
+
+TARGETS = ("single",)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Removes tests of what a version doesn't have, and groups the others.
+
+    With `--dist loadgroup` all tests of one version run in one process, and so share one Java process.
+    """
+    missing = []
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        version = params.get("version")
+        if version in OLD and params.get("kind") in NON_REENTRANT:
+            missing.append(item)
+        elif version in VERSIONS:
+            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}"))
+    items[:] = [item for item in items if item not in missing]
+    config.hook.pytest_deselected(items=missing)
+
+
+class Jvms:
+    """The Java processes of a test session. Each starts when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Jvm] = {}
+
+    def get(self, version: str) -> Jvm:
+        if version not in self._running:
+            self._running[version] = Jvm(version)
+        return self._running[version]
+
+    def close(self) -> None:
+        for each in self._running.values():
+            each.close()
+
+
+@pytest.fixture(scope="session")
+def jvms() -> Iterator[Jvms]:
+    running = Jvms()
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"redisson-{version}")
+def version(request: pytest.FixtureRequest) -> str:
+    """The test runs beside each of these versions of Redisson."""
+    tested: str = request.param
+    _need(tested)
+    return tested
+
+
+@pytest.fixture
+def versions() -> Sequence[str]:
+    """The test runs once, with all versions of Redisson beside each other."""
+    for each in VERSIONS:
+        _need(each)
+    return VERSIONS
+
+
+def _need(version: str) -> None:
+    """Skips the test where that version can't be run; fails it where it must be."""
+    try:
+        class_path(version)
+    except NoJavaError as error:
+        if os.environ.get(REQUIRED):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def jvm(version: str, jvms: Jvms) -> Jvm:
+    """A Java process that tests share. Not to be killed."""
+    return jvms.get(version)
+
+
+@pytest.fixture
+def own_jvm(version: str) -> Iterator[Jvm]:
+    """A Java process of this test's own, to kill."""
+    process = Jvm(version)
+    yield process
+    process.close()
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """What both sides talk to."""
+    server: Server = request.getfixturevalue("server")
+    shared = SingleServer(server)
+    shared.empty()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]]:
+    """Makes Redisson clients, with settings as in Redisson's configuration file; closed after the test."""
+    clients: list[JavaClient] = []
+
+    def connect(**settings: object) -> JavaClient:
+        clients.append(jvm.connect(target.yaml(**settings)))
+        return clients[-1]
+
+    yield connect
+    for each in clients:
+        each.shutdown()
+
+
+@pytest.fixture
+def java(connect_java: Callable[..., JavaClient]) -> JavaClient:
+    """A Redisson client with default settings: no lease ends and no renewal comes while a test runs."""
+    return connect_java()
+
+
+@pytest.fixture
+def ann(jvm: Jvm) -> JavaThread:
+    """A thread in Java."""
+    return jvm.thread()
+
+
+@pytest.fixture
+def bob(jvm: Jvm) -> JavaThread:
+    """Another thread in Java."""
+    return jvm.thread()
+
+
+@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def backend(request: pytest.FixtureRequest, target: Target) -> AsyncIterator[Backend]:
+    """The test runs on each of the two backends."""
+    made: Backend = request.param(target.url)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """Starts Python processes, and ends them with the test."""
+    children: list[Child] = []
+
+    def start(program: str, *args: object) -> Child:
+        children.append(Child(program, *args))
+        return children[-1]
+
+    yield start
+    for each in children:
+        each.close()

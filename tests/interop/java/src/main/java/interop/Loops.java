@@ -1,0 +1,127 @@
+package interop;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.locks.LockSupport;
+import org.redisson.api.RBucket;
+import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
+import org.redisson.client.codec.StringCodec;
+
+/** What runs many times in one command. */
+final class Loops {
+    /** Nanoseconds for which a worker is outside at most, so that the others have their turns with any kind of lock. */
+    private static final int PAUSE = 2_000_000;
+
+    private Loops() {}
+
+    /** Excludes all others from when it is entered until it is left. */
+    private interface Exclusive {
+        Object enter() throws InterruptedException;
+
+        void leave(Object entered);
+    }
+
+    /**
+     * Adds one to a counter for some seconds, in two commands that only the object keeps together. Returns how often. With
+     * "reads" the counter is read twice instead, and must not have changed.
+     */
+    static Object increment(Clients clients, JsonObject command) throws Exception {
+        JsonObject described = command.getAsJsonObject("object");
+        Exclusive exclusive = exclusive(clients.target(described).object());
+        RBucket<String> counter = clients.client(described.get("client").getAsString())
+            .getBucket(command.get("counter").getAsString(), StringCodec.INSTANCE);
+        boolean reads = command.get("reads").getAsBoolean();
+        long end = System.nanoTime() + (long) (command.get("seconds").getAsDouble() * 1e9);
+        long times = 0;
+        while (System.nanoTime() < end) {
+            Object entered = exclusive.enter();
+            try {
+                String before = counter.get();
+                if (reads) {
+                    check(before, counter.get());
+                } else {
+                    counter.set(String.valueOf(Long.parseLong(before) + 1));
+                }
+                times++;
+            } finally {
+                exclusive.leave(entered);
+            }
+            LockSupport.parkNanos(ThreadLocalRandom.current().nextLong(PAUSE));
+        }
+        return times;
+    }
+
+    private static void check(String before, String after) {
+        if (!before.equals(after)) {
+            throw new IllegalStateException("a writer got in beside a reader: " + before + ", " + after);
+        }
+    }
+
+    private static Exclusive exclusive(Object object) {
+        if (object instanceof RLock lock) {
+            return new Exclusive() {
+                public Object enter() {
+                    lock.lock();
+                    return lock;
+                }
+
+                public void leave(Object entered) {
+                    lock.unlock();
+                }
+            };
+        }
+        if (object instanceof RSemaphore semaphore) {
+            return new Exclusive() {
+                public Object enter() throws InterruptedException {
+                    semaphore.acquire();
+                    return semaphore;
+                }
+
+                public void leave(Object entered) {
+                    semaphore.release();
+                }
+            };
+        }
+        RPermitExpirableSemaphore permits = (RPermitExpirableSemaphore) object;
+        return new Exclusive() {
+            public Object enter() throws InterruptedException {
+                return permits.acquire();
+            }
+
+            public void leave(Object entered) {
+                permits.release((String) entered);
+            }
+        };
+    }
+
+    /** Locks and unlocks for some seconds, in one thread for each of the objects. Returns the pairs of each thread. */
+    static Object pairs(Clients clients, JsonObject command) throws Exception {
+        long end = System.nanoTime() + (long) (command.get("seconds").getAsDouble() * 1e9);
+        List<Long> pairs = new ArrayList<>();
+        List<Thread> threads = new ArrayList<>();
+        for (JsonElement described : command.getAsJsonArray("objects")) {
+            RLock lock = clients.target(described.getAsJsonObject()).lock();
+            threads.add(new Thread(() -> {
+                long times = 0;
+                while (System.nanoTime() < end) {
+                    lock.lock();
+                    lock.unlock();
+                    times++;
+                }
+                synchronized (pairs) {
+                    pairs.add(times);
+                }
+            }));
+        }
+        threads.forEach(Thread::start);
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return pairs;
+    }
+}

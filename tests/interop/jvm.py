@@ -1,0 +1,223 @@
+"""A Java process with Redisson, driven line by line over its standard input and output."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .maven import BUILD, class_path
+
+TIME_LIMIT = 20.0
+"""Seconds after which a test fails that waits for an answer from Java. Usually it comes at once."""
+OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+"""A process that starts quickly and leaves the machine to the tests."""
+
+
+class JavaError(Exception):
+    """An exception that a call in Java raised, by the simple name of its class."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command of the driver returned, and when, on the clock of `time.monotonic_ns()`."""
+
+    result: Any
+    began: float
+    ended: float
+
+
+class Pending:
+    """A command that the driver may still be carrying out."""
+
+    def __init__(self, command: dict[str, Any]) -> None:
+        self._command = command
+        self._answered = threading.Event()
+        self._answer: dict[str, Any] | None = None
+
+    def done(self) -> bool:
+        return self._answered.is_set()
+
+    def result(self, seconds: float = TIME_LIMIT) -> Any:
+        """Waits for the answer; returns its result or raises its error."""
+        return self.answer(seconds).result
+
+    def answer(self, seconds: float = TIME_LIMIT) -> Answer:
+        """Waits for the answer; returns it with its times or raises its error."""
+        assert self._answered.wait(seconds), f"no answer from Java within {seconds:g} s: {self._command}"
+        answer = self._answer
+        if answer is None:
+            raise EOFError(f"the Java process ended before it answered: {self._command}")
+        if "error" in answer:
+            raise JavaError(answer["error"]["type"], answer["error"]["message"])
+        return Answer(answer["result"], answer["began"] / 1e9, answer["ended"] / 1e9)
+
+    def set(self, answer: dict[str, Any] | None) -> None:
+        """The answer has come; None: the process has ended."""
+        self._answer = answer
+        self._answered.set()
+
+
+class Jvm:
+    """A Java process. `do` starts a command; commands of several threads run at the same time."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        log = BUILD / version / "log.txt"
+        logging = (f"-Dorg.slf4j.simpleLogger.logFile={log}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+        self._process = subprocess.Popen(
+            ["java", *OPTIONS, *logging, "-cp", class_path(version), "interop.Driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._ids = itertools.count()
+        self._names = itertools.count()
+        self._pending: dict[int, Pending] = {}
+        self._mutex = threading.Lock()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def do(self, what: str, thread: str, **details: Any) -> Pending:
+        command = {"id": next(self._ids), "do": what, "thread": thread, **details}
+        pending = Pending(command)
+        with self._mutex:
+            if self._ended:
+                raise EOFError("the Java process has ended")
+            self._pending[command["id"]] = pending
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.write(json.dumps(command) + "\n")
+        stdin.flush()
+        return pending
+
+    def connect(self, yaml: str) -> JavaClient:
+        """A Redisson client of that configuration."""
+        return JavaClient(self, self.do("connect", "main", yaml=yaml).result())
+
+    def thread(self) -> JavaThread:
+        """A thread of its own: an owner of locks."""
+        return JavaThread(self, f"thread {next(self._names)}")
+
+    def kill(self) -> None:
+        """Ends the process without a chance to release anything."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _read(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        for line in stdout:
+            answer = json.loads(line)
+            with self._mutex:
+                pending = self._pending.pop(answer["id"])
+            pending.set(answer)
+        with self._mutex:
+            self._ended = True
+            left = list(self._pending.values())
+        for pending in left:
+            pending.set(None)
+
+
+@dataclass(frozen=True)
+class JavaObject:
+    """A lock, a semaphore or a latch of one Redisson client."""
+
+    client: str
+    kind: str
+    name: str
+    members: tuple[JavaObject, ...] = ()
+
+    def described(self) -> dict[str, Any]:
+        described = {"client": self.client, "kind": self.kind, "name": self.name}
+        if not self.members:
+            return described
+        return {**described, "members": [member.described() for member in self.members]}
+
+
+@dataclass(frozen=True)
+class JavaClient:
+    """A Redisson client in a Java process. `id` is the first half of its owners' names."""
+
+    jvm: Jvm
+    id: str
+
+    def get(self, kind: str, name: str) -> JavaObject:
+        """`kind` as in `getFairLock`; "ReadLock" and "WriteLock" are the sides of `getReadWriteLock`."""
+        return JavaObject(self.id, kind, name)
+
+    def group(self, kind: str, *members: JavaObject) -> JavaObject:
+        """A "MultiLock" or a "RedLock"."""
+        return JavaObject(self.id, kind, "", members)
+
+    def owner(self, thread: JavaThread) -> str:
+        """The name of that thread as the owner of a lock."""
+        return f"{self.id}:{thread.id}"
+
+    def shutdown(self) -> None:
+        self.jvm.do("shutdown", "main", client=self.id).result()
+
+
+@dataclass(frozen=True)
+class JavaThread:
+    """A thread in a Java process."""
+
+    jvm: Jvm
+    name: str
+    _id: list[int] = field(default_factory=list, compare=False)
+
+    @property
+    def id(self) -> int:
+        if not self._id:
+            self._id.append(self.jvm.do("thread id", self.name).result())
+        return self._id[0]
+
+    def begin(self, target: JavaObject, method: str, *args: object) -> Pending:
+        """Starts a call on this thread."""
+        return self.jvm.do("call", self.name, object=target.described(), method=method, args=args)
+
+    def call(self, target: JavaObject, method: str, *args: object) -> Any:
+        """A call on this thread, to its end."""
+        return self.begin(target, method, *args).result()
+
+    def increment(self, target: JavaObject, counter: str, seconds: float, *, reads: bool = False) -> Pending:
+        """Starts incrementing a counter for so many seconds, or comparing it with itself, inside `target`."""
+        described = target.described()
+        return self.jvm.do("increment", self.name, object=described, counter=counter, seconds=seconds, reads=reads)
+
+    def interrupt(self) -> None:
+        """`Thread.interrupt()`."""
+        self.jvm.do("interrupt", self.name).result()
+
+
+def log_of(version: str) -> Path:
+    """What Redisson has logged."""
+    return BUILD / version / "log.txt"
+
+
+def now() -> float:
+    """The time on the clock of `Answer`."""
+    return time.monotonic_ns() / 1e9

@@ -1,0 +1,208 @@
+"""Readers and writers of both sides on one read-write lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.backends import Backend, OtherOwner
+
+from .jvm import JavaClient, JavaThread, Jvm, Pending, now
+from .kinds import WOKEN
+from .targets import Target
+
+pytestmark = pytest.mark.asyncio
+
+NAME = "orders"
+
+
+def reader(client: Any) -> Any:
+    return client.get_read_write_lock(NAME).read_lock()
+
+
+def writer(client: Any) -> Any:
+    return client.get_read_write_lock(NAME).write_lock()
+
+
+def start_reader(backend: Backend, client: Any) -> OtherOwner[float]:
+    """Another owner acquires the read lock; its result is when."""
+
+    async def read() -> float:
+        await reader(client).lock()
+        return now()
+
+    return backend.spawn(read)
+
+
+async def test_readers_of_both(
+    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+) -> None:
+    """A writer of either side waits for the last of them."""
+    client = backend.connect()
+    ann.call(java.get("ReadLock", NAME), "lock")
+    await reader(client).lock()
+    assert await backend.as_another_owner(reader(client).try_lock)
+    assert len(target.holds(NAME)) == 3
+    assert not bob.call(java.get("WriteLock", NAME), "tryLock")
+    assert not await backend.as_another_owner(writer(client).try_lock)
+    ann.call(java.get("ReadLock", NAME), "unlock")
+    # Redisson counts only readers whose lease keys it finds: without them it would remove the whole lock.
+    assert len(target.holds(NAME)) == 2
+    assert not bob.call(java.get("WriteLock", NAME), "tryLock")
+    await reader(client).unlock()
+    assert await backend.as_another_owner(reader(client).force_unlock)
+    assert bob.call(java.get("WriteLock", NAME), "tryLock")
+
+
+async def test_the_last_reader_of_java_wakes_a_writer_in_python(
+    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+) -> None:
+    client = backend.connect()
+    for thread in (ann, bob):
+        thread.call(java.get("ReadLock", NAME), "lock")
+
+    async def write() -> float:
+        await writer(client).lock()
+        return now()
+
+    waiter = backend.spawn(write)
+    await backend.until(target.waiting("WriteLock", NAME))
+    ann.call(java.get("ReadLock", NAME), "unlock")
+    await backend.sleep(0.1)
+    assert not waiter.done()
+    released = bob.begin(java.get("ReadLock", NAME), "unlock").answer()
+    assert released.began < await waiter.result() < released.ended + WOKEN
+
+
+async def test_the_last_reader_in_python_wakes_a_writer_of_java(
+    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+) -> None:
+    client = backend.connect()
+    await reader(client).lock()
+    bob.call(java.get("ReadLock", NAME), "lock")
+    waiter = ann.begin(java.get("WriteLock", NAME), "lock")
+    await backend.until(target.waiting("WriteLock", NAME))
+    bob.call(java.get("ReadLock", NAME), "unlock")
+    await backend.sleep(0.1)
+    assert not waiter.done()
+    began = now()
+    await reader(client).unlock()
+    assert began < waiter.answer().ended < now() + WOKEN
+
+
+class TestAWriterReleases:
+    """All readers are woken, those of Java too."""
+
+    async def test_in_python(self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
+        client, other = backend.connect(), backend.connect()
+        await writer(client).lock()
+        threads = [jvm.thread() for _ in range(3)]
+        in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
+        in_python = [start_reader(backend, other) for _ in range(3)]
+        await backend.until(target.waiting("ReadLock", NAME, 2))
+        await backend.sleep(0.1)  # until all three threads of Java share their client's subscription
+        began = now()
+        await writer(client).unlock()
+        ended = now()
+        for waiter in in_java:
+            await backend.until(waiter.done)
+            assert began < waiter.answer().ended < ended + WOKEN
+        for other_owner in in_python:
+            assert began < await other_owner.result() < ended + WOKEN
+        assert len(target.holds(NAME)) == 6
+
+    async def test_in_java(self, backend: Backend, java: JavaClient, jvm: Jvm, ann: JavaThread, target: Target) -> None:
+        client = backend.connect()
+        ann.call(java.get("WriteLock", NAME), "lock")
+        threads = [jvm.thread() for _ in range(3)]
+        in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
+        in_python = [start_reader(backend, client) for _ in range(3)]
+        await backend.until(target.waiting("ReadLock", NAME, 2))
+        await backend.sleep(0.1)  # until all three threads of Java share their client's subscription
+        released = ann.begin(java.get("WriteLock", NAME), "unlock").answer()
+        for waiter in in_java:
+            await backend.until(waiter.done)
+            assert released.began < waiter.answer().ended < released.ended + WOKEN
+        for other_owner in in_python:
+            assert released.began < await other_owner.result() < released.ended + WOKEN
+        assert len(target.holds(NAME)) == 6
+
+
+async def test_a_downgrade_in_python_wakes_readers_of_java(
+    backend: Backend, java: JavaClient, ann: JavaThread, target: Target
+) -> None:
+    """Redisson's own downgrade publishes nothing."""
+    client = backend.connect()
+    await writer(client).lock()
+    await reader(client).lock()
+    waiter = ann.begin(java.get("ReadLock", NAME), "lock")
+    await backend.until(target.waiting("ReadLock", NAME))
+    began = now()
+    await writer(client).unlock()
+    assert began < waiter.answer().ended < now() + WOKEN
+    assert len(target.holds(NAME)) == 2
+
+
+async def test_a_downgrade_of_java_lets_readers_in(backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+    client = backend.connect()
+    ann.call(java.get("WriteLock", NAME), "lock")
+    ann.call(java.get("ReadLock", NAME), "lock")
+    assert not await reader(client).try_lock()
+    ann.call(java.get("WriteLock", NAME), "unlock")
+    assert await reader(client).try_lock()
+    assert not await backend.as_another_owner(writer(client).try_lock)
+
+
+class TestLeasesOfReaders:
+    async def test_a_short_one_of_java_beside_a_long_one(
+        self, backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+    ) -> None:
+        client = backend.connect()
+        assert await reader(client).try_lock(lease_time=20)
+        ann.call(java.get("ReadLock", NAME), "lock", 300, "MILLISECONDS")
+        await backend.sleep(0.4)
+        bob.call(java.get("ReadLock", NAME), "lock")
+        # This release removes readers whose leases have ended.
+        bob.call(java.get("ReadLock", NAME), "unlock")
+        assert await reader(client).is_held()
+        assert 10_000 < target.redis.pttl(NAME) <= 20_000
+        assert not bob.call(java.get("WriteLock", NAME), "tryLock")
+
+    async def test_a_short_one_in_python_beside_a_long_one(
+        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
+    ) -> None:
+        client = backend.connect()
+        ann.call(java.get("ReadLock", NAME), "lock", 20, "SECONDS")
+        assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=0.3))
+        await backend.sleep(0.4)
+        assert await reader(client).try_lock()
+        await reader(client).unlock()
+        assert ann.call(java.get("ReadLock", NAME), "isHeldByCurrentThread")
+        assert 10_000 < target.redis.pttl(NAME) <= 20_000
+        assert not await writer(client).try_lock()
+        ann.call(java.get("ReadLock", NAME), "unlock")
+        assert await writer(client).try_lock()
+
+
+async def test_writers_in_turn(
+    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+) -> None:
+    """A writer that waits in Python doesn't keep Java out for ever, nor the other way round."""
+    client = backend.connect()
+    ann.call(java.get("WriteLock", NAME), "lock")
+
+    async def write() -> None:
+        await writer(client).lock()
+        await writer(client).unlock()
+
+    waiting: list[Pending] = [bob.begin(java.get("WriteLock", NAME), "lock")]
+    waiting.append(bob.begin(java.get("WriteLock", NAME), "unlock"))
+    in_python = backend.spawn(write)
+    await backend.until(target.waiting("WriteLock", NAME, 2))
+    ann.call(java.get("WriteLock", NAME), "unlock")
+    await in_python.result()
+    for each in waiting:
+        await backend.until(each.done)
+        each.result()
+    assert not target.holds(NAME)

@@ -1,0 +1,135 @@
+"""Semaphores and count-down latches that both sides use."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.backends import Backend
+
+from .jvm import JavaClient, JavaThread, Jvm, now
+from .kinds import WOKEN
+from .targets import Target
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestSemaphore:
+    async def test_one_number_of_permits(self, backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+        ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
+        assert ann.call(theirs, "trySetPermits", 5)
+        assert not await ours.try_set_permits(7)
+        assert await ours.try_acquire(2)
+        assert ann.call(theirs, "availablePermits") == 3
+        assert ann.call(theirs, "tryAcquire", 3)
+        assert await ours.available_permits() == 0
+        assert not await ours.try_acquire()
+        assert not ann.call(theirs, "tryAcquire", 1)
+        # Permits have no owners: what one side has acquired, the other may release.
+        await ours.release(3)
+        ann.call(theirs, "release", 2)
+        assert await ours.available_permits() == ann.call(theirs, "availablePermits") == 5
+        await ours.add_permits(2)
+        ann.call(theirs, "addPermits", 3)
+        assert await ours.available_permits() == 10
+        await ours.reduce_permits(4)
+        assert ann.call(theirs, "drainPermits") == 6
+        assert await ours.drain_permits() == 0
+
+    async def test_python_waits_for_java(
+        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
+    ) -> None:
+        client, theirs = backend.connect(), java.get("Semaphore", "seats")
+        ann.call(theirs, "trySetPermits", 0)
+
+        async def acquire() -> float:
+            await client.get_semaphore("seats").acquire(2)
+            return now()
+
+        waiter = backend.spawn(acquire)
+        await backend.until(target.waiting("Semaphore", "seats"))
+        ann.call(theirs, "release", 1)
+        assert not waiter.done()
+        released = ann.begin(theirs, "release", 1).answer()
+        assert released.began < await waiter.result() < released.ended + WOKEN
+        assert ann.call(theirs, "availablePermits") == 0
+
+    async def test_java_waits_for_python(self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
+        """One message frees several threads: Java wakes as many as it says there are permits."""
+        ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
+        await ours.try_set_permits(0)
+        waiters = [jvm.thread().begin(theirs, "tryAcquire", 1, 20, "SECONDS") for _ in range(4)]
+        await backend.until(target.waiting("Semaphore", "seats"))
+        await backend.sleep(0.1)  # until all threads share their client's subscription
+        began = now()
+        await ours.release(4)
+        for waiter in waiters:
+            answer = waiter.answer()
+            assert answer.result is True
+            assert began < answer.ended < began + WOKEN
+        assert await ours.available_permits() == 0
+
+    async def test_permits_that_appear(
+        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
+    ) -> None:
+        """Whoever makes the semaphore wakes those who wait for it on the other side."""
+        ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
+        waiter = ann.begin(theirs, "acquire")
+        await backend.until(target.waiting("Semaphore", "seats"))
+        began = now()
+        assert await ours.try_set_permits(1)
+        assert waiter.answer().ended < began + WOKEN
+        waiter = ann.begin(theirs, "acquire")
+        await backend.sleep(0.1)
+        began = now()
+        await ours.add_permits(1)
+        assert waiter.answer().ended < began + WOKEN
+
+
+class TestCountDownLatch:
+    async def test_one_count(self, backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+        ours, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
+        assert await ours.try_set_count(4)
+        assert not ann.call(theirs, "trySetCount", 2)
+        for left in (2, 0):
+            await ours.count_down()
+            ann.call(theirs, "countDown")
+            assert await ours.get_count() == ann.call(theirs, "getCount") == left
+        assert ann.call(theirs, "trySetCount", 1)
+        assert not await ours.try_set_count(1)
+        assert await ours.delete()
+        assert ann.call(theirs, "getCount") == 0
+
+    async def test_waiters_of_both(
+        self, backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+    ) -> None:
+        client, theirs = backend.connect(), java.get("CountDownLatch", "done")
+        for last_in_java in (True, False):
+            assert await client.get_count_down_latch("done").try_set_count(2)
+
+            async def wait() -> float:
+                assert await client.get_count_down_latch("done").wait(20)
+                return now()
+
+            in_python = backend.spawn(wait)
+            in_java = bob.begin(theirs, "await", 20, "SECONDS")
+            await backend.until(target.waiting("CountDownLatch", "done", 2))
+            await backend.sleep(0.1)  # until the thread of Java waits, beyond its subscription
+            if last_in_java:
+                await client.get_count_down_latch("done").count_down()
+            else:
+                ann.call(theirs, "countDown")
+            assert not in_java.done()
+            assert not in_python.done()
+            began = now()
+            if last_in_java:
+                ann.call(theirs, "countDown")
+            else:
+                await client.get_count_down_latch("done").count_down()
+            ended = now()
+            answer = in_java.answer()
+            assert answer.result is True
+            assert began < answer.ended < ended + WOKEN
+            assert began < await in_python.result() < ended + WOKEN
+            assert not target.redis.exists("done")
+            # Its subscription ends with its last waiter; that of Python stays for some seconds.
+            await backend.until(target.waiting("CountDownLatch", "done", 1))

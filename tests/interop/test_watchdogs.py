@@ -1,0 +1,142 @@
+"""The watchdog of each side beside that of the other, and holders that are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.backends import Backend
+from tests.support.children import Child
+
+from .jvm import JavaClient, JavaThread, Jvm, now
+from .kinds import OVERSLEEPS, REENTRANT, WOKEN, acquired, against, python_lock
+from .targets import Target
+
+pytestmark = pytest.mark.asyncio
+
+TIMEOUT = 1.5
+"""Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
+HOLDS = """
+import sys, time, pyredisson
+from tests.interop.kinds import python_lock
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
+for kind in sys.argv[3:]:
+    python_lock(client, kind, kind).lock()
+print("held")
+time.sleep(60)
+"""
+"""A Python process that holds a lock of each of these kinds."""
+
+
+async def test_all_kinds_beside_each_other(
+    backend: Backend, connect_java: Callable[..., JavaClient], ann: JavaThread, target: Target
+) -> None:
+    """Each side holds a lock of each kind for much longer than the lease."""
+    java, client = connect_java(lockWatchdogTimeout=int(TIMEOUT * 1000)), backend.connect(lock_watchdog_timeout=TIMEOUT)
+    theirs = [java.get(kind, f"java {kind}") for kind in REENTRANT]
+    ours = [python_lock(client, kind, f"python {kind}") for kind in REENTRANT]
+    for each in theirs:
+        ann.call(each, "lock")
+    for lock in ours:
+        await lock.lock()
+    held = {each.name for each in theirs} | {f"python {kind}" for kind in REENTRANT}
+    end = now() + 2.5 * TIMEOUT
+    while now() < end:
+        for name in held:
+            assert 0 < target.redis.pttl(name) <= TIMEOUT * 1000, name
+        await backend.sleep(0.05)
+    for each in theirs:
+        ann.call(each, "unlock")
+    for lock in ours:
+        assert await lock.is_held()
+        await lock.unlock()
+    assert not held & target.all_keys()
+
+
+async def test_readers_of_both_on_one_lock(
+    backend: Backend, connect_java: Callable[..., JavaClient], ann: JavaThread, target: Target
+) -> None:
+    """Java's renewal sets the lease of the whole lock to its own; that of Python's reader is longer."""
+    java, client = (
+        connect_java(lockWatchdogTimeout=int(TIMEOUT * 1000)),
+        backend.connect(lock_watchdog_timeout=2 * TIMEOUT),
+    )
+    theirs, ours = java.get("ReadLock", "orders"), client.get_read_write_lock("orders").read_lock()
+    writer = backend.connect().get_read_write_lock("orders").write_lock()
+    await ours.lock()
+    ann.call(theirs, "lock")
+    end = now() + 2.5 * TIMEOUT
+    while now() < end:
+        assert len(target.holds("orders")) == 2
+        assert not await writer.try_lock()
+        await backend.sleep(0.05)
+    ann.call(theirs, "unlock")
+    assert await ours.is_held()
+    assert len(target.holds("orders")) == 1
+    assert not await writer.try_lock()
+    await ours.unlock()
+    assert await writer.try_lock()
+
+
+KILLED = ("Lock", "FairLock", "ReadLock", "WriteLock")
+
+
+class TestKilledHolders:
+    """Nothing is published; the leases end."""
+
+    async def test_of_java(self, backend: Backend, own_jvm: Jvm, target: Target) -> None:
+        client = own_jvm.connect(target.yaml(lockWatchdogTimeout=int(TIMEOUT * 1000)))
+        thread, ours = own_jvm.thread(), backend.connect()
+        for kind in KILLED:
+            thread.call(client.get(kind, kind), "lock")
+        waiters = [backend.spawn(acquired(python_lock(ours, against(kind), kind))) for kind in KILLED]
+        for kind in KILLED:
+            await backend.until(target.waiting(against(kind), kind))
+        await backend.sleep(TIMEOUT)
+        assert not any(waiter.done() for waiter in waiters)
+        own_jvm.kill()
+        killed = now()
+        for waiter in waiters:
+            assert killed < await waiter.result() < killed + TIMEOUT + WOKEN
+
+    async def test_of_python(
+        self,
+        backend: Backend,
+        java: JavaClient,
+        jvm: Jvm,
+        target: Target,
+        child: Callable[..., Child],
+        version: str,
+    ) -> None:
+        holder = child(HOLDS, target.url, TIMEOUT, *KILLED)
+        assert holder.receive() == "held"
+        kinds = [kind for kind in KILLED if (kind, version) not in OVERSLEEPS]
+        waiters = [jvm.thread().begin(java.get(against(kind), kind), "lock") for kind in kinds]
+        for kind in kinds:
+            await backend.until(target.waiting(against(kind), kind))
+        await backend.sleep(TIMEOUT)
+        assert not any(waiter.done() for waiter in waiters)
+        holder.close()
+        killed = now()
+        for waiter in waiters:
+            assert killed < waiter.answer().ended < killed + TIMEOUT + WOKEN
+
+    async def test_of_a_fair_lock_for_which_both_wait(
+        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target, child: Callable[..., Child]
+    ) -> None:
+        """A waiter in Python sees to it that one of Java which oversleeps is woken."""
+        holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
+        assert holder.receive() == "held"
+        client = backend.connect()
+        in_java = ann.begin(java.get("FairLock", "FairLock"), "lock")
+        ann.begin(java.get("FairLock", "FairLock"), "unlock")
+        await backend.until(target.waiting("FairLock", "FairLock"))
+        in_python = backend.spawn(acquired(client.get_fair_lock("FairLock")))
+        await backend.until(target.waiting("FairLock", "FairLock", 2))
+        await backend.sleep(TIMEOUT)
+        holder.close()
+        killed = now()
+        await backend.until(in_java.done)
+        assert killed < in_java.answer().ended < killed + TIMEOUT + 1 + WOKEN
+        assert in_java.answer().ended < await in_python.result() < in_java.answer().ended + WOKEN
