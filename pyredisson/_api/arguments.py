@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pyredisson._core import parts_on_cluster
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
@@ -24,11 +25,11 @@ Name = str | bytes
 Clock = Callable[[], float]
 
 
-def key_of(name: Name, mapper: Callable[[str], str] | None) -> bytes:
+def key_of(name: Name, mapper: Callable[[str], str] | None, *, on_cluster: bool = False) -> bytes:
     """The key on the server for a name, after the user's `name_mapper`.
 
-    `TypeError` if the name or the mapper's result has another type; `ValueError` if it is empty, or if bytes that must
-    be mapped aren't UTF-8.
+    `TypeError` if the name or the mapper's result has another type; `ValueError` if it is empty, if bytes that must be
+    mapped aren't UTF-8, or if the name can't be used on a cluster.
     """
     if not isinstance(name, (str, bytes)):
         raise TypeError(f"a name must be str or bytes, not {type(name).__name__}")
@@ -38,7 +39,14 @@ def key_of(name: Name, mapper: Callable[[str], str] | None) -> bytes:
             raise TypeError(f"name_mapper must return str, not {type(name).__name__}")
     if not name:
         raise ValueError("a name must not be empty")
-    return name.encode() if isinstance(name, str) else name
+    key = name.encode() if isinstance(name, str) else name
+    if on_cluster and parts_on_cluster(key):
+        # Redisson acquires such a lock, but can't release it: its script has keys of two slots.
+        raise ValueError(
+            f"the name {readable(key)!r} can't be used on a cluster: its braces would put the keys that belong to it"
+            " into different slots. Braces can only be a hash tag, as in '{orders}:1'"
+        )
+    return key
 
 
 def name_to_keep(name: Name, mapper: Callable[[str], str] | None) -> Name | None:

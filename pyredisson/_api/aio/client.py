@@ -94,18 +94,16 @@ class Client(ClientConnections):
         `must_exist`: an acquire raises `NotSetError` if the semaphore doesn't exist because nobody has set its permits.
         Without it, an acquire waits until somebody does, which is logged once, as a warning.
         """
-        mapper = self._config.name_mapper
-        logic = SemaphoreLogic(self._session, key_of(name, mapper), must_exist=must_exist)
-        return Semaphore(logic, name_to_keep(name, mapper))
+        logic = SemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
+        return Semaphore(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
         """The semaphore of that name whose permits have ids and leases. Sends nothing.
 
         `must_exist` as for `get_semaphore`.
         """
-        mapper = self._config.name_mapper
-        logic = PermitExpirableSemaphoreLogic(self._session, key_of(name, mapper), must_exist=must_exist)
-        return PermitExpirableSemaphore(logic, name_to_keep(name, mapper))
+        logic = PermitExpirableSemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
+        return PermitExpirableSemaphore(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_count_down_latch(self, name: Name, *, must_exist: bool = False) -> CountDownLatch:
         """The count-down latch of that name. Sends nothing.
@@ -113,9 +111,8 @@ class Client(ClientConnections):
         `must_exist`: `wait()` raises `NotSetError` if the latch has no count when it begins, as nobody has set it yet,
         or it has come down to zero already. Without it, `wait()` returns at once then, which is logged once, at INFO.
         """
-        mapper = self._config.name_mapper
-        logic = CountDownLatchLogic(self._session, key_of(name, mapper), must_exist=must_exist)
-        return CountDownLatch(logic, name_to_keep(name, mapper))
+        logic = CountDownLatchLogic(self._session, self._key(name), must_exist=must_exist)
+        return CountDownLatch(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
         """The lock of that name with fencing tokens. Sends nothing. `owner` and errors as for `get_lock`."""
@@ -172,11 +169,14 @@ class Client(ClientConnections):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.Client {self.id} at {self._lifecycle.node.address}>"
+        return f"<pyredisson.asyncio.Client {self.id} at {self._session.server}>"
+
+    def _key(self, name: Name) -> bytes:
+        return key_of(name, self._config.name_mapper, on_cluster=self._config.topology == "cluster")
 
     def _lock(
         self, lock: type[AnyLock], logic: Callable[[Session, bytes], LockLogic], name: Name, owner: AnyOwner | None
     ) -> AnyLock:
-        mapper = self._config.name_mapper
-        made = logic(self._session, key_of(name, mapper))
-        return lock(made, self._callers, explicit_owner(self._session, owner), name_to_keep(name, mapper))
+        made = logic(self._session, self._key(name))
+        kept = name_to_keep(name, self._config.name_mapper)
+        return lock(made, self._callers, explicit_owner(self._session, owner), kept)
