@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import redis
 import redis.asyncio
 from redis.cluster import ClusterNode, LoadBalancingStrategy
 
-from pyredisson._settings.address import OneHost
+from pyredisson._settings.address import Address, OneHost
 from pyredisson._settings.config import Config
 from pyredisson.errors import ConfigError
-from pyredisson.testing import Server
+from pyredisson.testing import Cluster
 
 SECRET = "hunter2"
 MODULES: list[Any] = [redis, redis.asyncio]
@@ -201,14 +202,10 @@ class TestSentinelClients:
 
 
 @pytest.fixture(scope="module")
-def one_node() -> Any:
-    """A cluster of one node. redis-py's client for threads asks it when it is made."""
-    with Server(config={"cluster-enabled": "yes"}) as server:
-        with redis.Redis(port=server.port) as administration:
-            administration.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-            while administration.cluster("INFO")["cluster_state"] != "ok":
-                continue
-        yield server
+def one_node() -> Iterator[Address]:
+    """The address of a cluster of one node. redis-py's client for threads asks it when it is made."""
+    with Cluster(masters=1, replicas=0) as running:
+        yield Address(*running.nodes[0].address)
 
 
 class TestClusterClients:
@@ -246,9 +243,9 @@ class TestClusterClients:
         assert config.nodes == (("h", 6379),)
         assert config.map_address(config.nodes[0]) == ("gate", 6379)
 
-    def test_threads(self, one_node: Server) -> None:
+    def test_threads(self, one_node: Address) -> None:
         with redis.RedisCluster(
-            startup_nodes=[ClusterNode("127.0.0.1", one_node.port)],  # type: ignore[no-untyped-call]
+            startup_nodes=[ClusterNode(*one_node)],  # type: ignore[no-untyped-call]
             client_name="me",
             socket_timeout=7,
         ) as client:
@@ -257,18 +254,18 @@ class TestClusterClients:
             ("127.0.0.1", one_node.port), client_name="me", timeout=7.0, connect_timeout=config.connect_timeout
         )
 
-    def test_threads_from_a_url(self, one_node: Server) -> None:
-        with redis.RedisCluster.from_url(f"redis://127.0.0.1:{one_node.port}?client_name=me") as client:
+    def test_threads_from_a_url(self, one_node: Address) -> None:
+        with redis.RedisCluster.from_url(f"redis://{one_node}?client_name=me") as client:
             config = Config.of(client)
         assert (config.topology, config.client_name, config.ssl) == ("cluster", "me", False)
-        assert config.nodes == (("127.0.0.1", one_node.port),)
+        assert config.nodes == (one_node,)
 
-    def test_a_handshake_of_the_user(self, one_node: Server) -> None:
+    def test_a_handshake_of_the_user(self, one_node: Address) -> None:
         def greet(connection: Any) -> None:
             connection.on_connect()
 
         with (
-            redis.RedisCluster("127.0.0.1", one_node.port, redis_connect_func=greet) as client,
+            redis.RedisCluster(*one_node, redis_connect_func=greet) as client,
             pytest.raises(ConfigError, match="redis_connect_func"),
         ):
             Config.of(client)
