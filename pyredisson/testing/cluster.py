@@ -11,20 +11,21 @@ from redis.cluster import ClusterNode as StartupNode
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
+from pyredisson._settings.address import Address
 from pyredisson.testing.cluster_agreement import disagreement
+from pyredisson.testing.cluster_formation import REPLICATION_HOST, cluster_settings, write_membership
 from pyredisson.testing.cluster_node import ClusterNode
-from pyredisson.testing.cluster_view import SLOTS, NodeView, Slots, nodes_file
+from pyredisson.testing.cluster_view import SLOTS, NodeView, Slots
 from pyredisson.testing.deployment import Deployment, replication_settings
 from pyredisson.testing.elections import Elections
 from pyredisson.testing.process import ServerError, credentials, find_executable, lasting_ports, read_version
 from pyredisson.testing.proxy import Proxy
-from pyredisson.testing.slot_moves import SlotMoves
+from pyredisson.testing.slot_moves import SlotMoves, forget_slot
 
 __all__ = ["Cluster"]
 
 _FAILOVER_SECONDS = 20.0
 _MANUAL_FAILOVER_SECONDS = 6.0  # a node gives up a manual failover after 5 s
-_REPLICATION_HOST = "127.0.0.2"
 
 
 class Cluster(Deployment[ClusterNode, ClusterNode]):
@@ -77,26 +78,23 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self.password = password
         self._master_count = masters
         self._tls = tls
-        self._proxied = proxied
+        self._replication_host = REPLICATION_HOST if proxied else None
         self._announce = announce
         self._moves = SlotMoves(password)
         self._elections = Elections(node_timeout)
         self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
+        settings = replication_settings(self.version, password, tls)
+        settings |= cluster_settings(node_timeout, tls, self._replication_host)
         options: dict[str, Any] = {
             "executable": program,
             "password": password,
             "users": users,
             "tls": tls,
-            "config": self._settings(node_timeout) | dict(config or {}),
+            "config": settings | dict(config or {}),
         }
         first = ClusterNode(**options)
         others = [ClusterNode(certificates_of=first, **options) for _ in range(masters * (1 + replicas) - 1)]
         self.nodes = (first, *others)
-
-    def stop(self) -> None:
-        super().stop()
-        self._moves.clear()
-        self._close_proxies()
 
     def kill(self, node: ClusterNode) -> None:
         self._remember_replicas(node)
@@ -109,7 +107,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     @property
     def url(self) -> str:
         """All nodes, for clients without TLS."""
-        hosts = ",".join(f"{host}:{port}" for host, port in (node.address for node in self.nodes))
+        hosts = ",".join(str(Address(*node.address)) for node in self.nodes)
         return f"redis+cluster://{credentials(self.password)}{hosts}"
 
     @property
@@ -200,6 +198,17 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             self._moves.finish(slot, masters)
         self.wait_until_consistent()
 
+    def unassign(self, slot: int) -> None:
+        """Take a slot away from its node, which loses its keys. No node has it then, and by default none serves any."""
+        self.node_of(slot).ask("CLUSTER", "DELSLOTS", slot)
+        # The owner first: what it says about its slots is what the others learn again.
+        self._wait(f"slot {slot} is unassigned", lambda: forget_slot(slot, self.living))
+
+    def assign(self, slot: int, to: ClusterNode) -> None:
+        """Assign an unassigned slot to a master."""
+        self._known(to).ask("CLUSTER", "ADDSLOTS", slot)
+        self.wait_until_consistent()
+
     def fail_over(
         self, master: ClusterNode, to: ClusterNode | None = None, *, force: bool = False, takeover: bool = False
     ) -> ClusterNode:
@@ -272,41 +281,26 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     def _servers(self) -> Sequence[ClusterNode]:
         return self.nodes
 
-    def _settings(self, node_timeout: float) -> dict[str, str]:
-        settings = replication_settings(self.version, self.password, self._tls) | {
-            "cluster-enabled": "yes",
-            "cluster-node-timeout": str(round(node_timeout * 1000)),
-            # Else the replicas of other masters would move to a master that has lost its own.
-            "cluster-allow-replica-migration": "no",
-        }
-        if self._tls:
-            settings["tls-cluster"] = "yes"
-        if self._proxied:
-            settings["bind-source-addr"] = _REPLICATION_HOST
-        return settings
-
     def _assign_ports(self) -> None:
-        ports = lasting_ports(len(self.nodes), bus=True)
-        others = lasting_ports(len(self.nodes), bus=True) if self._tls else [0] * len(ports)
+        count = len(self.nodes)
+        ports = lasting_ports(count * (2 if self._tls else 1), bus=True)
         self._close_proxies()
-        for node, port, other in zip(self.nodes, ports, others, strict=True):
-            node.port, node.tls_port = port, other
-            if self._proxied:
-                node.proxy = Proxy(node.host, port, direct=_REPLICATION_HOST).start()
+        for number, node in enumerate(self.nodes):
+            node.port = ports[number]
+            node.tls_port = ports[count + number] if self._tls else 0
+            if self._replication_host is not None:
+                node.proxy = Proxy(node.host, node.port, direct=self._replication_host).start()
                 node.announce((node.proxy.host, node.proxy.port))
             else:
                 node.announce(None if self._announce is None else self._announce(node))
 
     def _before_launch(self) -> None:
-        """Let every node begin as a member: it takes longer to introduce the nodes to each other one by one."""
-        masters, others = self.nodes[: self._master_count], self.nodes[self._master_count :]
-        replicas = [(node.id, masters[number % len(masters)].id) for number, node in enumerate(others)]
-        master_of = dict(replicas)
-        epochs = {node.id: number for number, node in enumerate(masters, 1)}
-        members = [(node.id, node.bus_address, epochs[master_of.get(node.id, node.id)]) for node in self.nodes]
-        for node in self.nodes:
-            text = nodes_file(node.id, members, [each.id for each in masters], replicas)
-            (node.prepare() / "nodes.conf").write_text(text)
+        write_membership(self.nodes, self._master_count)
+
+    def _end(self) -> None:
+        super()._end()
+        self._moves.clear()
+        self._close_proxies()
 
     def _close_proxies(self) -> None:
         for node in self.nodes:

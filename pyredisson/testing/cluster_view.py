@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -68,7 +68,7 @@ def slot_ranges(masters: int) -> list[tuple[int, int]]:
 
 
 def nodes_file(
-    myself: str, members: Sequence[tuple[str, str, int]], masters: Sequence[str], replicas: Iterable[tuple[str, str]]
+    myself: str, members: Sequence[tuple[str, str, int]], masters: Sequence[str], master_of: Mapping[str, str]
 ) -> str:
     """Return the text of the nodes.conf with which `myself` begins as a member of a cluster that is complete.
 
@@ -76,10 +76,9 @@ def nodes_file(
         myself: the id of the node whose file it is.
         members: the id, the address (``host:port@bus``) and the configuration epoch of each node.
         masters: the ids of the masters, which get all slots in equal parts.
-        replicas: the id of each replica, and of its master.
+        master_of: the id of each replica's master.
     """
     slots = dict(zip(masters, slot_ranges(len(masters)), strict=True))
-    master_of = dict(replicas)
     lines = []
     for name, address, epoch in members:
         flags = ("myself," if name == myself else "") + ("master" if name in slots else "slave")

@@ -41,13 +41,13 @@ class Node(Server):
 
     @property
     def running(self) -> bool:
-        """Whether there is a process, which may be paused."""
+        """Whether there is a process, which may be paused or have ended by itself."""
         return self._process is not None
 
     @property
     def alive(self) -> bool:
         """Whether the process runs and isn't paused."""
-        return self.running and not self.paused
+        return self._process is not None and self._process.poll() is None and not self.paused
 
     @property
     def address(self) -> tuple[str, int]:
@@ -119,6 +119,12 @@ class Node(Server):
         for name in ("ca.pem", "server.pem", "server.key"):
             shutil.copy(Path(self._certificates_of.ca_file).with_name(name), directory)
 
+    def _spawn(self, *arguments: str) -> None:
+        assert self._directory is not None
+        for file in self._directory.glob("*.rdb"):
+            file.unlink()  # from the connection of a replica; the server would load it
+        super()._spawn(*arguments)
+
     def _forget_configuration(self) -> None:
         """Let the file of the next start be a new one."""
         if self._directory is not None:
@@ -145,6 +151,7 @@ class Deployment(Generic[N, P]):
 
     def __init__(self) -> None:
         self._running = False
+        self._owner = os.getpid()
 
     def start(self) -> Self:
         """Start all processes, and return when they agree with each other.
@@ -154,7 +161,7 @@ class Deployment(Generic[N, P]):
         """
         if self._running:
             raise RuntimeError(f"{self!r} is already running")
-        self._running = True
+        self._running, self._owner = True, os.getpid()
         try:
             self._start_on_free_ports()
             self.wait_until_consistent(_START_SECONDS)
@@ -165,8 +172,15 @@ class Deployment(Generic[N, P]):
         return self
 
     def stop(self) -> None:
-        """End all processes and remove their files. May be called twice."""
-        self._running = False
+        """End all processes and remove their files. May be called twice.
+
+        In a process forked from the one that started them this does nothing: they aren't its own.
+        """
+        if self._running and os.getpid() == self._owner:
+            self._running = False
+            self._end()
+
+    def _end(self) -> None:
         for server in self._servers():
             server.stop()
 
@@ -290,7 +304,8 @@ class Deployment(Generic[N, P]):
 
 def replication_settings(version: tuple[int, int, int], password: str | None, tls: bool) -> dict[str, str]:
     """How replicas reach their masters, and without the pauses that suit large data."""
-    settings = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
+    # After a sync without a file, a master sends nothing more for up to a second: WAIT would confirm nothing meanwhile.
+    settings = {"repl-diskless-sync": "no", "repl-ping-replica-period": "1"}
     if version >= (7,):
         settings["shutdown-timeout"] = "0"
     if password is not None:

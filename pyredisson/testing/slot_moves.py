@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyredisson.testing.cluster_node import ClusterNode
 
-__all__ = ["SlotMoves"]
+__all__ = ["SlotMoves", "forget_slot"]
 
 _MIGRATE_MS = 5000
 _KEYS_AT_ONCE = 100
@@ -54,3 +54,11 @@ class SlotMoves:
         source.ask(
             *("MIGRATE", to.host, to.internal_port, "", 0, _MIGRATE_MS, *self._credentials, "KEYS", *names),
         )
+
+
+def forget_slot(slot: int, nodes: Sequence[ClusterNode]) -> str | None:
+    """Let the nodes forget who has the slot, as nobody has it any more. Returns in words who still knew."""
+    knowing = [node for node in nodes if any(view.has(slot) for view in node.view().values())]
+    for node in knowing:
+        node.ask("CLUSTER", "DELSLOTS", slot)
+    return f"still assigned: {[node.port for node in knowing]}" if knowing else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from redis.exceptions import ResponseError
 from pyredisson.testing import Cluster, ClusterNode, Server, ServerError
 from pyredisson.testing.cluster_view import SLOTS
 from pyredisson.testing.process import lasting_ports
+from tests.support.children import Child
 from tests.support.programs import PROGRAMS
 
 
@@ -111,6 +114,15 @@ def test_many_slots_move(cluster: Cluster) -> None:
     assert target.ask("GET", name) == "kept"
     with pytest.raises(ValueError, match="slots only"):
         cluster.reshard(SLOTS, source, target)
+
+
+def test_a_slot_without_a_node(cluster: Cluster) -> None:
+    node = cluster.node_of(16000)
+    cluster.unassign(16000)
+    with pytest.raises(ServerError, match="assigned to no node"):
+        cluster.node_of(16000)
+    cluster.assign(16000, node)
+    assert cluster.node_of(16000) is node
 
 
 @pytest.mark.parametrize("mode", ["", "force", "takeover"])
@@ -248,6 +260,15 @@ def test_nodes_announce_what_a_test_wants() -> None:
         assert (host, port) == ("localhost", cluster.nodes[0].port)
 
 
+def test_addresses_of_ipv6() -> None:
+    config = {"bind": "127.0.0.1 ::1"}
+    with Cluster(announce=lambda node: ("::1", node.port), config=config) as cluster:
+        assert cluster.url == "redis+cluster://" + ",".join(f"[::1]:{node.port}" for node in cluster.nodes)
+        master = cluster.masters()[0]
+        shards = master.ask("CLUSTER", "SLOTS")
+        assert {host for shard in shards for host, *_ in shard[2:]} == {"::1"}
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one master"):
         Cluster(masters=0)
@@ -286,6 +307,46 @@ def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pyredisson.testing.cluster.lasting_ports", lambda _count, **_bus: next(offers))
         with Cluster(masters=1, replicas=0) as cluster:
             assert cluster.nodes[0].port != other.port
+
+
+def test_a_node_that_has_ended_by_itself_is_restarted() -> None:
+    with Cluster() as cluster:
+        node = cluster.masters()[0]
+        os.kill(node.pid, signal.SIGKILL)
+        process = node._process
+        assert process is not None
+        process.wait()
+        assert node not in cluster.living
+        cluster.restart(node)
+        assert node in cluster.living
+
+
+@pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()"])
+def test_no_node_outlives_its_process(ending: str) -> None:
+    script = f"""
+        import os, signal, sys
+        from pyredisson.testing import Cluster
+        cluster = Cluster(masters=1, replicas=1, proxied=True).start()
+        if os.fork() == 0:
+            cluster.stop()  # not the child's
+            sys.exit()
+        os.wait()
+        assert all(node.ask("PING") for node in cluster.nodes)
+        print(*(node.pid for node in cluster.nodes), flush=True)
+        sys.stdin.readline()
+        {ending}
+    """
+    child = Child(textwrap.dedent(script))
+    try:
+        pidfds = [os.pidfd_open(int(pid)) for pid in child.receive().split()]
+        assert len(pidfds) == 2
+        child.send()
+        child.wait()
+        for pidfd in pidfds:
+            assert select.select([pidfd], [], [], 5)[0]
+            os.close(pidfd)
+    finally:
+        child.close()
 
 
 def test_a_failed_start_leaves_nothing_behind() -> None:
