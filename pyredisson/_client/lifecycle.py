@@ -14,14 +14,13 @@ from typing import Protocol
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.operations import run, start
-from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._client.callback_threads import CallbackThreads
 from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.gevent_check import check_not_patched
-from pyredisson._protocol.node import Node
+from pyredisson._client.servers import Servers, open_servers
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
-from pyredisson.errors import ConfigError
 from pyredisson.logic.channels import ChannelRegistry, Subscriber
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
@@ -36,12 +35,6 @@ CLOSE_TIMEOUT = 1.0
 SHORTEST_CLOSE_TIMEOUT = 0.02
 """Seconds for a client that is closed after others have used up the time."""
 THREAD_NAME = "pyredisson-final-release"
-
-
-def check_topology_available(config: Config) -> None:
-    """Raises `ConfigError` for servers that this version doesn't connect to yet."""
-    if config.topology != "single":
-        raise ConfigError(f"{config.describe()}: only a single server is available in this version")
 
 
 class Connections(Runtime, Protocol):
@@ -76,12 +69,11 @@ class ClientLifecycle:
         self,
         config: Config,
         callers: Callers,
-        connect: Callable[[Node, ChannelRegistry, Callable[[bytes], None]], tuple[Connections, Listening]],
+        connect: Callable[[Servers, ChannelRegistry, Callable[[bytes], None]], tuple[Connections, Listening]],
     ) -> None:
         """`connect` makes the runtime and the subscriber of the backend. Its last argument sends an
         idempotent command over the connections of the watchdog, in the background."""
         check_not_patched()
-        check_topology_available(config)
         self.config = config
         self._callers = callers
         self._connect = connect
@@ -106,16 +98,16 @@ class ClientLifecycle:
         # Both are re-entrant: a finalizer may close a client on any line.
         self._releasing = threading.RLock()
         self._starting = threading.RLock()
-        self.node = Node(self.config)
-        self.node.client_id = str(uuid.uuid4())
+        client_id = str(uuid.uuid4())
+        self.servers = open_servers(self.config, client_id)
         channels = ChannelRegistry(clock)
-        self._runtime, self._subscriber = self._connect(self.node, channels, post)
+        self._runtime, self._subscriber = self._connect(self.servers, channels, post)
         channels.attach(self._subscriber)
         # With the usual timeout, one lost reply would cost a lock with a short lease.
         lease = lease_ms(self.config.lock_watchdog_timeout) / 1000
         timeout = max(SHORTEST_REPLY_TIMEOUT, lease / ROUNDS_PER_LEASE / 2)
-        self._watchdog_runtime = ThreadRuntime(self.node.with_timeout(timeout), _post_nothing, size=2)
-        return Resources(self.node.client_id, self._runtime, self._watchdog_runtime, channels)
+        self._watchdog_runtime = self.servers.watchdog_runtime(timeout)
+        return Resources(client_id, self._runtime, self._watchdog_runtime, channels)
 
     def start_loop(self, loop: Loop) -> None:
         """Runs one of the watchdog's loops on a daemon thread."""
@@ -143,7 +135,10 @@ class ClientLifecycle:
                 self._unsent.update((payload, None) for payload in session.local_queues.leave_commands())
                 self._unsent.update((hold.commands.abandon(hold), None) for hold in session.close())
         finally:
-            run(self._watchdog_runtime.close)
+            try:
+                self.servers.close()
+            finally:
+                run(self._watchdog_runtime.close)
 
     def send_final_releases(self, seconds: float = CLOSE_TIMEOUT) -> None:
         """Sends all unsent commands over a new connection, and waits for `on_lost` callbacks that are running.
@@ -191,17 +186,17 @@ class ClientLifecycle:
 
     def _final_release(self, deadline: float) -> FinalRelease:
         return FinalRelease(
-            self.config, self.node, self._unsent, deadline, self._count_calls_in_flight, self._abort_calls
+            self.session.id, self.servers, self._unsent, deadline, self._count_calls_in_flight, self._abort_calls
         )
 
     def _count_calls_in_flight(self) -> int:
         # Those of threads only: in asyncio, `close` waits for its calls itself before the final release.
         runtime = self.session.runtime
-        return runtime.calls_in_flight if isinstance(runtime, ThreadRuntime) else 0
+        return runtime.calls_in_flight if isinstance(runtime, ThreadBackend) else 0
 
     def _abort_calls(self) -> None:
         runtime = self.session.runtime
-        if isinstance(runtime, ThreadRuntime):
+        if isinstance(runtime, ThreadBackend):
             runtime.abort_calls()
 
     # --- Dropping
@@ -229,13 +224,10 @@ class ClientLifecycle:
 
     def _drop_connections(self) -> None:
         # Also if the client is closed already: its `close` may have been interrupted.
-        try:
-            self._watchdog_runtime.drop()
-        finally:
-            try:
-                self._subscriber.drop()
-            finally:
-                self._runtime.drop()
+        with contextlib.ExitStack() as steps:
+            # The last one first; each is called even if one before it raises.
+            for drop in (self._runtime.drop, self._subscriber.drop, self._watchdog_runtime.drop, self.servers.close):
+                steps.callback(drop)
 
 
 _clients: weakref.WeakSet[ClientLifecycle] = weakref.WeakSet()
@@ -262,9 +254,3 @@ def _release_dropped(lifecycle: ClientLifecycle) -> None:
     # A daemon: the start of any other thread takes a mutex of `threading`, which this thread may hold right now.
     with contextlib.suppress(RuntimeError):
         start_thread(threading.Thread(target=send, name=THREAD_NAME, daemon=True))
-
-
-def _post_nothing(_: bytes) -> None:
-    # Not `Session.repair`: the watchdog's threads refer to their runtime while they wait, and would keep the session
-    # alive through it.
-    raise AssertionError("the watchdog posts nothing")

@@ -67,6 +67,7 @@ class Handshake:
         steps.append(("client info", command(b"CLIENT", b"INFO")))
         steps.append(("server info", command(b"INFO", b"server")))
         steps.extend(("kill", suspect.kill_command()) for suspect in suspects)
+        self._mode = b"cluster" if config.topology == "cluster" else b"standalone"
         self._address = config.address
         self._names = [name for name, _ in steps]
         self.payload = b"".join(payload for _, payload in steps)
@@ -104,10 +105,8 @@ class Handshake:
             raise UnsupportedServerError(
                 f"the server at {self._address} is version {version.decode()}; Redis 6.2 or later, or Valkey, is needed"
             )
-        if mode in OTHER_MODES:
-            raise UnsupportedServerError(
-                f"the server at {self._address} is {OTHER_MODES[mode]}: that isn't available in this version"
-            )
+        if mode in OTHER_MODES and mode != self._mode:
+            raise UnsupportedServerError(f"the server at {self._address} is {OTHER_MODES[mode]}")
 
 
 def _numbers(version: bytes) -> tuple[int, ...]:

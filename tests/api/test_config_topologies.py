@@ -12,8 +12,6 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pyredisson
-import pyredisson.asyncio
 from pyredisson._settings.address import Address, AddressMap, OneHost
 from pyredisson._settings.config import Config
 from pyredisson.errors import ConfigError
@@ -245,8 +243,3 @@ class TestServersOfAConfig:
     def test_a_mapper_that_returns_no_address(self, result: Any) -> None:
         with pytest.raises(ConfigError, match=r"address_mapper, for h1:7000"):
             Config(address_mapper=lambda _: result).map_address(NODES[0])
-
-    @pytest.mark.parametrize("connect", [pyredisson.connect, pyredisson.asyncio.connect])
-    def test_what_is_not_available_yet(self, connect: Any) -> None:
-        with pytest.raises(ConfigError, match=r"cluster of h1:7000, h2:7001.*available in this version"):
-            connect(Config(topology="cluster", nodes=NODES))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
 from pyredisson.testing import Cluster, Replicated, Sentinels
+from tests.support.backends import Asyncio, Backend, Threads
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
@@ -29,6 +31,15 @@ def cluster(shared_cluster: Cluster) -> Cluster:
     """
     shared_cluster.flush()
     return shared_cluster
+
+
+@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+    """The test runs on each of the two backends, whose clients are those of `own_cluster`, or else of `cluster`."""
+    name = next(name for name in ("own_cluster", "cluster") if name in request.fixturenames)
+    made: Backend = request.param(request.getfixturevalue(name).url)
+    yield made
+    await made.close()
 
 
 @pytest.fixture

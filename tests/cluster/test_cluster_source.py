@@ -18,6 +18,7 @@ from pyredisson._client.topology.keeper import TopologyKeeper
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import Changes
+from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.errors import UnsupportedServerError
@@ -31,7 +32,7 @@ class Watched:
     """A keeper, and the changes that its table has reported."""
 
     def __init__(self, config: Config) -> None:
-        self.keeper = open_topology(config, "client")
+        self.keeper = open_topology(config, "client", ScriptSet())
         self.table = self.keeper.table
         self.changes: list[Changes] = []
         self.known_at = 0.0

@@ -19,7 +19,7 @@ from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import RELEASE
+from tests.support.faults import RELEASE, pool_of
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import eventually
@@ -165,7 +165,7 @@ async def test_several_idle_connections_cost_one_try(server: Server, admin: Redi
     """They are likely to have ended together."""
     with pyredisson.connect(server.url, retry_attempts=0) as client:
         lock = client.get_lock("a")
-        pool: Any = client._runtime.pool
+        pool: Any = pool_of(client)
         connections = [pool._connect_or_wait() for _ in range(3)]
         pool._idle.extend(connections)
         hang_up(admin)

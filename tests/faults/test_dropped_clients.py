@@ -21,6 +21,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
+from tests.support.faults import pool_of
 from tests.support.waiting import eventually
 
 NAME = "to-be-dropped"
@@ -103,7 +104,7 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
             held.set()
             release.wait(30)
 
-    pool, lifecycle = client._runtime.pool, client._lifecycle
+    pool, lifecycle = pool_of(client), client._lifecycle
     mutexes = [channels.mutex, watchdog._starting, pool._mutex, lifecycle._releasing, lifecycle._starting]
     holder = threading.Thread(target=hold, args=(mutexes,))
     holder.start()

@@ -15,7 +15,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
-from tests.support.faults import ACQUIRE
+from tests.support.faults import ACQUIRE, pool_of
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import eventually
 
@@ -120,7 +120,7 @@ def test_a_server_that_is_away_costs_about_a_second(own_server: Server, caplog: 
     for number in range(3):
         client.get_lock(f"held{number}").lock()
     threads = take_in_threads(client, 20)
-    eventually(lambda: len(client._runtime.pool._all) > 5)
+    eventually(lambda: len(pool_of(client)._all) > 5)
     own_server.pause()
     try:
         started = time.monotonic()

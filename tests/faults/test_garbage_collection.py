@@ -26,6 +26,7 @@ from pyredisson.logic.permits.count_down_latch import LatchChannel
 from pyredisson.logic.permits.permit_channel import PermitChannel
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
+from tests.support.faults import pool_of
 
 TIME_LIMIT = 5.0
 
@@ -273,7 +274,7 @@ def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, a
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
             inside = block()
             next(inside)
-            client._runtime.pool.close_idle()
+            pool_of(client).close_idle()
             return other.is_locked, inside.close
 
         collect_at_each_line([Pool._connect_or_wait, Pool._reserve], story)
@@ -283,7 +284,7 @@ def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, a
 def test_a_collection_exits_a_block_when_only_one_connection_remains(server: Server, admin: Redis) -> None:
     """Then the frame that was interrupted gives way."""
     with pyredisson.connect(server.url, connection_pool_size=1, timeout=0.5, retry_attempts=0) as client:
-        pool = client._runtime.pool
+        pool = pool_of(client)
 
         def block() -> Generator[None, None, None]:
             with client.get_lock("a", owner=1):
@@ -346,7 +347,7 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(serv
     with pyredisson.connect(server.url) as client:
 
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
-            connection = SubscriptionConnection(client._lifecycle.node)
+            connection = SubscriptionConnection(client._lifecycle.servers.listened)
             connection.open()
 
             def act() -> None:

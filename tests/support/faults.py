@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from redis.credentials import CredentialProvider
 
+import pyredisson
+from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Fault, Proxy, Server
 
@@ -74,3 +77,10 @@ class InterruptAt:
         if frame.f_code is self._code and not self.happened:
             self.happened = True
             raise KeyboardInterrupt
+
+
+def pool_of(client: pyredisson.Client) -> Pool:
+    """The connections for commands of a client for threads that has a single server."""
+    runtime = client._runtime
+    assert isinstance(runtime, ThreadRuntime)
+    return runtime.pool

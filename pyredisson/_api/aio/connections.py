@@ -8,16 +8,20 @@ from typing import Any
 
 from pyredisson._backends.aio.listener import AioListener
 from pyredisson._backends.aio.operations import run_in_thread
+from pyredisson._backends.aio.routed import RoutedAioRuntime
 from pyredisson._backends.aio.runtime import AioRuntime
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Connections, Listening
-from pyredisson._protocol.node import Node
+from pyredisson._client.servers import Servers, SingleServer
+from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 
 
 class ClientConnections:
     """The connections of a client: one for commands, and one for messages while a task waits."""
 
+    _config: Config
     _lifecycle: ClientLifecycle
+    _runtime: AioRuntime | RoutedAioRuntime
 
     async def close(self) -> None:
         """Releases everything that is held, and closes the connections; takes about a second at most.
@@ -50,9 +54,12 @@ class ClientConnections:
         return ending
 
     def _connect(
-        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
+        self, servers: Servers, channels: ChannelRegistry, post: Callable[[bytes], None]
     ) -> tuple[Connections, Listening]:
         """Makes the runtime and the listener. Called for a new client, and again in a forked child."""
-        self._runtime = AioRuntime(node, post)
-        self._listener = AioListener(node, channels)
+        if isinstance(servers, SingleServer):
+            self._runtime = AioRuntime(servers.node, post)
+        else:
+            self._runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
+        self._listener = AioListener(servers.listened, channels)
         return self._runtime, self._listener

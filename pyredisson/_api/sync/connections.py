@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.operations import run
+from pyredisson._backends.threads.routed import RoutedThreadRuntime
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
-from pyredisson._protocol.node import Node
+from pyredisson._client.servers import Servers, SingleServer
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 
@@ -20,6 +21,7 @@ class ClientConnections:
     _callers: Callers
     _config: Config
     _lifecycle: ClientLifecycle
+    _runtime: ThreadRuntime | RoutedThreadRuntime
 
     def close(self) -> None:
         """Releases everything that is held, and closes the connections; takes about a second at most.
@@ -42,10 +44,14 @@ class ClientConnections:
             run(self._runtime.close)
 
     def _connect(
-        self, node: Node, channels: ChannelRegistry, post: Callable[[bytes], None]
+        self, servers: Servers, channels: ChannelRegistry, post: Callable[[bytes], None]
     ) -> tuple[Connections, Listening]:
         """Makes the runtime and the listener. Called for a new client, and again in a forked child."""
-        self._runtime = ThreadRuntime(node, post, self._config.connection_pool_size)
+        size = self._config.connection_pool_size
+        if isinstance(servers, SingleServer):
+            self._runtime = ThreadRuntime(servers.node, post, size)
+        else:
+            self._runtime = RoutedThreadRuntime(self._config, servers.scripts, servers.keeper, post, size)
         self._runtime.callers = self._callers
-        self._listener = self._runtime.listener = ThreadListener(node, channels)
+        self._listener = self._runtime.listener = ThreadListener(servers.listened, channels)
         return self._runtime, self._listener

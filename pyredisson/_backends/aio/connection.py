@@ -137,6 +137,13 @@ class Pipeline(asyncio.BufferedProtocol):
         """Closes the connection; commands without a reply fail at once, and may have run."""
         self._fail(ConnectionError(f"the connection to {self.node.address} was closed"))
 
+    def drain(self) -> None:
+        """Takes no more commands, and closes the connection after the replies to those that were sent."""
+        self.flush()
+        self._leave(OPEN, DRAINING)
+        if self.state is DRAINING and not self._replies and self._transport is not None:
+            self._transport.close()
+
     def _leave(self, old: PipelineState, new: PipelineState) -> None:
         """Changes the state, if it is `old`."""
         if self.state is old:

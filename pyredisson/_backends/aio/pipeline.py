@@ -125,6 +125,21 @@ class PipelineHolder:
             else:
                 self.pipeline = task.result()
 
+    def close_idle(self) -> None:
+        """Closes the connection, after the replies to its commands. The next command connects anew. On any thread."""
+        pipeline = self.pipeline
+        if pipeline is not None:
+            call_in(pipeline.loop, pipeline.drain)
+
+    retire = close_idle
+
+    def suspect(self) -> None:
+        """Has the server drop the present connection before the next one is used."""
+        pipeline = self.pipeline
+        if pipeline is not None and pipeline.state is OPEN:
+            pipeline.node.suspect(pipeline.connection_id)
+            pipeline.drain()
+
     def drop(self) -> None:
         """Has the connection's event loop call `stop`. It can be called on any thread, and doesn't wait."""
         self._closed = True

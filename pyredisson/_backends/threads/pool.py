@@ -38,8 +38,9 @@ class Pool:
         self._waiting: deque[ThreadWakeup] = deque()
         """Calls that wait for a connection, because the pool is full."""
         self._check_returns = False
-        """Whether `_on_return` has work to do when a connection is returned: a call waits, or the pool is closed."""
+        """Whether `_on_return` has work to do when a connection is returned: a call waits, or none is to be kept."""
         self._closed = False
+        self._retired = False
 
     async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         """Sends one command over an idle connection, or a new one. Blocks, and never suspends.
@@ -80,6 +81,11 @@ class Pool:
             except IndexError:
                 return
             self._discard(connection)
+
+    def retire(self) -> None:
+        """Closes the connections that no call uses, and from now on each connection after its call."""
+        self._retired = self._check_returns = True
+        self.close_idle()
 
     @property
     def connected(self) -> bool:
@@ -194,7 +200,7 @@ class Pool:
                 self._on_return()
 
     def _on_return(self) -> None:
-        if self._closed:
+        if self._closed or self._retired:
             self.close_idle()
         try:
             self._waiting.popleft().set()

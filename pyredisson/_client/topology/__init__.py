@@ -6,16 +6,21 @@ from pyredisson._client.topology.cluster_source import ClusterSource
 from pyredisson._client.topology.keeper import TopologyKeeper
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import RoutingTable
+from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 
 
-def open_topology(config: Config, client_id: str) -> TopologyKeeper:
-    """The keeper of a new client, and its table. Nothing is connected and no thread started."""
+def open_topology(config: Config, client_id: str, scripts: ScriptSet) -> TopologyKeeper:
+    """The keeper of a new client, and its table, whose nodes share `scripts`. Nothing is connected, no thread started.
+
+    A command is packed before it is known which node serves it, so all nodes get scripts of the same form.
+    """
 
     def make_node(address: Address) -> Node:
         node = Node(config.at(address))
         node.client_id = client_id
+        node.scripts = scripts
         return node
 
     table = RoutingTable(make_node, None if config.address_mapper is None else config.map_address)

@@ -1,0 +1,83 @@
+"""The runtime of the asyncio backend where there are several servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from pyredisson._backends.aio.loops import call_in
+from pyredisson._backends.aio.pipeline import PipelineHolder
+from pyredisson._backends.aio.runtime import AioBackend
+from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
+from pyredisson.logic.ports import Wakeup
+
+
+class _LoopWakeup:
+    """A wakeup of a task that any thread may set."""
+
+    __slots__ = ("_loop", "_wakeup")
+
+    def __init__(self, wakeup: AioWakeup) -> None:
+        self._wakeup = wakeup
+        self._loop = asyncio.get_running_loop()
+
+    def set(self) -> None:
+        call_in(self._loop, self._wakeup.set)
+
+
+class RoutedAioRuntime(RoutedRuntime[PipelineHolder], AioBackend):
+    """A `Runtime` over one pipelined connection to each server."""
+
+    def __init__(
+        self, config: Config, scripts: ScriptSet, keeper: Keeper, post_elsewhere: Callable[[bytes], None]
+    ) -> None:
+        super().__init__(config, scripts, keeper)
+        self._post_elsewhere = post_elsewhere
+        """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
+
+    def _connections_to(self, node: Node) -> PipelineHolder:
+        return PipelineHolder(node)
+
+    def _end(self, connections: PipelineHolder) -> None:
+        connections.stop()
+
+    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
+        assert isinstance(wakeup, AioWakeup)
+        return _LoopWakeup(wakeup)
+
+    async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*operations)
+
+    async def _ask(
+        self, connections: PipelineHolder, payload: bytes, *, new_connection: bool
+    ) -> tuple[Reply, bytes | None]:
+        try:
+            return await super()._ask(connections, payload, new_connection=new_connection)
+        except asyncio.CancelledError:
+            # The undo of this command goes to the node that serves the slot so far, and reaches this node by another
+            # connection. It must not overtake the command.
+            connections.suspect()
+            raise
+
+    def post(self, payload: bytes) -> None:
+        holder = self._connections.get(self._node_for(payload))  # type: ignore[arg-type]
+        if holder is None:
+            self._post_elsewhere(payload)
+        else:
+            holder.post(payload, self._post_elsewhere)
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        self._end_pauses()
+        return [ending for holder in list(self._connections.values()) for ending in holder.stop()]
+
+    def drop(self) -> None:
+        """Has the event loop close the connections. It can be called on any thread, acquires no mutex, doesn't wait."""
+        self._closed = True
+        for holder in list(self._connections.values()):
+            holder.drop()

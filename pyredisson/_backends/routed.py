@@ -1,0 +1,327 @@
+"""What the runtimes of both backends do where there are several servers: each command goes to the server of its key."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Coroutine, Hashable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from redis.exceptions import ClusterDownError, RedisError
+
+from pyredisson._backends.runtime import BackendRuntime, NodeConnections
+from pyredisson._core import command, slot, slot_of_command
+from pyredisson._protocol.error_codes import code_of
+from pyredisson._protocol.error_copies import copy_error
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.routing import Changes, RoutingTable
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
+from pyredisson.errors import ClosedError
+from pyredisson.logic.ports import Wakeup
+
+ASKING = command(b"ASKING")
+"""Has the server execute the next command of the connection, although the command's slot is still being moved to it."""
+SERVER_IS_RIGHT = frozenset({"BUSY", "NOREPLICAS", "TRYAGAIN"})
+"""Codes of errors that don't mean that another server may serve the command."""
+
+
+class Settable(Protocol):
+    """Something that any thread may set."""
+
+    def set(self) -> object: ...
+
+
+class Keeper(Protocol):
+    """Keeps the routing table up to date (`_client.topology.keeper`)."""
+
+    table: RoutingTable
+
+    def wait_until_known(self, wakeup: Settable) -> None:
+        """Has a wakeup set when the present attempt to find out the topology has ended; at once if it is known."""
+
+    def forget(self, wakeup: Settable) -> None:
+        """Undoes `wait_until_known`."""
+
+    def check_known(self) -> None:
+        """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
+
+
+class RoutedConnections(NodeConnections, Protocol):
+    """The connections to one of several servers."""
+
+    def close_idle(self) -> None:
+        """Closes the connections that no call uses. Called on any thread."""
+
+    def retire(self) -> None:
+        """Closes the connections that no call uses now, and each of the others after its call. Called on any thread."""
+
+
+C = TypeVar("C", bound=RoutedConnections)
+
+
+class _Pause:
+    """The pause of a call before it sends its command again."""
+
+    __slots__ = ("payload", "shard", "wakeup")
+
+    def __init__(self, payload: bytes, shard: Hashable, wakeup: Settable) -> None:
+        self.payload = payload
+        self.shard = shard
+        """The server that has failed to serve the command."""
+        self.wakeup = wakeup
+
+
+class RoutedRuntime(BackendRuntime, Generic[C]):
+    """The part of a runtime with several servers that doesn't depend on the backend."""
+
+    sharded = True
+
+    def __init__(self, config: Config, scripts: ScriptSet, keeper: Keeper) -> None:
+        super().__init__(scripts)
+        self._client = config.describe()
+        self._patience = config.connect_timeout
+        self._has_slots = config.topology == "cluster"
+        self._keeper = keeper
+        self._table = table = keeper.table
+        self._node_for = table.node_for
+        self.shard_of_command = table.node_for
+        self.shard_of = table.node_of_key
+        self._connections: dict[Node, C] = {}
+        self._retries: dict[_Pause, None] = {}
+        table.listen(self._on_change)
+
+    @abstractmethod
+    def _connections_to(self, node: Node) -> C:
+        """New connections to a server, none of them open yet."""
+
+    @abstractmethod
+    def _end(self, connections: C) -> None:
+        """Closes the connections of a runtime that is closed."""
+
+    @abstractmethod
+    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
+        """Sets the wakeup, whatever the thread is on which it is set."""
+
+    @abstractmethod
+    async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Runs operations that don't raise, at the same time where the backend can."""
+
+    # --- Sending
+
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
+        connections = self._connections.get(self._node_for(payload))  # type: ignore[arg-type]
+        if connections is None:
+            return self._connect_and_send(payload, new_connection=new_connection)
+        return connections.send(payload, new_connection=new_connection)
+
+    async def _connect_and_send(self, payload: bytes, *, new_connection: bool) -> Reply:
+        connections = self._connections_of(await self._known_node(payload))
+        return await connections.send(payload, new_connection=new_connection)
+
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+        return await self._send_again(await self._known_node(payload), payload, new_connection=new_connection)
+
+    async def follow(
+        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        node = self._target(redirect)
+        return await self._send_again(node, payload, new_connection=new_connection, asking=redirect.is_ask)
+
+    async def _send_again(
+        self, node: Node, payload: bytes, *, new_connection: bool, asking: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        # An earlier copy may be in doubt at this node, although the latest copy went to another one.
+        new_connection = new_connection or bool(node.suspects)
+        connections = self._connections_of(node)
+        if asking:
+            return await self._ask(connections, payload, new_connection=new_connection)
+        (reply,), server_id = await connections.exchange((payload,), new_connection=new_connection)
+        return reply, server_id
+
+    async def _ask(self, connections: C, payload: bytes, *, new_connection: bool) -> tuple[Reply, bytes | None]:
+        """Sends a command whose slot is being moved to the server."""
+        (_, reply), server_id = await connections.exchange((ASKING, payload), new_connection=new_connection)
+        return reply, server_id
+
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies: list[Reply] = [None] * len(payloads)
+        groups: dict[Node | None, list[int]] = {}
+        for i, payload in enumerate(payloads):
+            groups.setdefault(self._node_for(payload), []).append(i)
+        batches = [_Batch(payloads, replies, places) for places in groups.values()]
+        if len(batches) == 1:
+            await self._send_batch(batches[0], new_connection)
+        else:
+            await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
+        redirected: dict[tuple[Node, bool], list[int]] = {}
+        for i, reply in enumerate(replies):
+            if isinstance(reply, Redirected):
+                redirected.setdefault((self._target(reply), reply.is_ask), []).append(i)
+        if redirected:
+            followed = [_Batch(payloads, replies, places, *target) for target, places in redirected.items()]
+            await self._run_all([self._try_batch(batch, new_connection) for batch in followed])
+        return replies
+
+    async def _try_batch(self, batch: _Batch, new_connection: bool) -> None:
+        """As `_send_batch`. If the server doesn't reply, its error becomes the reply to each of the commands."""
+        try:
+            await self._send_batch(batch, new_connection)
+        except NoReply as failure:
+            batch.fail(failure.error)
+        except RedisError as error:
+            batch.fail(error)
+
+    async def _send_batch(self, batch: _Batch, new_connection: bool) -> None:
+        commands = batch.commands()
+        node = batch.node or await self._known_node(commands[-1])
+        new_connection = new_connection or (batch.node is not None and bool(node.suspects))
+        replies, _ = await self._connections_of(node).exchange(commands, new_connection=new_connection)
+        batch.put(replies)
+
+    # --- Nodes
+
+    def _target(self, redirect: Redirected) -> Node:
+        """The node that a redirect names. MOVED changes the routing table."""
+        assert redirect.asked is not None, "each connection says from which node a redirect came"
+        return self._table.redirect(redirect, redirect.asked)
+
+    async def _known_node(self, payload: bytes) -> Node:
+        """The node that serves a command. Waits until the topology is known. `NoReply`: the slot has no node."""
+        node = self._node_for(payload)
+        if node is None and not self._table.ready:
+            await self._wait_for_topology()
+            node = self._node_for(payload)
+        if node is None and slot_of_command(payload) < 0:
+            # A command without a key. Any server will do.
+            node = next(iter(list(self._table.nodes.values())), None)
+        if node is None:
+            self._table.request_refresh("a slot has no node")
+            raise NoReply(ClusterDownError("CLUSTERDOWN no server is known that serves the slot"), may_have_run=False)
+        return node
+
+    async def _wait_for_topology(self) -> None:
+        wakeup = self.wakeup()
+        settable = self._on_any_thread(wakeup)
+        try:
+            self._keeper.wait_until_known(settable)
+            await self._wait_unless_closed(wakeup, self._patience)
+        finally:
+            self._keeper.forget(settable)
+        if self._closed:
+            raise ClosedError("the client is closed")
+        self._keeper.check_known()
+
+    def _connections_of(self, node: Node) -> C:
+        """The connections to a node, new ones if there are none."""
+        connections = self._connections.get(node)
+        if connections is not None:
+            return connections
+        connections = self._connections.setdefault(node, self._connections_to(node))
+        # Both are read after the connections were stored: whoever closes this runtime, or removes the node, changes
+        # them before looking for connections.
+        if self._closed:
+            self._end(connections)
+        elif self._table.nodes.get(node.endpoint) is not node:
+            self._connections.pop(node, None)
+            connections.retire()
+        return connections
+
+    def _on_change(self, changes: Changes) -> None:
+        """Follows a change of the topology. Called on the keeper's thread."""
+        for node in changes.removed_nodes:
+            connections = self._connections.pop(node, None)
+            if connections is not None:
+                connections.retire()
+        for node in changes.demoted_nodes:
+            # The address may have a new server now, to which the old connections don't lead.
+            connections = self._connections.get(node)
+            if connections is not None:
+                connections.close_idle()
+        for pause in list(self._retries):
+            if self._node_for(pause.payload) is not pause.shard:
+                pause.wakeup.set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection exists that is not closed."""
+        return any(connections.connected for connections in list(self._connections.values()))
+
+    def _end_all(self) -> None:
+        """Ends all pauses and connections, also those that begin later."""
+        self._end_pauses()
+        for connections in list(self._connections.values()):
+            self._end(connections)
+
+    def slot_of(self, key: bytes) -> int:
+        return slot(key) if self._has_slots else 0
+
+    # --- Failures
+
+    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
+        node = self._node_for(payload)
+        if node is not None:
+            node.on_command_failed(error)
+        if code_of(error) not in SERVER_IS_RIGHT:
+            self._table.request_refresh(str(error))
+
+    def on_command_served(self, payload: bytes) -> None:
+        node = self._node_for(payload)
+        if node is not None:
+            node.on_command_served()
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        node = self._node_for(payload)
+        server = "no known server" if node is None else node.address
+        place = f"slot {slot_of_command(payload)} on {server}" if self._has_slots else f"on {server}"
+        located = type(error)(f"{error} ({place} of the {self._client})")
+        located.__cause__ = error.__cause__
+        return located.with_traceback(error.__traceback__)
+
+    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
+        wakeup = self.wakeup()
+        pause = _Pause(payload, shard, self._on_any_thread(wakeup))
+        try:
+            self._retries[pause] = None
+            # Read after the pause was registered: a change at the same time either is seen here, or ends the pause.
+            if self._node_for(payload) is shard:
+                await self._wait_unless_closed(wakeup, seconds)
+        finally:
+            self._retries.pop(pause, None)
+
+
+class _Batch:
+    """Those of several commands that go to one server, and the list into which their replies belong."""
+
+    __slots__ = ("_asking", "_payloads", "_places", "_replies", "node")
+
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        replies: list[Reply],
+        places: Sequence[int],
+        node: Node | None = None,
+        asking: bool = False,
+    ) -> None:
+        """`places`: which of all commands these are. `node`: that of a redirect. `asking`: the redirect is an ASK."""
+        self._payloads = payloads
+        self._replies = replies
+        self._places = places
+        self.node = node
+        self._asking = asking
+
+    def commands(self) -> list[bytes]:
+        """What is sent."""
+        commands = [self._payloads[i] for i in self._places]
+        return [part for payload in commands for part in (ASKING, payload)] if self._asking else commands
+
+    def put(self, replies: Sequence[Reply]) -> None:
+        """The replies to what was sent."""
+        for i, reply in zip(self._places, replies[1::2] if self._asking else replies, strict=True):
+            self._replies[i] = reply
+
+    def fail(self, error: RedisError) -> None:
+        """There are no replies."""
+        for i in self._places:
+            self._replies[i] = copy_error(error)

@@ -1,0 +1,91 @@
+"""The servers of one client: a single one, or several with the table that tells which of them serves what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyredisson._backends.threads.routed import RoutedThreadRuntime
+from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._client.any_node import AnyNode
+from pyredisson._client.topology import open_topology
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
+
+MOST_WATCHDOG_CONNECTIONS = 2
+"""To each server."""
+
+
+class SingleServer:
+    """The server of a client that has one."""
+
+    def __init__(self, config: Config, client_id: str) -> None:
+        self.node = Node(config)
+        self.node.client_id = client_id
+        self.listened = self.node
+        """Where messages are heard."""
+
+    def serving(self, payload: bytes) -> Node | None:
+        """The server that serves a command."""
+        return self.node
+
+    def target(self, redirect: Redirected) -> Node | None:
+        """The server that a redirect names; None if it is not to be followed."""
+
+    def is_failing(self, node: Node | None) -> bool:
+        """Whether it is known that the server doesn't serve."""
+        return False
+
+    def watchdog_runtime(self, timeout: float) -> ThreadRuntime:
+        """The watchdog's own connections, on which a reply may take so many seconds."""
+        return ThreadRuntime(self.node.with_timeout(timeout), _post_nothing, MOST_WATCHDOG_CONNECTIONS)
+
+    def close(self) -> None:
+        """Ends what runs in the background. Can be called on any thread, and takes no mutex."""
+
+
+class SeveralServers:
+    """The servers of a client that has several: a cluster, or a master with replicas."""
+
+    def __init__(self, config: Config, client_id: str) -> None:
+        self.config = config
+        self.scripts = ScriptSet()
+        self.keeper = open_topology(config, client_id, self.scripts)
+        self.table = self.keeper.table
+        self.listened = AnyNode(config, self.table)
+        """Where the messages of all servers are heard."""
+        self.serving: Callable[[bytes], Node | None] = self.table.node_for
+        """The server that serves a command. None: it isn't known."""
+
+    def target(self, redirect: Redirected) -> Node | None:
+        """As `SingleServer.target`."""
+        return None if redirect.asked is None else self.table.redirect(redirect, redirect.asked)
+
+    def is_failing(self, node: Node | None) -> bool:
+        """As `SingleServer.is_failing`."""
+        return node is None or self.table.is_failing(node.endpoint)
+
+    def watchdog_runtime(self, timeout: float) -> RoutedThreadRuntime:
+        """As `SingleServer.watchdog_runtime`."""
+        return RoutedThreadRuntime(
+            self.config, self.scripts, self.keeper, _post_nothing, MOST_WATCHDOG_CONNECTIONS, timeout=timeout
+        )
+
+    def close(self) -> None:
+        """As `SingleServer.close`. The table stays as it is."""
+        self.keeper.close()
+
+
+Servers = SingleServer | SeveralServers
+
+
+def open_servers(config: Config, client_id: str) -> Servers:
+    """The servers of a new client. Nothing is connected, and no thread started."""
+    return SingleServer(config, client_id) if config.topology == "single" else SeveralServers(config, client_id)
+
+
+def _post_nothing(_: bytes) -> None:
+    # Not `Session.repair`: the watchdog's threads refer to their runtime while they wait, and would keep the session
+    # alive through it.
+    raise AssertionError("the watchdog posts nothing")
