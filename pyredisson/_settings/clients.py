@@ -38,8 +38,7 @@ def _from_pool(pool: Any) -> dict[str, Any]:
     options = dict(pool.connection_kwargs)
     if options.get("redis_connect_func") is not None:
         raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
-    if pool.max_connections < 2**31:  # in older versions of redis-py that means no limit
-        options["max_connections"] = pool.max_connections
+    options["max_connections"] = _limit(pool.max_connections)
     settings = settings_of_options(options, ssl=issubclass(kind, _TLS_CONNECTIONS))
     if issubclass(kind, _SENTINEL_CONNECTIONS):
         return {**settings, **_from_sentinel_pool(pool)}
@@ -80,13 +79,19 @@ def _from_cluster(cluster: Any) -> dict[str, Any]:
         raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
     kind = options.get("connection_class")
     ssl = bool(options.get("ssl")) or (kind is not None and issubclass(kind, _TLS_CONNECTIONS))
-    settings = settings_of_options({name: options[name] for name in options.keys() - _OF_ONE_NODE}, ssl=ssl)
+    own = {name: options[name] for name in options.keys() - _OF_ONE_NODE}
+    settings = settings_of_options({**own, "max_connections": _limit(own.get("max_connections"))}, ssl=ssl)
     # As the user gave them. The manager replaces its own by what the cluster says.
     seeds = getattr(cluster, "startup_nodes", None) or manager.startup_nodes.values()
     settings |= {"topology": "cluster", "nodes": _addresses((node.host, node.port) for node in seeds)}
     if (remap := getattr(manager, "address_remap", None)) is not None:
         settings["address_mapper"] = remap
     return settings
+
+
+def _limit(connections: int | None) -> int | None:
+    """redis-py's largest number of connections. None: no limit, for which its older versions have 2**31."""
+    return None if connections is None or connections >= 2**31 else connections
 
 
 def _addresses(pairs: Iterable[tuple[Any, Any]]) -> tuple[Address, ...]:

@@ -229,6 +229,10 @@ class TestClusterClients:
         assert (config.topology, config.username, config.password, config.client_name) == ("cluster", "u", "p", "me")
         assert (config.timeout, config.connection_pool_size) == (6.0, 9)
 
+    def test_an_unlimited_pool(self) -> None:
+        client = redis.asyncio.RedisCluster(host="h", max_connections=2**31)
+        assert Config.of(client).connection_pool_size == Config().connection_pool_size
+
     def test_asyncio_from_a_url(self) -> None:
         config = Config.of(redis.asyncio.RedisCluster.from_url(f"rediss://:{SECRET}@h:7000?socket_timeout=2"))
         assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2.0)
