@@ -12,13 +12,13 @@
 --
 -- redis-cli --eval exactly_once_delete.lua stock pyredisson_once:{stock}:me:1 , 2 redisson_sc:{stock} 1
 
+-- include: publish
 -- include: exactly_once
 local found = record(redis.call('EXISTS', KEYS[1]))
 for i = 1, #KEYS - 1 do
     redis.call('DEL', KEYS[i])
 end
 if found == 1 and ARGV[3] ~= '' then
-    -- pcall: a user that may not publish on the channel must still be able to delete.
-    redis.pcall('PUBLISH', ARGV[2], ARGV[3])
+    publish(ARGV[2], ARGV[3])
 end
 return found

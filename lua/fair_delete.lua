@@ -13,11 +13,12 @@
 -- Not idempotent: a second run could delete the lock of the next holder. It is never sent again.
 --
 -- redis-cli --eval fair_delete.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 100
+
+-- include: publish
 local held = redis.call('DEL', KEYS[1])
 local first = redis.call('LRANGE', KEYS[2], 0, ARGV[2] - 1)
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 for _, owner in ipairs(first) do
-    -- pcall: a user that may not publish on the channel must still be able to delete.
-    redis.pcall('PUBLISH', ARGV[1] .. ':' .. owner, '0')
+    publish(ARGV[1] .. ':' .. owner, '0')
 end
 return held

@@ -9,6 +9,8 @@
 --
 -- To notify a head is to publish a message that the lock is free. Beside that, a head of pyredisson gets an offer: the
 -- free lock is reserved for it for a limited time (OFFER_LASTS), then the head counts as dead.
+
+-- include: publish
 local ALIVE = 1500 -- ms for which an acquire command or a heartbeat is a sign of life
 local OFFER_LASTS = 2000 -- ms for which a free lock is reserved for a head that is a waiter of pyredisson
 local HEAD_MARGIN = 8000 -- ms after which Redisson drops a dead head of pyredisson; more after an eviction
@@ -154,7 +156,7 @@ local function living_head(check_offer)
         drop(head, 'LPOP')
         if asked_at and not has_left(asked_at) and not score then
             -- Only its score was removed, so the waiter may be alive: the message makes it enter the queue again.
-            redis.pcall('PUBLISH', ARGV[1] .. ':' .. head, '0')
+            publish(ARGV[1] .. ':' .. head, '0')
         end
     end
     return nil, false, true, true
@@ -229,7 +231,6 @@ local function notify_head(place_lasts, just_released)
         -- When it releases the lock, perhaps no client of pyredisson is alive to adjust the scores.
         keep_front(place_lasts, -2)
     end
-    -- pcall: a user that may not publish on the channel must still be able to release.
-    redis.pcall('PUBLISH', ARGV[1] .. ':' .. head, '0')
+    publish(ARGV[1] .. ':' .. head, '0')
     return head, false
 end

@@ -10,6 +10,8 @@
 -- Not idempotent: a second run could delete the lock of the next holder. It is never sent again.
 --
 -- redis-cli --eval fenced_delete.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , redisson_lock__channel:{orders}
+
+-- include: publish
 local DAY = 86400000
 -- pcall: a counter of a wrong type is deleted like any other.
 local newest = redis.pcall('GET', KEYS[2])
@@ -26,6 +28,5 @@ end
 if redis.call('DEL', KEYS[1]) == 0 then
     return counters
 end
--- pcall: a user that may not publish on the channel must still be able to delete.
-redis.pcall('PUBLISH', ARGV[1], '0')
+publish(ARGV[1], '0')
 return 1

@@ -11,6 +11,7 @@
 --
 -- redis-cli --eval latch_count_down.lua done pyredisson_once:{done}:me:1 , 2 redisson_countdownlatch__channel__{done}
 
+-- include: publish
 -- include: exactly_once
 local count = tonumber(redis.call('GET', KEYS[1]) or 0)
 if count > 1 then
@@ -22,7 +23,7 @@ record(count == 1 and 1 or 0)
 redis.call('DEL', KEYS[1])
 if count == 1 then
     -- Only now: with a count above zero, this message would make Redisson's waiters poll without a pause.
-    redis.pcall('PUBLISH', ARGV[2], '0')
+    publish(ARGV[2], '0')
     return 1
 end
 return 0

@@ -12,11 +12,12 @@
 --
 -- redis-cli --eval latch_set.lua done pyredisson_once:{done}:me:1 , 2 3 redisson_countdownlatch__channel__{done}
 
+-- include: publish
 -- include: exactly_once
 if tonumber(redis.call('GET', KEYS[1]) or 0) > 0 then
     return record(0)
 end
 record(1)
 redis.call('SET', KEYS[1], ARGV[2])
-redis.pcall('PUBLISH', ARGV[3], '1')
+publish(ARGV[3], '1')
 return 1

@@ -8,11 +8,12 @@
 -- Not idempotent: a second run could remove the lock of the next holder. It is never sent again.
 --
 -- redis-cli --eval lock_force_release.lua orders , redisson_lock__channel:{orders}
+
+-- include: publish
 if redis.call('DEL', KEYS[1]) == 0 then
     return 0
 end
 if ARGV[1] ~= '' then
-    -- pcall: a user that may not publish on the channel must still be able to release.
-    redis.pcall('PUBLISH', ARGV[1], '0')
+    publish(ARGV[1], '0')
 end
 return 1

@@ -10,6 +10,8 @@
 -- Idempotent: the number of levels is absolute, and an owner that doesn't hold the lock changes nothing.
 --
 -- redis-cli --eval lock_release.lua orders , redisson_lock__channel:{orders} me:1 0
+
+-- include: publish
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
     return false
 end
@@ -19,7 +21,6 @@ if ARGV[3] ~= '0' then
 end
 redis.call('DEL', KEYS[1])
 if ARGV[1] ~= '' then
-    -- pcall: a user that may not publish on the channel must still be able to release.
-    redis.pcall('PUBLISH', ARGV[1], '0')
+    publish(ARGV[1], '0')
 end
 return 1

@@ -9,9 +9,10 @@
 -- Idempotent: a second run only repeats the message.
 --
 -- redis-cli --eval lock_wake_waiters.lua orders , redisson_lock__channel:{orders} 0
+
+-- include: publish
 if redis.call('EXISTS', KEYS[1]) == 1 then
     return 0
 end
--- pcall: a user that may not publish on the channel can't notify the waiters.
-redis.pcall('PUBLISH', ARGV[1], ARGV[2])
+publish(ARGV[1], ARGV[2])
 return 1

@@ -17,6 +17,8 @@
 -- Idempotent: the ids show a second run that the first run acquired the permits.
 --
 -- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} , redisson_sc:{p} 30000 '' 0123456789abcdef
+
+-- include: publish
 local claim, claims_period, caller = KEYS[4], KEYS[5], ARGV[3]
 -- include: permit_claims
 local forever = 922337203685477
@@ -74,14 +76,14 @@ if free >= wanted and claimed == 0 then
         redis.call('PEXPIRE', KEYS[2], semaphore_lasts)
     end
     if caller ~= '' and redis.call('DEL', claim) == 1 and free > wanted then
-        -- Because of the claim, other waiters left these permits when they were notified. pcall: see permit_release.
-        redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free - wanted))
+        -- Because of the claim, other waiters left these permits when they were notified.
+        publish(ARGV[1], string.format('%.0f', free - wanted))
     end
     return false
 end
 if ended[1] and free > 0 then
-    -- Too few permits for this caller may be enough for another waiter. pcall: see permit_release.
-    redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
+    -- Too few permits for this caller may be enough for another waiter.
+    publish(ARGV[1], string.format('%.0f', free))
 end
 local next_end = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 local remaining = -1

@@ -9,6 +9,8 @@
 -- Idempotent: a permit that has ended is freed once, because it is removed from KEYS[2].
 --
 -- redis-cli --eval permit_count.lua p {p}:timeout , redisson_sc:{p}
+
+-- include: publish
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local free = redis.call('GET', KEYS[1])
@@ -16,8 +18,7 @@ local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], 0, string.format('%.0f', n
 if ended > 0 then
     free = redis.call('INCRBY', KEYS[1], ended)
     if free > 0 then
-        -- pcall: a user that may not publish on the channel must still be able to count.
-        redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
+        publish(ARGV[1], string.format('%.0f', free))
     end
 end
 return {tonumber(free) or false, redis.call('ZCOUNT', KEYS[2], 0, '+inf')}

@@ -12,6 +12,8 @@
 -- Idempotent: a permit is freed once, because its id is removed from KEYS[2].
 --
 -- redis-cli --eval permit_release.lua p {p}:timeout , redisson_sc:{p} 1 0123456789abcdef
+
+-- include: publish
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = ARGV[2] == '1'
@@ -41,8 +43,7 @@ end
 if held[1] then
     local free = redis.call('INCRBY', KEYS[1], #held)
     if free > 0 then
-        -- pcall: a user that may not publish on the channel must still be able to release.
-        redis.pcall('PUBLISH', ARGV[1], string.format('%.0f', free))
+        publish(ARGV[1], string.format('%.0f', free))
     end
 end
 return {}

@@ -14,12 +14,12 @@
 --
 -- redis-cli --eval permit_set.lua p {p}:timeout pyredisson_once:{p}:me:1 , 2 5 redisson_sc:{p}
 
+-- include: publish
 -- include: exactly_once
 local larger = ARGV[2] - (redis.call('GET', KEYS[1]) or 0) - redis.call('ZCOUNT', KEYS[2], 0, '+inf')
 record(larger)
 local free = redis.call('INCRBY', KEYS[1], string.format('%.0f', larger))
 if larger > 0 and free > 0 then
-    -- pcall: see permit_release.
-    redis.pcall('PUBLISH', ARGV[3], string.format('%.0f', free))
+    publish(ARGV[3], string.format('%.0f', free))
 end
 return larger

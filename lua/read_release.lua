@@ -12,6 +12,8 @@
 -- Idempotent: the number of levels is absolute, and a reader without a hold changes nothing.
 --
 -- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} , redisson_rwlock:{orders} me:1 0
+
+-- include: publish
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local reader, remaining = ARGV[2], tonumber(ARGV[3])
@@ -50,6 +52,5 @@ if redis.call('HLEN', lock) > 1 then
     -- The leases of the other readers have ended.
 end
 redis.call('DEL', lock, KEYS[3])
--- pcall: a user that may not publish on the channel must still be able to release.
-redis.pcall('PUBLISH', ARGV[1], '0')
+publish(ARGV[1], '0')
 return 1

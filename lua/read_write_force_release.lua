@@ -9,10 +9,11 @@
 -- Not idempotent: a second run could remove the lock of the next holder. It is never sent again.
 --
 -- redis-cli --eval read_write_force_release.lua orders , redisson_rwlock:{orders} write
+
+-- include: publish
 if redis.call('HGET', KEYS[1], 'mode') ~= ARGV[2] then
     return 0
 end
 redis.call('DEL', KEYS[1])
--- pcall: a user that may not publish on the channel must still be able to release.
-redis.pcall('PUBLISH', ARGV[1], ARGV[2] == 'write' and '1' or '0')
+publish(ARGV[1], ARGV[2] == 'write' and '1' or '0')
 return 1

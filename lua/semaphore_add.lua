@@ -13,6 +13,7 @@
 --
 -- redis-cli --eval semaphore_add.lua stock pyredisson_once:{stock}:me:1 , 2 1 redisson_sc:{stock} 0
 
+-- include: publish
 -- include: exactly_once
 if ARGV[4] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
     return record(0)
@@ -20,7 +21,6 @@ end
 record(1)
 local free = redis.call('INCRBY', KEYS[1], ARGV[2])
 if free > 0 and tonumber(ARGV[2]) > 0 then
-    -- pcall: a user that may not publish on the channel must still be able to release.
-    redis.pcall('PUBLISH', ARGV[3], string.format('%.0f', free))
+    publish(ARGV[3], string.format('%.0f', free))
 end
 return 1

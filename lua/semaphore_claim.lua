@@ -19,6 +19,7 @@
 --
 -- redis-cli --eval semaphore_claim.lua stock pyredisson_semaphore_claim:{stock} pyredisson_semaphore_turn:{stock} pyredisson_once:{stock}:me:1 , 2 4 me:1 redisson_sc:{stock}
 
+-- include: publish
 -- include: exactly_once
 local claim, claims_period, caller = KEYS[2], KEYS[3], ARGV[3]
 -- include: permit_claims
@@ -39,8 +40,7 @@ end
 record(wanted)
 redis.call('DECRBY', KEYS[1], string.format('%.0f', wanted))
 if redis.call('DEL', claim) == 1 and free > wanted then
-    -- Because of the claim, other waiters left these permits when they were notified. pcall: a user that may not
-    -- publish on the channel must still be able to acquire.
-    redis.pcall('PUBLISH', ARGV[4], string.format('%.0f', free - wanted))
+    -- Because of the claim, other waiters left these permits when they were notified.
+    publish(ARGV[4], string.format('%.0f', free - wanted))
 end
 return wanted

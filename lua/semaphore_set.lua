@@ -13,6 +13,7 @@
 --
 -- redis-cli --eval semaphore_set.lua stock pyredisson_once:{stock}:me:1 , 2 5 0 redisson_sc:{stock}
 
+-- include: publish
 -- include: exactly_once
 if redis.call('EXISTS', KEYS[1]) == 1 then
     return record(0)
@@ -24,6 +25,6 @@ else
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 end
 if ARGV[2] ~= '0' then
-    redis.pcall('PUBLISH', ARGV[4], ARGV[2])
+    publish(ARGV[4], ARGV[2])
 end
 return 1

@@ -11,6 +11,7 @@
 --
 -- redis-cli --eval semaphore_undo.lua stock pyredisson_once:{stock}:me:1 , 3 redisson_sc:{stock}
 
+-- include: publish
 -- include: exactly_once
 record(0)
 -- A semaphore that was deleted meanwhile must not be created again.
@@ -19,6 +20,6 @@ if tonumber(last_number) ~= tonumber(ARGV[1]) - 1 or redis.call('EXISTS', KEYS[1
 end
 local free = redis.call('INCRBY', KEYS[1], last_result)
 if free > 0 then
-    redis.pcall('PUBLISH', ARGV[2], string.format('%.0f', free))
+    publish(ARGV[2], string.format('%.0f', free))
 end
 return tonumber(last_result)

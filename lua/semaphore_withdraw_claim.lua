@@ -10,14 +10,16 @@
 -- Idempotent: a second run finds no claim.
 --
 -- redis-cli --eval semaphore_withdraw_claim.lua stock pyredisson_semaphore_claim:{stock} , redisson_sc:{stock} me:1
+
+-- include: publish
 local claimed = redis.call('GET', KEYS[2])
 if not claimed or string.match(claimed, '^%d+ (.*)$') ~= ARGV[2] then
     return 0
 end
 redis.call('DEL', KEYS[2])
+-- pcall: the claim is removed, whatever the type of KEYS[1].
 local free = redis.pcall('GET', KEYS[1])
 if type(free) == 'string' and (tonumber(free) or 0) > 0 then
-    -- pcall: the claim is removed, whatever the type of KEYS[1], and whether or not the user may publish.
-    redis.pcall('PUBLISH', ARGV[1], free)
+    publish(ARGV[1], free)
 end
 return 1

@@ -11,6 +11,8 @@
 -- Idempotent: the number of levels is absolute, and a writer without a hold changes nothing.
 --
 -- redis-cli --eval write_release.lua orders {orders}: , redisson_rwlock:{orders} me:1:write 0
+
+-- include: publish
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 if redis.call('HEXISTS', lock, ARGV[2]) == 0 then
@@ -29,6 +31,5 @@ if longest > 0 then
 else
     redis.call('DEL', lock)
 end
--- pcall: a user that may not publish on the channel must still be able to release.
-redis.pcall('PUBLISH', ARGV[1], '1')
+publish(ARGV[1], '1')
 return 1

@@ -10,6 +10,8 @@
 -- Idempotent: a second run finds no claim.
 --
 -- redis-cli --eval write_withdraw_claim.lua orders pyredisson_rwlock_writer:{orders} , redisson_rwlock:{orders} me:1:
+
+-- include: publish
 local claim = redis.call('GET', KEYS[2])
 if not claim or string.sub(claim, 1, #ARGV[2]) ~= ARGV[2] then
     return 0
@@ -18,6 +20,6 @@ redis.call('DEL', KEYS[2])
 -- While a writer holds the lock, readers wait for its release and need no message. pcall: the claim is removed,
 -- whatever the type of KEYS[1].
 if redis.pcall('HGET', KEYS[1], 'mode') ~= 'write' then
-    redis.pcall('PUBLISH', ARGV[1], '1')
+    publish(ARGV[1], '1')
 end
 return 1

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._protocol.availability import Availability
 from pyredisson._protocol.handshake import ConnectionId, ServerInfo
+from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -28,7 +29,7 @@ class Node:
         self.timeout = seconds(config.timeout, "timeout")
         self.connect_timeout = seconds(config.connect_timeout, "connect_timeout")
         self.ping_interval = seconds(config.ping_interval, "ping_interval")
-        self.scripts = ScriptSet()
+        self.scripts = ScriptSet(PubSub.of(config))
         """The scripts in the form that the server of the latest connection takes."""
         self.suspects: list[ConnectionId] = []
         """Connections that were closed while a command had no reply, so the server may still execute that command.

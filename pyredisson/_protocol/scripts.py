@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import TYPE_CHECKING
+
+from pyredisson._protocol.pubsub import PubSub
 
 _INCLUDE = "-- include: "
 
@@ -56,13 +59,14 @@ class Script:
 
     Servers from 7.0 on get the text with its `#!lua` line. Its flags let a release run when the server is out of
     memory, and make a replica reply READONLY. Older servers would not compile that line. A line `-- include: name`
-    is replaced by the text of `name.lua`, which several scripts share.
+    is replaced by the text of `name.lua`, which several scripts share; `-- include: publish` by that of the file for
+    the flavours of messages.
     """
 
     __slots__ = ("name", "sha", "text")
 
-    def __init__(self, name: str, *, with_shebang: bool) -> None:
-        text = "".join(map(_included, _text(name).splitlines(keepends=True)))
+    def __init__(self, name: str, *, with_shebang: bool, pubsub: PubSub = PubSub.PLAIN) -> None:
+        text = _text(name, pubsub)
         if not with_shebang:
             shebang, _, text = text.partition("\n")
             if not shebang.startswith("#!lua"):
@@ -81,12 +85,15 @@ class Script:
         )
 
 
-def _text(name: str) -> str:
-    return files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8")
+def _text(name: str, pubsub: PubSub) -> str:
+    """The text of a file, with that of the files that it includes."""
+    lines = files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8").splitlines(keepends=True)
+    return "".join(_included(line, pubsub) if line.startswith(_INCLUDE) else line for line in lines)
 
 
-def _included(line: str) -> str:
-    return _text(line.removeprefix(_INCLUDE).strip()) if line.startswith(_INCLUDE) else line
+def _included(line: str, pubsub: PubSub) -> str:
+    name = line.removeprefix(_INCLUDE).strip()
+    return _text(f"publish_{pubsub.value}" if name == "publish" else name, pubsub)
 
 
 class ScriptSet:
@@ -96,7 +103,9 @@ class ScriptSet:
     *args)`. That of a script whose numbers of keys and arguments vary (None in `_SHAPES`) is its SHA1, one word of the
     command: `command(b"EVALSHA", scripts.name, number_of_keys, *keys, *args)`.
 
-    A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to.
+    A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to. How
+    the scripts publish never changes: it follows from the client's settings. So no script is sent, before the first
+    connection is made, in a form that some listeners don't hear.
     """
 
     with_shebang: bool
@@ -106,23 +115,32 @@ class ScriptSet:
         def __getattr__(self, name: str) -> bytes:
             """The head or the SHA1 of the script of that name."""
 
-    def __init__(self) -> None:
+    def __init__(self, pubsub: PubSub = PubSub.PLAIN) -> None:
+        self.pubsub = pubsub
         self.use(with_shebang=True)
 
     def use(self, *, with_shebang: bool) -> None:
         """Switches to scripts with the `#!lua` line, or without it."""
         self.with_shebang = with_shebang
+        scripts = _scripts(with_shebang, self.pubsub)
         for name, shape in _SHAPES.items():
-            script = _SCRIPTS[with_shebang][name]
+            script = scripts[name]
             setattr(self, name, script.sha if shape is None else script.head(*shape))
 
 
 NAMES = tuple(_SHAPES)
-_SCRIPTS = {
-    with_shebang: {name: Script(name, with_shebang=with_shebang) for name in NAMES} for with_shebang in (False, True)
-}
-_NAME_OF = {script.sha: name for scripts in _SCRIPTS.values() for name, script in scripts.items()}
+_KNOWN: dict[bytes, tuple[str, PubSub]] = {}
+"""The name and the form of each script that a client has used, by its SHA1."""
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
+
+
+@cache
+def _scripts(with_shebang: bool, pubsub: PubSub) -> dict[str, Script]:
+    """All scripts in one form, by their names."""
+    scripts = {name: Script(name, with_shebang=with_shebang, pubsub=pubsub) for name in NAMES}
+    # A script that publishes nothing is the same in all forms, so its SHA1 may be known.
+    _KNOWN.update((script.sha, (name, pubsub)) for name, script in scripts.items())
+    return scripts
 
 
 def as_eval(payload: bytes, *, with_shebang: bool) -> bytes:
@@ -130,10 +148,11 @@ def as_eval(payload: bytes, *, with_shebang: bool) -> bytes:
     count, found, rest = payload.partition(_EVALSHA)
     if not found:
         raise ValueError("not an EVALSHA command")
-    text = _SCRIPTS[with_shebang][_NAME_OF[rest[:40]]].text
+    name, pubsub = _KNOWN[rest[:40]]
+    text = _scripts(with_shebang, pubsub)[name].text
     return b"%s$4\r\nEVAL\r\n$%d\r\n%s%s" % (count, len(text), text, rest[40:])
 
 
-def script(name: str, *, with_shebang: bool) -> Script:
+def script(name: str, *, with_shebang: bool, pubsub: PubSub = PubSub.PLAIN) -> Script:
     """One script, for callers that run it through another client."""
-    return _SCRIPTS[with_shebang][name]
+    return _scripts(with_shebang, pubsub)[name]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import command
 from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.pubsub import Flavour, PubSub
 
 PING = command(b"PING")
 FIRST_PAUSE = 0.05
@@ -25,56 +26,109 @@ class Channels(Protocol):
         """A message was published."""
 
     def on_subscribed(self, name: bytes) -> None:
-        """The server confirmed a subscription: messages arrive from now on."""
+        """The server confirmed a subscription, in all its flavours: messages arrive from now on."""
 
     def on_refused(self, name: bytes, error: RedisError) -> None:
         """The server refused a subscription."""
 
+    def on_dropped(self, name: bytes) -> None:
+        """The server ended a sharded subscription, because the slot of the channel has left it."""
+
+
+class _Pending:
+    """A channel whose subscription isn't confirmed yet."""
+
+    __slots__ = ("channel", "flavours")
+
+    def __init__(self, channel: bytes, flavours: int) -> None:
+        self.channel = channel
+        self.flavours = flavours
+        """How many flavours aren't confirmed."""
+
+
+class _Sent(NamedTuple):
+    """A command without a reply."""
+
+    name: bytes = b""
+    """In lower case, as the reply repeats it. Empty: a PING."""
+    channel: bytes = b""
+    pending: _Pending | None = None
+    """Of a command that subscribes."""
+
+
+_SENT_PING = _Sent()
+
 
 class Subscription:
-    """The commands in flight on one subscription connection: the server answers each by one reply, in their order."""
+    """The commands in flight on one subscription connection: the server answers each by one reply, in their order.
 
-    def __init__(self, channels: Channels) -> None:
+    Beside the replies and the messages, a node of a cluster sends a `sunsubscribe` for each channel whose slot leaves
+    it. If the reply to an own SUNSUBSCRIBE of that channel is due at that moment, the one is taken for the other, and
+    the real reply, an error, for that to the next command. The connection is given up as soon as that shows.
+    """
+
+    def __init__(self, channels: Channels, pubsub: PubSub = PubSub.PLAIN) -> None:
         self._channels = channels
-        self._in_flight: deque[bytes | None] = deque()
-        """The commands without a reply: the channel of a SUBSCRIBE, None for any other command."""
+        self._pubsub = pubsub
+        self._in_flight: deque[_Sent] = deque()
 
     def subscribe_commands(self, channels: Iterable[bytes]) -> bytes:
         """The commands that subscribe, to be sent at once. One for each channel, as the server may refuse one."""
         commands = []
         for channel in channels:
-            self._in_flight.append(channel)
-            commands.append(command(b"SUBSCRIBE", channel))
+            flavours = self._pubsub.flavours(channel)
+            pending = _Pending(channel, len(flavours))
+            for flavour in flavours:
+                self._in_flight.append(_Sent(flavour.subscribed, channel, pending))
+                commands.append(command(flavour.subscribe, channel))
         return b"".join(commands)
 
     def unsubscribe_commands(self, channels: Iterable[bytes]) -> bytes:
         """The commands that unsubscribe, to be sent at once. One for each channel, as each has a reply of its own."""
         commands = []
         for channel in channels:
-            self._in_flight.append(None)
-            commands.append(command(b"UNSUBSCRIBE", channel))
+            for flavour in self._pubsub.flavours(channel):
+                self._in_flight.append(_Sent(flavour.unsubscribed, channel))
+                commands.append(command(flavour.unsubscribe, channel))
         return b"".join(commands)
 
     def ping_command(self) -> bytes:
         """A PING, to be sent at once. Any reply to it, also an error, shows that the connection works."""
-        self._in_flight.append(None)
+        self._in_flight.append(_SENT_PING)
         return PING
 
     def on_reply(self, reply: Reply) -> None:
         """Handles a message or the reply to a command."""
-        if isinstance(reply, list) and reply[0] == b"message":
+        if isinstance(reply, list) and (reply[0] == b"message" or reply[0] == b"smessage"):
             self._channels.deliver(reply[1], reply[2])
-            return
-        if not self._in_flight:
+        elif isinstance(reply, list) and reply[0] == b"sunsubscribe" and not self._is_awaited(reply):
+            self._channels.on_dropped(reply[1])
+        elif not self._in_flight:
             raise InvalidResponse(f"a reply that belongs to no command: {reply!r}")
-        channel = self._in_flight.popleft()
-        if channel is None:
+        else:
+            self._on_answer(self._in_flight.popleft(), reply)
+
+    def _is_awaited(self, reply: list[Reply]) -> bool:
+        return bool(self._in_flight) and self._in_flight[0][:2] == tuple(reply[:2])
+
+    def _on_answer(self, sent: _Sent, reply: Reply) -> None:
+        if isinstance(reply, list) and sent.name and (sent.name, sent.channel) != tuple(reply[:2]):
+            raise InvalidResponse(f"a reply that belongs to another command: {reply!r}")
+        pending = sent.pending
+        if pending is None:
             # The reply to an UNSUBSCRIBE or a PING. If the server refused to unsubscribe, its messages find no waiter.
             return
-        if isinstance(reply, RedisError):
-            self._channels.on_refused(channel, reply)
-        else:
-            self._channels.on_subscribed(channel)
+        if isinstance(reply, RedisError) and not self._is_unknown(sent, reply):
+            self._channels.on_refused(pending.channel, reply)
+            return
+        pending.flavours -= 1
+        if not pending.flavours:
+            self._channels.on_subscribed(pending.channel)
+
+    def _is_unknown(self, sent: _Sent, error: RedisError) -> bool:
+        """Whether the server doesn't know sharded messages, and plain ones are heard anyway."""
+        both = self._pubsub is PubSub.BOTH and sent.name == Flavour.SHARDED.subscribed
+        return both and str(error).startswith("ERR unknown command")
 
 
 def pause(failures: int) -> float:

@@ -185,6 +185,14 @@ class ChannelRegistry:
                 channel.error = error
                 channel.wake_all()
 
+    def on_dropped(self, name: bytes) -> None:
+        """The server ended a subscription by itself. The waiters are woken, and retry every second."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is not None:
+                channel.confirmed = False
+                channel.wake_all()
+
     def on_disconnected(self) -> None:
         """The connection broke. All waiters are woken, and until the next confirmation they retry every second.
 

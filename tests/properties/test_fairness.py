@@ -112,7 +112,7 @@ PLANTED = {
         "if false then\n    -- A late",
     ),
     "the queue is not respected": ("if not head or head == owner then", "if true then"),
-    "nobody is notified": ("redis.pcall('PUBLISH', ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
+    "nobody is notified": ("publish(ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
     "a waiter that left the middle stays in the queue": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),
     "an offer does not end": (
         "offered + OFFER_LASTS <= now",

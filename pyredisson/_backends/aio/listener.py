@@ -25,7 +25,7 @@ class AioListener:
         self._node = node
         self._channels = channels
         self._pipeline: Pipeline | None = None
-        self._subscription = Subscription(channels)
+        self._subscription = Subscription(channels, node.scripts.pubsub)
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop in which the task runs, or will start."""
         self._starting: asyncio.Handle | None = None
@@ -93,7 +93,7 @@ class AioListener:
     async def _serve(self, pipeline: Pipeline) -> None:
         """Passes on messages until the connection fails."""
         channels = self._channels
-        subscription = Subscription(channels)
+        subscription = Subscription(channels, self._node.scripts.pubsub)
         received = AioWakeup()
 
         def on_reply(reply: Reply) -> None:

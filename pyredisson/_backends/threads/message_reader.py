@@ -41,7 +41,7 @@ class MessageReader:
         self, node: Node, connection: SubscriptionConnection, channels: ChannelRegistry, self_pipe: SelfPipe
     ) -> None:
         self.connection = connection
-        self.subscription = Subscription(channels)
+        self.subscription = Subscription(channels, node.scripts.pubsub)
         self._node = node
         self._channels = channels
         self._self_pipe = self_pipe

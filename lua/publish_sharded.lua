@@ -1,0 +1,6 @@
+-- Included by scripts that publish. pcall: a call of a user that may not publish on the channel must still take effect.
+local function publish(channel, message)
+    -- A latch with a brace in its name has its channel on another slot, where a script can't publish a sharded message.
+    local on_other_slot = string.find(channel, '^redisson_countdownlatch__channel__{.*{')
+    redis.pcall(on_other_slot and 'PUBLISH' or 'SPUBLISH', channel, message)
+end
