@@ -25,7 +25,7 @@ Name = str | bytes
 Clock = Callable[[], float]
 
 
-def key_of(name: Name, mapper: Callable[[str], str] | None, *, on_cluster: bool = False) -> bytes:
+def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = False) -> bytes:
     """The key on the server for a name, after the user's `name_mapper`.
 
     `TypeError` if the name or the mapper's result has another type; `ValueError` if it is empty, if bytes that must be

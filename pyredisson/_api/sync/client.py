@@ -55,6 +55,7 @@ class Client(ClientConnections):
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._on_cluster = config.topology == "cluster"
         self._callers = Callers()
         self._lifecycle = ClientLifecycle(config, self._callers, self._connect)
         self._session = self._lifecycle.session
@@ -94,7 +95,9 @@ class Client(ClientConnections):
         `must_exist`: an acquire raises `NotSetError` if the semaphore doesn't exist because nobody has set its permits.
         Without it, an acquire waits until somebody does, which is logged once, as a warning.
         """
-        logic = SemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
+        logic = SemaphoreLogic(
+            self._session, key_of(name, self._config.name_mapper, self._on_cluster), must_exist=must_exist
+        )
         return Semaphore(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
@@ -102,7 +105,9 @@ class Client(ClientConnections):
 
         `must_exist` as for `get_semaphore`.
         """
-        logic = PermitExpirableSemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
+        logic = PermitExpirableSemaphoreLogic(
+            self._session, key_of(name, self._config.name_mapper, self._on_cluster), must_exist=must_exist
+        )
         return PermitExpirableSemaphore(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_count_down_latch(self, name: Name, *, must_exist: bool = False) -> CountDownLatch:
@@ -111,7 +116,9 @@ class Client(ClientConnections):
         `must_exist`: `wait()` raises `NotSetError` if the latch has no count when it begins, as nobody has set it yet,
         or it has come down to zero already. Without it, `wait()` returns at once then, which is logged once, at INFO.
         """
-        logic = CountDownLatchLogic(self._session, self._key(name), must_exist=must_exist)
+        logic = CountDownLatchLogic(
+            self._session, key_of(name, self._config.name_mapper, self._on_cluster), must_exist=must_exist
+        )
         return CountDownLatch(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
@@ -171,12 +178,9 @@ class Client(ClientConnections):
     def __repr__(self) -> str:
         return f"<pyredisson.Client {self.id} at {self._session.server}>"
 
-    def _key(self, name: Name) -> bytes:
-        return key_of(name, self._config.name_mapper, on_cluster=self._config.topology == "cluster")
-
     def _lock(
         self, lock: type[AnyLock], logic: Callable[[Session, bytes], LockLogic], name: Name, owner: AnyOwner | None
     ) -> AnyLock:
-        made = logic(self._session, self._key(name))
+        made = logic(self._session, key_of(name, self._config.name_mapper, self._on_cluster))
         kept = name_to_keep(name, self._config.name_mapper)
         return lock(made, self._callers, explicit_owner(self._session, owner), kept)
