@@ -11,33 +11,40 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 import pytest
 import pytest_asyncio
 
-from pyredisson.testing import Server
+from pyredisson.testing import Cluster
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
 
 from .jvm import JavaClient, JavaThread, Jvm
 from .kinds import NON_REENTRANT, OLD
 from .maven import REQUIRED, VERSIONS, NoJavaError, class_path
-from .targets import SingleServer, Target
+from .targets import ClusterOfServers, SingleServer, Target
 
 TARGETS = ("single",)
+CLUSTER_MODULES = ("test_locks", "test_fair_queue", "test_read_write_lock", "test_semaphores", "test_watchdogs")
+CLUSTER_KINDS = (None, "Lock", "FairLock", "ReadLock", "WriteLock")
+"""What is tested on a cluster, too: there only routing, redirects and messages differ."""
+CALM_NODE_TIMEOUT = 10.0
+"""Seconds: a machine that stands still for a moment must not lead to a failover."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Removes tests of what a version doesn't have, and groups the others.
+    """Removes tests of what a version doesn't have, or what isn't tested on a cluster, and groups the others.
 
     With `--dist loadgroup` all tests of one version run in one process, and so share one Java process.
     """
-    missing = []
+    left_out = []
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        version = params.get("version")
-        if version in OLD and params.get("kind") in NON_REENTRANT:
-            missing.append(item)
+        version, kind = params.get("version"), params.get("kind")
+        if (version in OLD and kind in NON_REENTRANT) or (
+            params.get("target") == "cluster" and not (item.path.stem in CLUSTER_MODULES and kind in CLUSTER_KINDS)
+        ):
+            left_out.append(item)
         elif version in VERSIONS:
             item.add_marker(pytest.mark.xdist_group(f"redisson-{version}"))
-    items[:] = [item for item in items if item not in missing]
-    config.hook.pytest_deselected(items=missing)
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 class Jvms:
@@ -103,11 +110,22 @@ def own_jvm(version: str) -> Iterator[Jvm]:
     process.close()
 
 
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Cluster]:
+    """One cluster for all tests of this process. Not to be stopped or paused."""
+    with Cluster() as running:
+        running.set_node_timeout(CALM_NODE_TIMEOUT)
+        yield running
+
+
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """What both sides talk to."""
-    server: Server = request.getfixturevalue("server")
-    shared = SingleServer(server)
+    shared: Target
+    if request.param == "single":
+        shared = SingleServer(request.getfixturevalue("server"))
+    else:
+        shared = ClusterOfServers(request.getfixturevalue("shared_cluster"))
     shared.empty()
     yield shared
     shared.close()

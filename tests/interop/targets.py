@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from redis import Redis
+from redis.cluster import RedisCluster
 
-from pyredisson.testing import Server
+from pyredisson.testing import Cluster, Server
 
 
 class Target(ABC):
@@ -75,9 +77,16 @@ def channel_of(kind: str, name: str) -> str:
     return f"redisson_lock__channel:{tagged}"
 
 
-def _settings(settings: dict[str, object]) -> str:
-    """Few threads: several clients share this machine with the tests."""
-    return "".join(f"{name}: {value}\n" for name, value in {"threads": 4, "nettyThreads": 4, **settings}.items())
+def _yaml(mode: str, servers: dict[str, object], settings: dict[str, object]) -> str:
+    """Redisson's configuration. Few threads: several clients share this machine with the tests."""
+    lines = [f"{mode}:", *(f"  {name}: {value}" for name, value in servers.items())]
+    lines += [f"{name}: {value}" for name, value in {"threads": 4, "nettyThreads": 4, **settings}.items()]
+    return "\n".join(lines)
+
+
+def _scripts_of(node: Redis) -> int:
+    stats: dict[str, Any] = node.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
 
 
 class SingleServer(Target):
@@ -89,21 +98,62 @@ class SingleServer(Target):
         self._address = f"redis://{server.host}:{server.port}"
 
     def yaml(self, **settings: object) -> str:
-        return (
-            "singleServerConfig:\n"
-            f'  address: "{self._address}"\n'
-            "  connectionMinimumIdleSize: 1\n"
-            "  connectionPoolSize: 32\n"
-            "  subscriptionConnectionMinimumIdleSize: 1\n"
-        ) + _settings(settings)
+        return _yaml(
+            "singleServerConfig",
+            {
+                "address": f'"{self._address}"',
+                "connectionMinimumIdleSize": 1,
+                "connectionPoolSize": 32,
+                "subscriptionConnectionMinimumIdleSize": 1,
+            },
+            settings,
+        )
 
     def listeners(self, channel: str) -> int:
         [(_, count)] = self.redis.pubsub_numsub(channel)
         return int(count)
 
     def scripts(self) -> int:
-        stats: dict[str, Any] = self.redis.info("commandstats")
-        return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+        return _scripts_of(self.redis)
 
     def close(self) -> None:
         self.redis.close()
+
+
+class ClusterOfServers(Target):
+    """A cluster. Each side chooses by itself whether its messages go through plain or sharded channels."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.url = cluster.url
+        self.redis: RedisCluster = cluster.redis()
+        self._nodes = [Redis(*node.address) for node in cluster.nodes]
+        self._addresses = [f"redis://{host}:{port}" for host, port in (node.address for node in cluster.nodes)]
+
+    def yaml(self, **settings: object) -> str:
+        return _yaml(
+            "clusterServersConfig",
+            {
+                "nodeAddresses": json.dumps(self._addresses),
+                "scanInterval": 1000,
+                # What a replica answers may be older than what the tests have just done.
+                "readMode": '"MASTER"',
+                "masterConnectionMinimumIdleSize": 1,
+                "masterConnectionPoolSize": 32,
+                "slaveConnectionMinimumIdleSize": 1,
+                "subscriptionConnectionMinimumIdleSize": 1,
+            },
+            settings,
+        )
+
+    def listeners(self, channel: str) -> int:
+        """Clients in Python listen to both kinds of channels, so the larger number is that of the clients."""
+        plain = sum(int(node.pubsub_numsub(channel)[0][1]) for node in self._nodes)
+        return max(plain, sum(int(node.pubsub_shardnumsub(channel)[0][1]) for node in self._nodes))
+
+    def scripts(self) -> int:
+        return sum(map(_scripts_of, self._nodes))
+
+    def close(self) -> None:
+        self.redis.close()
+        for node in self._nodes:
+            node.close()
