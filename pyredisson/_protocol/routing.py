@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 from typing import NamedTuple, cast
@@ -15,7 +15,7 @@ from pyredisson._core import SlotMap
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.cluster import read_redirect
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.topology import SLOTS, Shard, TopologyView
+from pyredisson._protocol.topology import ALL_SLOTS, SLOTS, Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 
 TROUBLE_REMEMBERED = 15.0
@@ -235,11 +235,13 @@ class RoutingTable:
 
     def _was_replaced(self, old: _Served, shard: Shard, lives: bool) -> bool:
         """Whether another server took over as the master, instead of only this slot."""
-        if shard.master in old.shard.replicas or old.shard.master in shard.replicas:
+        before = old.shard
+        if _contains(before.replicas, shard.master) or _contains(shard.replicas, before.master):
             return True
         # The same address with another identity: a restarted server, or another one behind the same name.
-        same_address = shard.master.address == old.shard.master.address
-        return same_address or (not lives and self.is_failing(old.node.endpoint))
+        same_address = shard.master.address == before.master.address
+        only_master = before.slots == shard.slots == ALL_SLOTS
+        return same_address or only_master or (not lives and self.is_failing(before.master.address))
 
     def _remove_unused(self, present: set[Address]) -> tuple[Node, ...]:
         """Removes the nodes that are in no view, and that no redirect has named lately."""
@@ -293,6 +295,11 @@ class RoutingTable:
         if self._failing and self._failing.pop(node, None) is not None:
             # Perhaps it was restarted, and is another server now.
             self.on_request()
+
+
+def _contains(members: Iterable[Member], member: Member) -> bool:
+    """Whether the server is one of these, of which perhaps only the address is known."""
+    return any(one.address == member.address or (one.id and one.id == member.id) for one in members)
 
 
 def _do_nothing() -> None:

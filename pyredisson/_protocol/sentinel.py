@@ -62,13 +62,12 @@ def names_master(message: bytes, master_name: str) -> bool:
 
 
 def read_role(replies: Sequence[Reply], address: Address, epoch: int = 0) -> TopologyView | None:
-    """The view in which this server is the master of all slots. None: it is a replica.
+    """The view in which the server at `address` is the master of all slots. None: it is a replica.
 
     An error reply is raised if it leaves the role unknown.
     """
     role, replication, server = replies
     details = _info(replication)
-    identity = _info(server).get(b"run_id", b"")
     if isinstance(role, RedisError):
         if b"role" not in details:
             raise role
@@ -76,17 +75,22 @@ def read_role(replies: Sequence[Reply], address: Address, epoch: int = 0) -> Top
     try:
         if role[0] != b"master":
             return None
-        replicas = tuple(sorted(Member(Address(host.decode(), int(port))) for host, port, *_ in role[2]))
+        replicas = sorted(Member(Address(host.decode(), int(port))) for host, port, *_ in role[2])
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise InvalidResponse(f"{address} has replied to ROLE with {role!r}") from error
-    return TopologyView((Shard(Member(address, identity), replicas),), epoch)
+    return TopologyView((Shard(_master(address, server), tuple(replicas)),), epoch)
 
 
-def unconfirmed_role(replies: Sequence[Reply], address: Address, epoch: int) -> TopologyView | None:
-    """The view in which a server is the master that may not be asked for its role. None: it may be asked."""
-    if not isinstance(replies[0], NoPermissionError) or not isinstance(replies[1], NoPermissionError):
-        return None
-    return TopologyView((Shard(Member(address, _info(replies[2]).get(b"run_id", b""))),), epoch)
+def unconfirmed_master(replies: Sequence[Reply], address: Address, epoch: int) -> TopologyView | None:
+    """The view in which a server is the master, if the user may not ask it for its role. None: the user may."""
+    role, replication, server = replies
+    if isinstance(role, NoPermissionError) and isinstance(replication, NoPermissionError):
+        return TopologyView((Shard(_master(address, server)),), epoch)
+    return None
+
+
+def _master(address: Address, server: Reply) -> Member:
+    return Member(address, _info(server).get(b"run_id", b""))
 
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pyredisson._client.topology.cluster_source import ClusterSource
-from pyredisson._client.topology.keeper import TopologyKeeper
+from pyredisson._client.topology.keeper import Source, TopologyKeeper
+from pyredisson._client.topology.replicated_source import ReplicatedSource
+from pyredisson._client.topology.sentinel_source import SentinelSource
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
@@ -24,5 +26,13 @@ def open_topology(config: Config, client_id: str, scripts: ScriptSet) -> Topolog
         return node
 
     table = RoutingTable(make_node, None if config.address_mapper is None else config.map_address)
-    source = ClusterSource(config, table)
-    return TopologyKeeper(table, source, config.topology_refresh_interval, config.describe())
+    return TopologyKeeper(table, _source(config, table), config.topology_refresh_interval, config.describe())
+
+
+def _source(config: Config, table: RoutingTable) -> Source:
+    if config.topology == "cluster":
+        return ClusterSource(config, table)
+    if config.topology == "sentinel":
+        return SentinelSource(config, table)
+    assert config.topology == "replicated", config.topology
+    return ReplicatedSource(config, table)

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from time import monotonic
 
-from redis.exceptions import ClusterDownError, ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ClusterDownError, RedisError
 
-from pyredisson._client.topology.queries import Patience, Queries
+from pyredisson._client.topology.servers import Servers
 from pyredisson._protocol.cluster import QUERY, read_view
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.routing import RoutingTable
@@ -23,8 +23,6 @@ SECONDS_FOR_NODES = 2.0
 """After so many seconds without a reply of a known node the addresses that the user gave are asked."""
 FEWEST_ASKED = 2
 """Known nodes that are asked in any case, and addresses of the user."""
-SILENCE_REMEMBERED = 30.0
-"""Seconds for which a node that didn't reply is asked after the others."""
 
 
 class ClusterSource:
@@ -33,12 +31,9 @@ class ClusterSource:
     def __init__(self, config: Config, table: RoutingTable) -> None:
         self._config = config
         self._table = table
-        self._queries = Queries()
-        self._patience = Patience(config)
+        self._servers = Servers(config)
         self._members: list[Address] = []
         """Masters and replicas of the latest view."""
-        self._silent: dict[Address, float] = {}
-        """When a node has not replied last."""
 
     def look(self) -> tuple[TopologyView, int]:
         """A view, and the number of `RoutingTable.begin_view`. Raises the error that best says why there is none."""
@@ -63,14 +58,14 @@ class ClusterSource:
             if answers == MOST_ANSWERS:
                 break
         if best is None:
-            raise self._no_answer(failures)
+            raise self._servers.no_answer(failures, "the cluster has no known node")
         self._check(best[0])
         self._members = [member.address for shard in best[0].shards for member in (shard.master, *shard.replicas)]
         return best
 
     def close(self) -> None:
         """Ends the question that is being asked. Can be called on any thread, takes no mutex."""
-        self._queries.close()
+        self._servers.close()
 
     def _candidates(self) -> Iterator[Address]:
         """Whom to ask, one after the other, until one answers."""
@@ -88,24 +83,15 @@ class ClusterSource:
 
     def _known(self) -> list[Address]:
         """The known nodes in random order, those that are likely not to reply at the end."""
-        recent = monotonic() - SILENCE_REMEMBERED
-        silent = self._silent = {one: when for one, when in self._silent.items() if when > recent}
         known = random.sample(self._members, len(self._members))
         target = self._table.redirect_target
-        if target is not None and target.endpoint not in silent:
+        if target is not None:
             # The new master of a slot knows of it before the others do.
             known.insert(0, target.endpoint)
-        return sorted(known, key=lambda address: address in silent or self._table.is_failing(address))
+        return self._servers.sort(known, self._table.is_failing)
 
     def _ask(self, address: Address) -> TopologyView:
-        began = monotonic()
-        try:
-            replies = self._queries.ask(self._config.at(address), QUERY, self._patience.seconds)
-        except (ConnectionError, TimeoutError):
-            self._silent[address] = began
-            raise
-        self._patience.on_reply(monotonic() - began)
-        self._silent.pop(address, None)
+        replies = self._servers.ask(self._config.at(address), QUERY)
         try:
             view = read_view(replies, address)
         except RedisError as error:
@@ -133,10 +119,3 @@ class ClusterSource:
             raise ClusterDownError("CLUSTERDOWN no node that replies knows a slot that is assigned")
         if self._table.ready and not view.healthy and view.epoch < self._table.epoch:
             raise ClusterDownError("CLUSTERDOWN only nodes reply that are cut off from the rest of the cluster")
-
-    def _no_answer(self, failures: list[RedisError]) -> RedisError:
-        """What to raise if no node has replied. An error that doesn't pass by itself says most."""
-        if any(isinstance(error, TimeoutError) for error in failures):
-            self._patience.on_silence()
-        lasting = [error for error in failures if not is_transient(error)]
-        return (lasting or failures or [ConnectionError("the cluster has no known node")])[-1]
