@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.keepers import Watched
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
@@ -61,3 +63,17 @@ def replicated() -> Iterator[Replicated]:
     """A master with a replica, both of this test's own."""
     with Replicated() as running:
         yield running
+
+
+@pytest.fixture
+def watch_topology() -> Iterator[Callable[..., Watched]]:
+    """Makes keepers, which end with the test."""
+    made: list[Watched] = []
+
+    def make(topology: str, nodes: Any, **fields: Any) -> Watched:
+        made.append(Watched(topology, nodes, **fields))
+        return made[-1]
+
+    yield make
+    for watched in made:
+        watched.close()

@@ -5,79 +5,35 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, ResponseError
 
-from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._client.topology import open_topology
 from pyredisson._client.topology.cluster_source import ClusterSource
-from pyredisson._client.topology.keeper import TopologyKeeper
 from pyredisson._protocol.no_reply import NoReply
-from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import Changes
-from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
-from pyredisson._settings.config import Config
 from pyredisson.errors import UnsupportedServerError
 from pyredisson.testing import Cluster, Server
-from tests.support.waiting import TIME_LIMIT, eventually
+from tests.support.keepers import Watched
+from tests.support.waiting import eventually
 
-Open = Callable[..., "Watched"]
-
-
-class Watched:
-    """A keeper, and the changes that its table has reported."""
-
-    def __init__(self, config: Config) -> None:
-        self.keeper = open_topology(config, "client", ScriptSet())
-        self.table = self.keeper.table
-        self.changes: list[Changes] = []
-        self.known_at = 0.0
-        self.table.listen(self.follow)
-
-    def follow(self, changes: Changes) -> None:
-        self.known_at = time.monotonic()
-        self.changes.append(changes)
-
-    def discover(self) -> None:
-        wakeup = ThreadWakeup()
-        self.keeper.wait_until_known(wakeup)
-        assert wakeup.wait(TIME_LIMIT)
-        self.keeper.check_known()
-        self.changes.clear()
-
-    @property
-    def source(self) -> ClusterSource:
-        source = self.keeper._source
-        assert isinstance(source, ClusterSource)
-        return source
-
-    def node_at(self, server: Server) -> Node:
-        return self.table.nodes[Address(server.host, server.port)]
+Open = Callable[..., Watched]
 
 
 @pytest.fixture
-def watch() -> Iterator[Open]:
-    keepers: list[TopologyKeeper] = []
+def watch(watch_topology: Callable[..., Watched]) -> Open:
+    """Makes keepers for clusters."""
+    return partial(watch_topology, "cluster")
 
-    def open_(nodes: Any, **fields: Any) -> Watched:
-        addresses = tuple(
-            Address(*node) if isinstance(node, tuple) else Address(node.host, node.port) for node in nodes
-        )
-        fields = {"topology_refresh_interval": 1000.0} | fields
-        watched = Watched(Config(topology="cluster", nodes=addresses, **fields))
-        keepers.append(watched.keeper)
-        return watched
 
-    yield open_
-    for keeper in keepers:
-        keeper.close()
-        if keeper._thread is not None:
-            keeper._thread.join(TIME_LIMIT)
-            assert not keeper._thread.is_alive()
+def source_of(watched: Watched) -> ClusterSource:
+    source = watched.keeper._source
+    assert isinstance(source, ClusterSource)
+    return source
 
 
 def assert_same(watched: Watched, cluster: Cluster) -> None:
@@ -157,11 +113,11 @@ def test_a_node_that_hangs_is_asked_last(cluster: Cluster, watch: Open) -> None:
     watched.discover()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = Address(*silent.getsockname()[:2])
-        watched.source._members = [address]
-        watched.source.look()
-        assert address in watched.source._silent
-        watched.source._members.append(address)
-        assert all(watched.source._known()[-1] == address for _ in range(50))
+        source_of(watched)._members = [address]
+        source_of(watched).look()
+        assert address in source_of(watched)._servers._silent
+        source_of(watched)._members.append(address)
+        assert all(source_of(watched)._known()[-1] == address for _ in range(50))
 
 
 def test_all_nodes_behind_one_name_are_replaced(watch: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +142,7 @@ def test_all_nodes_behind_one_name_are_replaced(watch: Open, monkeypatch: pytest
         eventually(lambda: watched.changes)
         assert_same(watched, present)
         assert watched.changes[0].removed_nodes == (old,)
-        assert watched.source._members == [Address(present.nodes[0].host, present.nodes[0].port)]
+        assert source_of(watched)._members == [Address(present.nodes[0].host, present.nodes[0].port)]
 
 
 def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(own_cluster: Cluster, watch: Open) -> None:
@@ -203,8 +159,8 @@ def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(own_cluster: Cluster
     eventually(lambda: watched.table.node_of_slot(0) is watched.table.nodes.get(Address(replica.host, replica.port)))
     epoch = watched.table.epoch
     for _ in range(20):
-        watched.source._members = [alone, Address(replica.host, replica.port)]
-        view, _ = watched.source.look()
+        source_of(watched)._members = [alone, Address(replica.host, replica.port)]
+        view, _ = source_of(watched).look()
         assert view.epoch >= epoch
         assert view.covered == 16384
         assert alone not in {shard.master.address for shard in view.shards}

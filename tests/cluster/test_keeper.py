@@ -251,7 +251,7 @@ def test_one_warning_for_each_outage(scripted: Make, caplog: pytest.LogCaptureFi
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2
     assert "refused" in warnings[0]
-    assert "is known again after" in warnings[1]
+    assert "is refreshed again" in warnings[1]
 
 
 def test_an_unexpected_exception_is_logged_and_survived(scripted: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -181,15 +181,17 @@ class TopologyKeeper:
         self._failure = error
         self.failures += 1
         if self._failing_since is not None:
-            logger.debug("still no topology of the %s: %s", self._servers, error)
+            logger.debug("the refresh of the topology still fails (%s): %s", self._servers, error)
             return
         self._failing_since = monotonic()
         unexpected = None if isinstance(error, RedisError) else error
-        logger.warning("the topology of the %s can't be found out: %s", self._servers, error, exc_info=unexpected)
+        logger.warning(
+            "the refresh of the topology fails (%s): %s; it is tried again", self._servers, error, exc_info=unexpected
+        )
 
     def _on_success(self) -> None:
         self._failure = None
         self.failures = 0
         since, self._failing_since = self._failing_since, None
         if since is not None:
-            logger.warning("the topology of the %s is known again after %.1f s", self._servers, monotonic() - since)
+            logger.warning("the topology is refreshed again (%s) after %.1f s", self._servers, monotonic() - since)
