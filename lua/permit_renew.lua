@@ -2,9 +2,9 @@
 -- Renews the leases of many permits, of any semaphores, each only if it hasn't ended.
 --
 -- KEYS[i]    a semaphore's permits in use: a sorted set, id -> when it ends, ms
--- ARGV[1]    the lease, ms
+-- ARGV[1]    the lease, ms; 0: nothing is changed, the reply only says which permits are in use
 -- ARGV[i+1]  the id of the permit in KEYS[i]
--- returns    for each permit 1: renewed; 0: it is unknown or has ended
+-- returns    for each permit 1: in use, and renewed; 0: it is unknown or has ended
 --
 -- Idempotent: a lease is only ever extended.
 --

@@ -175,6 +175,18 @@ class TestRenew:
         assert scripts.renew(30_000, ("a", ME)) == [1]
         assert scripts.left("a") > 50_000
 
+    def test_a_lease_of_0_only_asks(self, scripts: LockScripts) -> None:
+        scripts.hold(ME, 1, 20_000, "a")
+        scripts.hold(YOU, 1, 20_000, "b")
+        scripts.hold(ME, 1, 20_000, "d")
+        # Redisson sets no lock without an end, but a person may.
+        scripts.redis.persist("d")
+        for _ in range(2):
+            assert scripts.renew(0, ("a", ME), ("b", ME), ("c", ME), ("d", ME)) == [1, 0, 0, 1]
+            assert 10_000 < scripts.left("a") <= 20_000
+            assert scripts.left("d") == -1
+            assert not scripts.redis.exists("c")
+
     @pytest.mark.parametrize("kind", ["string", "list", "set", "zset", "stream"])
     def test_a_neighbour_of_another_type(self, scripts: LockScripts, kind: str) -> None:
         make = {

@@ -99,6 +99,14 @@ class TestRenew:
         assert scripts.renew(30_000, (USED, A)) == [1]
         assert scripts.valid_until() == before
 
+    def test_a_lease_of_0_only_asks(self, scripts: PermitScripts) -> None:
+        scripts.use(A, 20_000)
+        scripts.use(B, -1)
+        before = scripts.valid_until()
+        for _ in range(2):
+            assert scripts.renew(0, (USED, A), (USED, B), (USED, C)) == [1, 0, 0]
+            assert scripts.valid_until() == before
+
     @pytest.mark.parametrize("kind", [("SET", "x", "text"), ("HSET", "x", "a", "1"), ("SADD", "x", "a")])
     def test_a_neighbour_of_another_type(self, scripts: PermitScripts, kind: tuple[str, ...]) -> None:
         scripts.redis.execute_command(*kind)

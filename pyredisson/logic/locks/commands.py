@@ -22,7 +22,7 @@ PARTLY_DONE = 2
 
 
 def renew_holds(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
-    """The command that extends the leases of holds whose lock is a hash with a field for the owner."""
+    """The command that extends the leases of holds whose lock is a hash with a field for the owner. 0: it only asks."""
     return command(
         b"EVALSHA",
         scripts.lock_renew,

@@ -76,7 +76,10 @@ class SideCommands(LockCommands):
 
 
 def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
-    """The command that extends the leases of readers, and keeps the lock alive for readers with a fixed lease."""
+    """The command that extends the leases of readers, and keeps the lock alive for readers with a fixed lease.
+
+    With a lease of 0 it does the latter only.
+    """
     keys = [hold.commands.key for hold in holds]
     return command(
         b"EVALSHA",

@@ -22,7 +22,7 @@ MOST_AT_ONCE = 1_000_000
 
 
 def renew_permits(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
-    """The command that extends the leases of permits, which may belong to several semaphores."""
+    """The command that extends the leases of permits, which may belong to several semaphores. 0: it only asks."""
     return command(
         b"EVALSHA",
         scripts.permit_renew,
