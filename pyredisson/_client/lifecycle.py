@@ -25,8 +25,8 @@ from pyredisson.logic.channels import ChannelRegistry, Subscriber
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.ports import Runtime
+from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
 from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import ROUNDS_PER_LEASE
 
 SHORTEST_REPLY_TIMEOUT = 0.05
 """Seconds: the shortest timeout of the watchdog's commands, which depends on the lease."""

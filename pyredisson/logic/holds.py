@@ -21,6 +21,7 @@ from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 
 GONE = "its key expired or was taken away on the server"
+NOT_TAKEN_OVER = "another server serves it now, which doesn't know it"
 LEASE_ENDED = "its lease ended without a confirmed renewal"
 
 
@@ -52,7 +53,10 @@ HoldKey = tuple[Hashable, int]
 """The identity of the lock (its key; for a side of a read-write lock, also the side) and the id of the owner."""
 
 Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
-"""Makes the command that extends the leases of many holds, in ms. Its reply has a 1 for each that is held."""
+"""Makes the command that extends the leases of many holds, in ms. Its reply has a 1 for each that is held.
+
+With a lease of 0 no lease is changed, and the reply is the same.
+"""
 
 
 class HoldCommands(Protocol):

@@ -18,10 +18,12 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 class HasLoops(Protocol):
     """What loops need to know of the object that they run for."""
 
-    closed: bool
-    """Whether its loops end."""
     keep_alive: dict[str, Any]
     """Contains the object itself while it must not be collected. Its loops refer to this dict all the time."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether its loops end."""
 
     def claim(self, loop: str) -> bool:
         """Whether this run of a loop is the first one."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient_reply
+from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Runtime
 
@@ -20,33 +22,69 @@ BATCH = 1000
 """Commands in one write."""
 
 
+class Unsent(NamedTuple):
+    """A command that has not run yet."""
+
+    payload: bytes
+    until: float
+    """When it is given up."""
+    is_repair: bool
+    """A repair undoes what a command in doubt may have done, or releases what an interrupted call has not released.
+    Otherwise a notice, which wakes the waiters of other clients after a hold was lost."""
+
+
 class Repairs:
-    """The commands that one client still has to send: repairs and notices.
+    """The commands that one client still has to send: repairs and notices."""
 
-    A repair undoes what a command in doubt may have done, or releases what an interrupted call has not released.
-    A notice wakes the waiters of other clients after a hold was lost.
-    """
-
-    def __init__(self, runtime: Runtime, lease_seconds: float, on_added: Callable[[], None]) -> None:
-        """`on_added` is called when there is something to send: `send` must follow, on the thread that renews."""
-        self._runtime = runtime
-        self._on_added = on_added
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        lease_seconds: float,
+        add: Callable[[Unsent], None],
+        queues: Callable[[], Iterable[RepairQueue]],
+    ) -> None:
+        """`add` puts a command into the queue of the shard that serves it. `queues`: those of all shards."""
+        self._clock = clock
         self._lease_seconds = lease_seconds
         self._repair_for = max(REPAIR_FOR, lease_seconds)
-        self._repairs: deque[tuple[bytes, float]] = deque()
-        """Each with the time from which on it is not repeated any more."""
-        self._notices: deque[tuple[bytes, float]] = deque()
-        self._closed = False
+        self._add = add
+        self._queues = queues
 
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command until it has run, for `REPAIR_FOR` seconds at least."""
-        self._repairs.append((payload, self._runtime.clock() + self._repair_for))
-        self._on_added()
+        self._add(Unsent(payload, self._clock() + self._repair_for, True))
 
     def notify(self, payload: bytes) -> None:
         """Sends an idempotent command that wakes waiters. It is given up after a lease: then they retry anyway."""
-        self._notices.append((payload, self._runtime.clock() + self._lease_seconds))
-        self._on_added()
+        self._add(Unsent(payload, self._clock() + self._lease_seconds, False))
+
+    def pending(self) -> list[bytes]:
+        """The repairs that have not run yet."""
+        return [payload for queue in self._queues() for payload in queue.pending()]
+
+    def clear(self) -> None:
+        """The pending repairs were sent by somebody else: by the client, when it was closed."""
+        for queue in self._queues():
+            queue.clear()
+
+    def close(self) -> None:
+        """The client sends the pending repairs itself."""
+        for queue in self._queues():
+            queue.close()
+
+
+class RepairQueue:
+    """The repairs and notices that one shard serves, or did when they were added. Its renewer sends them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._repairs: deque[Unsent] = deque()
+        self._notices: deque[Unsent] = deque()
+        self._closed = False
+
+    def add(self, unsent: Unsent) -> None:
+        """Adds a command. `send` must follow, on the thread of the renewer."""
+        (self._repairs if unsent.is_repair else self._notices).append(unsent)
 
     @property
     def unsent(self) -> bool:
@@ -55,15 +93,32 @@ class Repairs:
 
     def pending(self) -> list[bytes]:
         """The repairs that have not run yet."""
-        return [payload for payload, _ in list(self._repairs)]
+        return [unsent.payload for unsent in list(self._repairs)]
 
     def clear(self) -> None:
-        """The pending repairs were sent by somebody else: by the client, when it was closed."""
+        """See `Repairs.clear`."""
         self._repairs.clear()
 
     def close(self) -> None:
-        """The client sends the pending repairs itself."""
+        """See `Repairs.close`."""
         self._closed = True
+
+    def hand_over(self, is_served_here: Callable[[bytes], bool], add: Callable[[Unsent], None]) -> None:
+        """Moves what another shard serves by now to the queue of that shard.
+
+        A command is added there before it is removed here: a client that is closed meanwhile sends the pending repairs,
+        and must find each of them.
+        """
+        if self._closed:
+            return
+        for queue in (self._repairs, self._notices):
+            for _ in range(min(len(queue), BATCH)):
+                unsent = queue[0]
+                if is_served_here(unsent.payload):
+                    queue.rotate(-1)
+                else:
+                    add(unsent)
+                    queue.popleft()
 
     async def send(self) -> bool:
         """Sends everything once. Returns whether anything has to be sent again."""
@@ -76,12 +131,12 @@ class Repairs:
             return False
         again = pending
         try:
-            replies = await self._send_scripts([payload for payload, _ in pending])
+            replies = await self._send_scripts(pending)
             # A permanent error (no right to the key) would come each time.
             again = [
                 notice
                 for notice, reply in zip(pending, replies, strict=True)
-                if isinstance(reply, RedisError) and is_transient_reply(reply)
+                if isinstance(reply, Redirected) or (isinstance(reply, RedisError) and is_transient(reply))
             ]
         except (NoReply, RedisError) as error:
             logger.debug("notices of %d lost locks failed and are sent again: %s", len(pending), error)
@@ -89,7 +144,7 @@ class Repairs:
             now = self._runtime.clock()
             for _ in pending:
                 self._notices.popleft()
-            self._notices.extend(notice for notice in again if now < notice[1])
+            self._notices.extend(notice for notice in again if now < notice.until)
         return bool(self._notices)
 
     async def _send_repairs(self) -> bool:
@@ -97,11 +152,11 @@ class Repairs:
         pending = list(itertools.islice(self._repairs, BATCH))
         if not pending:
             return False
-        failed: list[tuple[bytes, float]] = pending
+        failed = pending
         try:
             # The connection in doubt is closed already. The handshake of the new one has the server drop it, so the
             # command in doubt can't run after its repair.
-            replies = await self._send_scripts([payload for payload, _ in pending], new_connection=True)
+            replies = await self._send_scripts(pending, new_connection=True)
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
             if failed:
                 logger.info("%d releases were refused and are tried again", len(failed))
@@ -112,13 +167,14 @@ class Repairs:
                 now = self._runtime.clock()
                 for _ in pending:
                     self._repairs.popleft()
-                self._repairs.extend(repair for repair in failed if now < repair[1])
-                if given_up := sum(now >= until for _, until in failed):
-                    logger.warning("gave up repeating %d releases after %g s", given_up, self._repair_for)
+                self._repairs.extend(repair for repair in failed if now < repair.until)
+                if given_up := sum(now >= repair.until for repair in failed):
+                    logger.warning("gave up repeating %d releases", given_up)
         return bool(self._repairs)
 
-    async def _send_scripts(self, payloads: list[bytes], *, new_connection: bool = False) -> list[Reply]:
+    async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool = False) -> list[Reply]:
         """The replies, with error replies in the list. Unknown scripts are loaded."""
+        payloads = [unsent.payload for unsent in commands]
         replies = await self._runtime.send_all(payloads, new_connection=new_connection)
         # All in one write: as many round trips one after the other would delay the next renewal.
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]

@@ -11,7 +11,7 @@ from pyredisson.errors import ClosedError
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.groups.registry import GroupRegistry
-from pyredisson.logic.holds import GONE, LEASE_ENDED, Hold, HoldTable
+from pyredisson.logic.holds import GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
@@ -125,7 +125,7 @@ class Session:
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
         # that (the server restarted empty, say), nothing is published. No notice is needed after a fixed lease, which
         # ends when the waiters make an attempt anyway, and after a forced release, which publishes.
-        if hold.reason is GONE or (hold.reason is LEASE_ENDED and hold.renewed):
+        if hold.reason in (GONE, NOT_TAKEN_OVER) or (hold.reason is LEASE_ENDED and hold.renewed):
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
                 self.watchdog.repairs.notify(notice)

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 import pyredisson
 from pyredisson._protocol.scripts import script
-from pyredisson.logic import watchdog
+from pyredisson.logic import renewal_grid
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend
 from tests.support.server_state import ServerState
@@ -44,7 +44,7 @@ class TestRenewal:
         self, backend: Backend, proxy: Proxy, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # What is taken within half a second falls due at once.
-        monkeypatch.setattr(watchdog, "GRID_STEPS_PER_ROUND", 2)
+        monkeypatch.setattr(renewal_grid, "GRID_STEPS_PER_ROUND", 2)
         client = backend.connect(proxy.url, lock_watchdog_timeout=3)
         semaphores = [client.get_permit_expirable_semaphore(f"stock{number}") for number in range(5)]
         for semaphore in semaphores:

@@ -24,6 +24,7 @@ from pyredisson.logic.locks.read_write_lock import READER, WRITER
 from pyredisson.logic.locks.read_write_lock import ReadWriteChannel as ReadWriteChannel
 from pyredisson.logic.permits.count_down_latch import LatchChannel
 from pyredisson.logic.permits.permit_channel import PermitChannel
+from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 from tests.support.faults import pool_of
@@ -316,7 +317,7 @@ def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server
 
         return act, repair
 
-    collect_at_each_line([Watchdog._start_or_wake], story)
+    collect_at_each_line([Watchdog._start_or_wake, Watchdog.dispatch_unsent, Renewer.start], story)
 
 
 def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:

@@ -307,8 +307,9 @@ def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
     """An interrupt right after a thread was started has it started again: two that repair would lose commands."""
     with pyredisson.connect(server.url) as client, client.get_lock("a"):
         watchdog = client._session.watchdog
-        eventually(lambda: len(watchdog._running) == 2)
-        for loop in (watchdog.renew, watchdog.keep_time):
+        (renewer,) = watchdog._renewers.values()
+        eventually(lambda: watchdog._running and renewer._running)
+        for loop in (renewer.renew, watchdog.keep_time):
             again = start(loop, "again")
             again.join(TIME_LIMIT)
             assert not again.is_alive()

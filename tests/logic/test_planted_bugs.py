@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from pyredisson._core import AcquireCall
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
@@ -23,8 +22,8 @@ from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.renewer import Batch, Renewer
 from pyredisson.logic.session import Session
-from pyredisson.logic.watchdog import Watchdog
 
 from .simulator import KINDS, Logic, Violation, run
 from .simulator.groups import MultiLockUser, RedLockUser
@@ -91,27 +90,27 @@ class OneNameForLife(LockLogic):
         return await super().acquire(owner, lease, deadline)
 
 
-class ErrorsAreSuccess(Watchdog):
+class ErrorsAreSuccess(Renewer):
     """A renewal that failed counts as done."""
 
     async def _renew_due(self) -> bool:
-        due: list[Hold] = list(self._due)
+        due: list[Hold] = list(self.due)
         failed = await super()._renew_due()
         if failed:
-            self._due.clear()
+            self.due.clear()
             for hold in due:
                 hold.valid_until = self._runtime.clock() + self._lease_seconds
         return False
 
 
-class LossIsSuccess(Watchdog):
+class LossIsSuccess(Renewer):
     """A renewal that the server refused counts as done."""
 
-    async def _apply_renewal(self, batch: Sequence[Hold], reply: Reply, sent_at: float) -> None:
-        await super()._apply_renewal(batch, [1] * len(batch) if isinstance(reply, list) else reply, sent_at)
+    def _apply(self, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
+        super()._apply(batch, [1] * len(reply), sent_at)
 
 
-class NoRepair(Watchdog):
+class NoRepair(Renewer):
     """A command that is in doubt is sent only once in the background."""
 
     async def _renew_once(self) -> float:
@@ -199,9 +198,9 @@ PLANTED = {
     "no undo": Logic(objects=(NoUndo,)),
     "a lease counts from the reply": Logic(objects=(BeliefFromTheReply,)),
     "an owner keeps its name after a doubt": Logic(objects=(OneNameForLife,)),
-    "errors are success": Logic(watchdog=ErrorsAreSuccess),
-    "loss is success": Logic(watchdog=LossIsSuccess),
-    "no repair": Logic(watchdog=NoRepair),
+    "errors are success": Logic(renewer=ErrorsAreSuccess),
+    "loss is success": Logic(renewer=LossIsSuccess),
+    "no repair": Logic(renewer=NoRepair),
     "an acquire that adds": Logic(
         patches=changed(
             "lock_acquire",

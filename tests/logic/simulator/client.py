@@ -8,6 +8,7 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
+from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.session import Resources, Session
 from pyredisson.logic.watchdog import Watchdog
 
@@ -27,15 +28,17 @@ class Client(Process):
         network: Network,
         config: Config,
         channels: type[ChannelRegistry] = ChannelRegistry,
-        watchdog: type[Watchdog] = Watchdog,
+        renewer: type[Renewer] = Renewer,
     ) -> None:
-        """`channels` and `watchdog` are the real ones, or have a bug that is to be found."""
+        """`channels` and `renewer` are the real ones, or have a bug that is to be found."""
         super().__init__(simulation, name)
         self._weather = network.fault_plan
         self._network = network
         self._channels = channels
         self.session = Session(config, self)
-        self.session.watchdog = watchdog(self.session.holds, self._renewer, self.session.lease_ms, self.start_loop)
+        self.session.watchdog = Watchdog(
+            self.session.holds, self._watchdog_runtime, self.session.lease_ms, self.start_loop, renewer=renewer
+        )
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         scripts = ScriptSet()
@@ -45,8 +48,8 @@ class Client(Process):
         self.subscription = Subscription(self, self._network, waiters)
         waiters.attach(self.subscription)
         runtime = SimRuntime(self.node, post, pipelined=self._weather.pipelined)
-        self._renewer = SimRuntime(self.node, post, pipelined=False)
-        return Resources(self.name, runtime, self._renewer, waiters)
+        self._watchdog_runtime = SimRuntime(self.node, post, pipelined=False)
+        return Resources(self.name, runtime, self._watchdog_runtime, waiters)
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""

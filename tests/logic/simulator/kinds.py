@@ -16,8 +16,8 @@ from pyredisson.logic.locks.spin_lock import SpinLockLogic
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.session import Session
-from pyredisson.logic.watchdog import Watchdog
 
 from .groups import GroupJudge, MultiLockUser, RedLockJudge, RedLockUser
 from .judge import Judge
@@ -38,7 +38,7 @@ class Logic:
     objects: tuple[Callable[[Session, bytes], Any], ...] = (LockLogic,)
     """What of each name an owner uses: the two sides of a read-write lock, else one."""
     channels: type[ChannelRegistry] = ChannelRegistry
-    watchdog: type[Watchdog] = Watchdog
+    renewer: type[Renewer] = Renewer
     patches: dict[str, bytes] | None = None
     """Texts of scripts that run instead of their own, by name."""
     servers: int = 1

@@ -107,7 +107,7 @@ class LockJudge(Judge):
             left = [hold for hold in client.session.holds.table.values() if hold.key[1] not in ids]
             if left:
                 self.blame(f"{client.name}: a hold was not forgotten")
-            if not ids and not self.lost and len(client.session.watchdog._wheel):
+            if not ids and not self.lost and len(client.session.watchdog.wheel):
                 self.blame(f"{client.name}: a timer is left behind")
 
     def may_stay(self, key: bytes) -> bool:

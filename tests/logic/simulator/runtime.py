@@ -40,13 +40,16 @@ class SimRuntime:
         return reply
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        (reply,), server = await self._connections.exchange((payload,), new_connection=new_connection)
+        (reply,), server = await self._exchange((payload,), new_connection=new_connection)
         return reply, server
 
     async def follow(
         self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
     ) -> tuple[Reply, bytes | None]:
         raise AssertionError("a single server doesn't redirect")
+
+    async def _exchange(self, payloads: Sequence[bytes], *, new_connection: bool) -> tuple[list[Reply], bytes | None]:
+        return await self._connections.exchange(payloads, new_connection=new_connection)
 
     def slot_of(self, key: bytes) -> int:
         return 0
@@ -67,7 +70,7 @@ class SimRuntime:
         return error
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
+        replies, _ = await self._exchange(payloads, new_connection=new_connection)
         return replies
 
     def post(self, payload: bytes) -> None:

@@ -70,7 +70,7 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
             clients = [
-                Client(simulation, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.watchdog)
+                Client(simulation, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.renewer)
                 for network in networks
             ]
             judge.clients.extend(clients)

@@ -1,0 +1,344 @@
+"""Renews the leases of one shard, and sends the repairs for it: one loop on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Coroutine, Hashable, Sequence
+from typing import Any, Protocol
+
+from redis.exceptions import NoScriptError, RedisError
+
+from pyredisson._core import Wheel
+from pyredisson._diagnostics import logger
+from pyredisson._protocol.error_codes import code_of, is_transient
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.scripts import as_eval
+from pyredisson.errors import ClosedError
+from pyredisson.logic.holds import GONE, HELD, Hold, HoldTable, Renewal
+from pyredisson.logic.loops import Loop, log_exception, run_loop, weak_loop
+from pyredisson.logic.ports import Runtime
+from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
+from pyredisson.logic.repairs import RepairQueue, Unsent
+
+BATCH = 100
+"""Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
+RETRIES_PER_ROUND = 10
+"""How often a failed renewal is repeated in the time of one round."""
+IDLE_LEASES = 2
+"""After so many leases without work a renewer ends, if its client may have several."""
+
+
+class Dispatcher(Protocol):
+    """What a renewer needs of the watchdog of its client."""
+
+    closed: bool
+    wheel: Wheel
+
+    def start(self, loop: Loop) -> None:
+        """Runs a loop on a thread of its own."""
+
+    def release_if_ended(self, hold: Hold) -> bool:
+        """Whether the hold was released, because its owner has ended."""
+
+    def next_renewal(self, batch: Batch, sent_at: float) -> int:
+        """When the holds of a batch, which was sent at `sent_at`, are to be renewed next: a tick of the wheel."""
+
+    def look_by(self, due: int) -> None:
+        """Holds were added to the wheel that are due at that tick."""
+
+    def dispatch(self, hold: Hold, reason: str) -> None:
+        """Gives a hold to the renewer of the shard that serves it now."""
+
+    def dispatch_unsent(self, unsent: Unsent) -> None:
+        """Gives a command to the renewer of the shard that serves it now."""
+
+    def remove(self, renewer: Renewer) -> None:
+        """This renewer ends: new work for its shard goes to another one."""
+
+
+class Batch:
+    """Holds that one script call renews: of one kind, and in one slot."""
+
+    __slots__ = ("holds", "lease", "reason", "renew", "slot", "with_text")
+
+    def __init__(self, renew: Renewal, slot: int, lease: int, reason: str, holds: list[Hold]) -> None:
+        self.renew = renew
+        self.slot = slot
+        self.lease = lease
+        """In ms. 0: no lease changes, and the server only says which of the holds it knows."""
+        self.reason = reason
+        """Why a hold is lost that the server doesn't know."""
+        self.holds = holds
+        self.with_text = False
+        """Whether the text of the script is sent."""
+
+    def command(self, runtime: Runtime) -> bytes:
+        """The script call."""
+        payload = self.renew(runtime.scripts, self.holds, self.lease)
+        return as_eval(payload, with_shebang=runtime.scripts.with_shebang) if self.with_text else payload
+
+    def changed_for(self, error: RedisError) -> list[Batch]:
+        """What to send at once in its place after that error reply. Empty: it can only be tried again later."""
+        if isinstance(error, NoScriptError) and not self.with_text:
+            self.with_text = True
+            return [self]
+        if code_of(error) == "TRYAGAIN" and len(self.holds) > 1:
+            # The slot is being moved, and one server has some of the keys and another one the others. Each key alone is
+            # served by one of them, and a slot may stay like this for longer than a lease.
+            single = [Batch(self.renew, self.slot, self.lease, self.reason, [hold]) for hold in self.holds]
+            for batch in single:
+                batch.with_text = self.with_text
+            return single
+        return []
+
+
+class Renewer:
+    """The loop `renew` of one shard, with the holds that are due there, and the commands to be sent there.
+
+    It waits for no other server than its own, so a server that is slow or dead delays no renewal of another shard.
+    Other threads add to `due` and `repairs` and then call `wake`. Only the loop takes anything out.
+    """
+
+    def __init__(
+        self, shard: Hashable, dispatcher: Dispatcher, holds: HoldTable, runtime: Runtime, lease_ms: int
+    ) -> None:
+        self.shard = shard
+        self._dispatcher = dispatcher
+        self._holds = holds
+        self._runtime = runtime
+        self._lease_ms = lease_ms
+        self._lease_seconds = lease_ms / 1000
+        self.due: dict[Hold, str] = {}
+        """Holds that the server is to be asked about. The value is why such a hold is lost if the server doesn't know
+        it."""
+        self.repairs = RepairQueue(runtime)
+        self._failures = 0
+        """Failed rounds in a row."""
+        self._wakeup = runtime.wakeup()
+        self.started = False
+        self.ended = False
+        """Whether the loop has no work and ends. What is added after that must go to another renewer, too."""
+        self._last_work = runtime.clock()
+        self._idle_limit = IDLE_LEASES * self._lease_seconds
+        self._running: dict[str, object] = {}
+        """The run that claimed the loop."""
+        self.keep_alive: dict[str, Renewer] = {}
+        """Contains this renewer while it has something to send: until then a dropped client is not collected."""
+
+    # --- For other threads
+
+    def start(self) -> None:
+        """Starts the loop on a thread of its own. If that fails, it can be tried again."""
+        self._dispatcher.start(weak_loop(self, "renew"))
+        self.started = True
+
+    def wake(self) -> None:
+        """Has the loop look at its work. Takes no mutex."""
+        self._wakeup.set()
+
+    def add_unsent(self, unsent: Unsent) -> None:
+        """Adds a command to be sent in the background."""
+        self.repairs.add(unsent)
+        self.keep_alive["unsent"] = self
+        self._wakeup.set()
+
+    def retire(self) -> None:
+        """The shard is gone: the loop ends as soon as it has given its work to others."""
+        self._idle_limit = -math.inf
+        self._wakeup.set()
+
+    def claim(self, loop: str) -> bool:
+        """Whether this run of the loop is the first one.
+
+        An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs would
+        remove each other's commands from the queue of repairs.
+        """
+        run = object()
+        # One call, in which no other thread runs.
+        return self._running.setdefault(loop, run) is run
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop ends."""
+        return self.ended or self._dispatcher.closed
+
+    # --- The loop
+
+    def renew(self) -> Coroutine[Any, Any, None]:
+        """Renews leases and sends repairs, until the client is closed or there is no work. No failure ends it."""
+        return run_loop(weakref.ref(self), "renew", self._runtime, self._wakeup, lambda renewer: renewer._renew_once())
+
+    async def _renew_once(self) -> float:
+        """One round. Returns the seconds until the next one."""
+        if self.due or self.repairs.unsent:
+            self._last_work = self._runtime.clock()
+        try:
+            failed = await self._renew_due()
+            if self._runtime.sharded:
+                self.repairs.hand_over(self._serves_command, self._dispatcher.dispatch_unsent)
+            failed |= await self.repairs.send()
+        except ClosedError:
+            # The loop ends before the next round.
+            failed = False
+        except Exception:  # noqa: BLE001
+            # Any exception: the leases of all other holds depend on this loop.
+            log_exception("the watchdog failed and goes on")
+            failed = True
+        # `clear` first: the test finds a repair that another thread has added before, and the entry that is added with
+        # a later repair stays.
+        self.keep_alive.clear()
+        if self.repairs.unsent:
+            self.keep_alive["unsent"] = self
+        return self._pause(failed)
+
+    def _pause(self, failed: bool) -> float:
+        pause = self._lease_seconds / ROUNDS_PER_LEASE
+        if failed:
+            return pause * (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND
+        idle = self._runtime.clock() - self._last_work
+        if self._runtime.sharded and idle > self._idle_limit and not self.due and not self.repairs.unsent:
+            self._end()
+            return 0.0
+        return pause
+
+    def _end(self) -> None:
+        # In this order: a thread that adds work and doesn't see `ended` has added it before the last two lines.
+        self._dispatcher.remove(self)
+        self.ended = True
+        while self.due:
+            self._dispatcher.dispatch(*self.due.popitem())
+        self.repairs.hand_over(lambda _: False, self._dispatcher.dispatch_unsent)
+
+    def _serves_command(self, payload: bytes) -> bool:
+        return self._runtime.shard_of_command(payload) is self.shard
+
+    # --- Renewals
+
+    async def _renew_due(self) -> bool:
+        """Renews the leases that are due. Returns whether any attempt failed."""
+        remaining = self._take_due()
+        if not remaining:
+            return False
+        first = remaining[0]
+        failed: list[tuple[Batch, RedisError]] = []
+        try:
+            # Three times at most: `changed_for` changes a batch in two ways, and in each of them only once.
+            while remaining:
+                remaining = await self._send(remaining, failed)
+        finally:
+            # After any exception, the leases that were not renewed are due again.
+            for batch in (*remaining, *(batch for batch, _ in failed)):
+                for hold in batch.holds:
+                    self.due.setdefault(hold, batch.reason)
+        self._report(failed, first)
+        return bool(failed)
+
+    def _take_due(self) -> list[Batch]:
+        """The holds that are due, in batches for one script call each."""
+        due: dict[tuple[Renewal, int, int, str], list[Hold]] = {}
+        slot_of = self._runtime.slot_of
+        while self.due:
+            hold, reason = self.due.popitem()
+            if hold.state is not HELD or self._is_released(hold):
+                continue
+            lease = self._lease_ms if hold.needs_renewal else 0
+            # A level may have been released since the renewal was due: the only one that the watchdog renews.
+            if lease or reason is not GONE:
+                commands = hold.commands
+                due.setdefault((commands.renew, slot_of(commands.key), lease, reason), []).append(hold)
+        return [
+            Batch(renew, slot, lease, reason, holds[i : i + BATCH])
+            for (renew, slot, lease, reason), holds in due.items()
+            if self._keeps(holds, reason)
+            for i in range(0, len(holds), BATCH)
+        ]
+
+    def _is_released(self, hold: Hold) -> bool:
+        try:
+            return self._dispatcher.release_if_ended(hold)
+        except Exception:  # noqa: BLE001
+            # A logging filter of the user may raise. The hold must not miss its renewal.
+            log_exception("looking for the owner of a hold failed")
+            return False
+
+    def _keeps(self, holds: Sequence[Hold], reason: str) -> bool:
+        """Whether the slot of these holds is served here now. Else the renewer of the other shard gets them."""
+        if not self._runtime.sharded or self._runtime.shard_of(holds[0].commands.key) is self.shard:
+            return True
+        for hold in holds:
+            self._dispatcher.dispatch(hold, reason)
+        return False
+
+    async def _send(self, batches: list[Batch], failed: list[tuple[Batch, RedisError]]) -> list[Batch]:
+        """Sends batches and applies the replies. Returns what is to be sent again at once; adds to what `failed`."""
+        sent_at = self._runtime.clock()
+        replies: Sequence[Reply]
+        try:
+            replies = await self._runtime.send_all([batch.command(self._runtime) for batch in batches])
+        except NoReply as problem:
+            replies = [problem.error] * len(batches)
+        except RedisError as error:
+            replies = [error] * len(batches)
+        again: list[Batch] = []
+        for batch, reply in zip(batches, replies, strict=True):
+            if not self._keeps(batch.holds, batch.reason):
+                # The slot has moved meanwhile, so this reply may be that of a server that has lost it.
+                continue
+            if not isinstance(reply, RedisError):
+                self._apply(batch, reply, sent_at)
+            elif changed := batch.changed_for(reply):
+                again.extend(changed)
+            else:
+                failed.append((batch, reply))
+        return again
+
+    def _apply(self, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
+        """What the server has said of each hold."""
+        ends = sent_at + self._lease_seconds
+        due = self._dispatcher.next_renewal(batch, sent_at)
+        wheel = self._dispatcher.wheel
+        for hold, known in zip(batch.holds, reply, strict=True):
+            if hold.state is not HELD:
+                # Released or lost meanwhile: that was decided without this reply.
+                continue
+            if known != 1:
+                self._lose(hold, batch.reason)
+            elif batch.lease:
+                if hold.renewed:
+                    self._holds.extend(hold, ends)
+                wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
+        self._dispatcher.look_by(due)
+
+    def _lose(self, hold: Hold, reason: str) -> None:
+        try:
+            self._holds.declare_lost(hold, reason)
+        except Exception:  # noqa: BLE001
+            # A logging filter of the user may raise. The other holds must be renewed all the same.
+            log_exception("reporting a lost hold failed")
+
+    def _report(self, failed: Sequence[tuple[Batch, RedisError]], first: Batch) -> None:
+        """Logs a failed round: as a warning if it is the first one in a row, and not part of a server's outage.
+
+        `first`: any batch of the round.
+        """
+        if not failed:
+            if self._failures:
+                self._failures = 0
+                self._runtime.on_command_served(first.command(self._runtime))
+            return
+        self._failures += 1
+        counts: dict[str, int] = {}
+        for batch, error in failed:
+            counts[str(error)] = counts.get(str(error), 0) + len(batch.holds)
+        outage = all(is_transient(error) for _, error in failed)
+        redirected = all(isinstance(error, Redirected) for _, error in failed)
+        level = logging.DEBUG if outage or redirected or self._failures > 1 else logging.WARNING
+        for text, count in counts.items():
+            logger.log(level, "renewing %d locks failed and is tried again: %s", count, text)
+        # One failure is no outage: any single connection may be closed.
+        if outage and self._failures > 1:
+            batch, error = failed[0]
+            self._runtime.on_command_failed(batch.command(self._runtime), error)

@@ -1,0 +1,248 @@
+"""Several servers of which each serves some slots, and a client of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import deepcopy
+
+import hiredis
+
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.loops import Loop
+from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.session import Resources, Session
+from pyredisson.logic.watchdog import Watchdog
+
+from .connections import Connections
+from .fault_plan import FaultPlan
+from .network import Network, Node
+from .runtime import SimRuntime
+from .simulation import Process, Simulation
+
+SLOTS = 6
+SERVERS = 3
+LEASE = 10.0
+KNOWN_WITHIN = 1.0
+"""Seconds after which every hold is known as lost that the new master doesn't know."""
+_reader = hiredis.Reader()
+
+
+def hash_tag(key: bytes) -> bytes:
+    """The name of the lock that the key belongs to."""
+    return key.partition(b"{")[2].partition(b"}")[0] or key
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key: the last byte of a lock's name is a digit."""
+    return int(hash_tag(key)[-1:]) % SLOTS
+
+
+def slot_of_command(payload: bytes) -> int:
+    """The slot of a command's first key."""
+    _reader.feed(payload)
+    words = _reader.gets()
+    return slot_of(words[3] if words[0].startswith(b"EVAL") else words[1])
+
+
+class ShardServer(Network):
+    """One of several servers, with delays of its own. It serves some slots, and refuses the others."""
+
+    def __init__(self, simulation: Simulation, number: int, cluster: Cluster) -> None:
+        super().__init__(simulation, FaultPlan(simulation.random, calm=True), None)
+        self.number = number
+        self.troubled_until = 0.0
+        """Until then it may be slow or dead, or a lease may end because it was."""
+        self._fast = self.fault_plan.slowest
+        self._cluster = cluster
+
+    def execute(self, payload: bytes) -> Reply:
+        slot = slot_of_command(payload)
+        serving = self._cluster.serving[slot]
+        if serving is not self:
+            return as_error(f"MOVED {slot} 127.0.0.1:{serving.number}")
+        return super().execute(payload)
+
+    def trouble(self, seconds: float) -> None:
+        """It is dead for so long, or as slow as a server can be."""
+        simulation = self.simulation
+        self.troubled_until = max(self.troubled_until, simulation.now + seconds + LEASE + 10)
+        if simulation.random.random() < 0.5:
+            self.go_down(seconds)
+        else:
+            self.be_slow(seconds, 2 * LEASE)
+
+    def be_slow(self, seconds: float, delay: float) -> None:
+        """Messages to it, and its replies, take up to `delay` seconds each."""
+        simulation = self.simulation
+        simulation.log("server %d is slow for %.3f s", self.number, seconds)
+        self.troubled_until = max(self.troubled_until, simulation.now + seconds + LEASE + 10)
+        self.fault_plan.slowest = delay
+        simulation.after(seconds, setattr, self.fault_plan, "slowest", self._fast)
+
+
+class Cluster:
+    """Which server really serves each slot."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.servers = [ShardServer(simulation, number, self) for number in range(SERVERS)]
+        self.serving = [self.servers[slot % SERVERS] for slot in range(SLOTS)]
+        self.served = [{server} for server in self.serving]
+        """The servers that have ever served each slot."""
+        self.forgotten: dict[bytes, float] = {}
+        """Locks that a replica did not know when it became the master, and when the client knew that master."""
+
+    def fail_over(self, dead: ShardServer, client: ShardClient, known_after: float, forgets: float) -> None:
+        """A server dies for good. Its replica serves instead, and forgets this share of the locks."""
+        simulation = self.simulation
+        replica = ShardServer(simulation, len(self.servers), self)
+        simulation.log("server %d replaces server %d", replica.number, dead.number)
+        dead.go_down(1e9)
+        self.servers.append(replica)
+        moved = [slot for slot in range(SLOTS) if self.serving[slot] is dead]
+        if simulation.random.random() < 0.5:
+            replica.server.load_all()
+        old, new = dead.server.keyspace, replica.server.keyspace
+        dead.troubled_until = max(dead.troubled_until, simulation.now + known_after + KNOWN_WITHIN)
+        for name in {hash_tag(key): None for key in old.values}:
+            if simulation.random.random() < forgets:
+                self.forgotten[name] = simulation.now + known_after
+        for key in [key for key in old.values if hash_tag(key) not in self.forgotten]:
+            new.values[key] = deepcopy(old.values[key])
+            if key in old.valid_until:
+                new.valid_until[key] = old.valid_until[key]
+        for slot in moved:
+            self._serve(slot, replica)
+        simulation.after(known_after, client.deliver, client.refresh, dead)
+
+    def move_one(self) -> None:
+        """A slot moves with all its keys. No client is told: it is redirected."""
+        slot, to = self.simulation.random.randrange(SLOTS), self.simulation.random.choice(self.serving)
+        if to is self.serving[slot]:
+            return
+        self.simulation.log("slot %d moves to server %d", slot, to.number)
+        old, new = self.serving[slot].server.keyspace, to.server.keyspace
+        for key in [key for key in old.values if slot_of(key) == slot]:
+            new.values[key] = old.values.pop(key)
+            if key in old.valid_until:
+                new.valid_until[key] = old.valid_until.pop(key)
+        self._serve(slot, to)
+
+    def troubled(self, key: bytes) -> bool:
+        """Whether a lease may end because a server was slow or dead."""
+        return self.simulation.now < max(server.troubled_until for server in self.served[slot_of(key)])
+
+    def _serve(self, slot: int, server: ShardServer) -> None:
+        self.serving[slot] = server
+        self.served[slot].add(server)
+
+
+class ShardClient(Process):
+    """A client of all servers, with the real session inside. It knows which server serves which slot, or did."""
+
+    def __init__(self, cluster: Cluster, watchdog: type[Watchdog], renewer: type[Renewer]) -> None:
+        super().__init__(cluster.simulation, "c0")
+        self._cluster = cluster
+        self.scripts = ScriptSet()
+        self.nodes = [Node(self, server, self.scripts) for server in cluster.servers]
+        self.serving = [self.nodes[server.number] for server in cluster.serving]
+        self.session = Session(Config(lock_watchdog_timeout=LEASE), self)
+        self.session.watchdog = watchdog(
+            self.session.holds, self._watchdog_runtime, self.session.lease_ms, self.start_loop, renewer=renewer
+        )
+
+    def refresh(self, dead: ShardServer) -> None:
+        """Gets to know which server serves each slot now, and that one is gone."""
+        moved = [slot for slot, server in enumerate(self._cluster.serving) if self._learn(slot, server)]
+        self.session.watchdog.on_topology_changed(moved, [self.nodes[dead.number]])
+
+    def redirected(self, error: Redirected) -> None:
+        """MOVED names the server of one slot."""
+        _, slot, address = str(error).split()
+        if self._learn(int(slot), self._cluster.servers[int(address.rpartition(":")[2])]):
+            self.session.watchdog.on_topology_changed([int(slot)])
+
+    def _learn(self, slot: int, server: ShardServer) -> bool:
+        """Whether that is news."""
+        while server.number >= len(self.nodes):
+            self.nodes.append(Node(self, self._cluster.servers[len(self.nodes)], self.scripts))
+        before, self.serving[slot] = self.serving[slot], self.nodes[server.number]
+        return before is not self.serving[slot]
+
+    def open(self, post: Callable[[bytes], None]) -> Resources:
+        runtime = ShardRuntime(self, post)
+        self._watchdog_runtime = ShardRuntime(self, post)
+        channels = ChannelRegistry(self.simulation.clock)
+        channels.attach(_NoMessages())
+        return Resources(self.name, runtime, self._watchdog_runtime, channels)
+
+    def start_loop(self, loop: Loop) -> None:
+        self.simulation.after(0.0, self.deliver, lambda: self.spawn(loop()))
+
+    def run_callback(self, _: object) -> None:
+        raise AssertionError("no callback was registered")
+
+    def send_last(self, _: bytes) -> None:
+        raise AssertionError("the client is never closed")
+
+
+class ShardRuntime(SimRuntime):
+    """A runtime that sends each command to the server that serves its slot."""
+
+    sharded = True
+
+    def __init__(self, client: ShardClient, repair: Callable[[bytes], None]) -> None:
+        super().__init__(client.nodes[0], repair, pipelined=False)
+        self._client = client
+        self._of: dict[Node, Connections] = {}
+
+    def slot_of(self, key: bytes) -> int:
+        return slot_of(key)
+
+    def shard_of(self, key: bytes) -> Hashable:
+        return self._client.serving[slot_of(key)]
+
+    def shard_of_command(self, payload: bytes) -> Hashable:
+        return self._client.serving[slot_of_command(payload)]
+
+    async def follow(
+        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        return await self.send_identified(payload, new_connection=new_connection)
+
+    async def _exchange(self, payloads: Sequence[bytes], *, new_connection: bool) -> tuple[list[Reply], bytes | None]:
+        by_node: dict[Node, list[int]] = {}
+        for i, payload in enumerate(payloads):
+            by_node.setdefault(self._client.serving[slot_of_command(payload)], []).append(i)
+        replies: list[Reply] = [None] * len(payloads)
+        server: bytes | None = None
+        for node, places in by_node.items():
+            connections = self._of.setdefault(node, Connections(node, pipelined=False))
+            try:
+                answers, server = await connections.exchange(
+                    [payloads[i] for i in places], new_connection=new_connection
+                )
+            except NoReply as problem:
+                if len(by_node) == 1:
+                    raise
+                answers = [problem.error] * len(places)
+            for i, answer in zip(places, answers, strict=True):
+                replies[i] = answer
+                if isinstance(answer, Redirected):
+                    self._client.redirected(answer)
+        return replies, server
+
+
+class _NoMessages:
+    """A subscription that is never confirmed: waiters make an attempt every second."""
+
+    def subscribe(self, channels: Iterable[bytes]) -> None:
+        pass
+
+    def unsubscribe(self, channels: Iterable[bytes]) -> None:
+        pass
