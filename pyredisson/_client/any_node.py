@@ -6,6 +6,7 @@ import random
 
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import RoutingTable
+from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 
 
@@ -16,6 +17,8 @@ class AnyNode(Node):
         self._config = config
         self._table = table
         super().__init__(config)
+        # A sharded message would be heard on the node of its slot only.
+        self.scripts = ScriptSet()
 
     @property
     def config(self) -> Config:

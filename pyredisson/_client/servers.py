@@ -9,6 +9,7 @@ from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.any_node import AnyNode
 from pyredisson._client.topology import open_topology
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
@@ -50,7 +51,7 @@ class SeveralServers:
 
     def __init__(self, config: Config, client_id: str) -> None:
         self.config = config
-        self.scripts = ScriptSet()
+        self.scripts = ScriptSet(PubSub.of(config), shared=True)
         self.keeper = open_topology(config, client_id, self.scripts)
         self.table = self.keeper.table
         self.listened = AnyNode(config, self.table)

@@ -80,8 +80,7 @@ class Node:
     def on_connected(self, info: ServerInfo, dropped: list[ConnectionId]) -> None:
         """A handshake succeeded; the server has dropped the connections `dropped`, which are no longer suspect."""
         self.availability.on_connected(self.address)
-        if self.scripts.with_shebang != info.script_flags:
-            self.scripts.use(with_shebang=info.script_flags)
+        self.scripts.on_connected(with_shebang=info.script_flags)
         for connection_id in dropped:
             try:
                 self.suspects.remove(connection_id)

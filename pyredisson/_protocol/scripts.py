@@ -115,9 +115,17 @@ class ScriptSet:
         def __getattr__(self, name: str) -> bytes:
             """The head or the SHA1 of the script of that name."""
 
-    def __init__(self, pubsub: PubSub = PubSub.PLAIN) -> None:
+    def __init__(self, pubsub: PubSub = PubSub.PLAIN, *, shared: bool = False) -> None:
+        """`shared`: the scripts are sent to several servers."""
         self.pubsub = pubsub
+        self._shared = shared
         self.use(with_shebang=True)
+
+    def on_connected(self, *, with_shebang: bool) -> None:
+        """A server was found out to know the `#!lua` line, or not to know it."""
+        # Of several servers some may be older than others. All of them take scripts without the line.
+        if self.with_shebang != with_shebang and not (self._shared and with_shebang):
+            self.use(with_shebang=with_shebang)
 
     def use(self, *, with_shebang: bool) -> None:
         """Switches to scripts with the `#!lua` line, or without it."""
