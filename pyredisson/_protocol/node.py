@@ -39,8 +39,8 @@ class Node:
         self.on_failure: Callable[[], None] = _do_nothing
         """Called when no connection can be made, or when a command or a PING gets no reply. A master that dies or hangs
         doesn't say who replaces it, so a client of several servers has to ask the others."""
-        self.on_recovery: Callable[[], None] = _do_nothing
-        """Called after each handshake that succeeded."""
+        self.on_handshake: Callable[[bytes | None], None] = _do_nothing
+        """Called after each handshake that succeeded, with the identity of the server's process."""
 
     def with_timeout(self, seconds: float) -> Node:
         """The same server and the same suspects, with shorter timeouts."""
@@ -87,7 +87,7 @@ class Node:
             except ValueError:
                 # Another handshake at the same time had the server drop it too.
                 continue
-        self.on_recovery()
+        self.on_handshake(info.server_id)
 
     @property
     def address(self) -> str:
@@ -100,5 +100,5 @@ class Node:
         return Address(self.config.host, self.config.port)
 
 
-def _do_nothing() -> None:
+def _do_nothing(*_: object) -> None:
     pass

@@ -36,7 +36,8 @@ class Changes(NamedTuple):
     moved_slots: frozenset[int] = frozenset()
     """Slots that had no master before, or whose former master still lives: the keys have moved with the slot."""
     failed_over_slots: frozenset[int] = frozenset()
-    """Slots whose former master was replaced, for example by one of its replicas, which may lack its latest writes."""
+    """Slots whose former master was replaced, for example by one of its replicas, which may lack its latest writes; or
+    was restarted, perhaps without its data."""
     new_masters: tuple[Node, ...] = ()
     removed_nodes: tuple[Node, ...] = ()
     """Nodes that serve no slot any more."""
@@ -94,6 +95,10 @@ class RoutingTable:
         """When ASK has named a node last."""
         self._failing: dict[Node, float] = {}
         """When a node failed last, until it recovers."""
+        self._server_ids: dict[Node, bytes] = {}
+        """The identity of the server's process in the latest handshake."""
+        self._restarted: dict[Node, None] = {}
+        """Nodes whose server was found to be another process since the latest view."""
         self._urgent_until = 0.0
         self._listeners: list[weakref.WeakMethod[Callable[[Changes], None]]] = []
 
@@ -170,7 +175,7 @@ class RoutingTable:
         Called on one thread at a time. The addresses in the view are those at which the client reaches the servers.
         """
         self.epoch = view.epoch
-        if self.ready and view.shards == self._shards and not self._moved:
+        if self.ready and view.shards == self._shards and not self._moved and not self._restarted:
             self._remove_unused({shard.master.address for shard in view.shards})
             return
         changes = self._replace(view, begun)
@@ -186,12 +191,13 @@ class RoutingTable:
             self._asked.pop(address, None)
             self.nodes[address] = node
         moved, failed_over, demoted = self._compare(view, masters)
+        failed_over |= self._restarted_slots()
         self._assign(view, masters, begun)
         self.replicas = {shard.master.address: len(shard.replicas) for shard in view.shards}
         self._shards = view.shards
         removed = self._remove_unused(set(masters))
         new = tuple(node for address, node in masters.items() if address not in former)
-        return Changes(frozenset(moved), frozenset(failed_over), new, removed, tuple(demoted))
+        return Changes(frozenset(moved - failed_over), frozenset(failed_over), new, removed, tuple(demoted))
 
     def _assign(self, view: TopologyView, masters: dict[Address, Node], begun: int) -> None:
         """Writes a view into the map. A slot whose master stays the same keeps it at every moment."""
@@ -243,6 +249,15 @@ class RoutingTable:
         only_master = before.slots == shard.slots == ALL_SLOTS
         return same_address or only_master or (not lives and self.is_failing(before.master.address))
 
+    def _restarted_slots(self) -> set[int]:
+        """The slots of the servers that were restarted, perhaps without their data."""
+        restarted = set(self._restarted.copy())
+        for node in restarted:
+            self._restarted.pop(node, None)
+        if not restarted:
+            return set()
+        return {slot for slot, served in enumerate(self._served) if served is not None and served.node in restarted}
+
     def _remove_unused(self, present: set[Address]) -> tuple[Node, ...]:
         """Removes the nodes that are in no view, and that no redirect has named lately."""
         redirected = {node for _, node in self._moved.copy().values()}
@@ -278,12 +293,13 @@ class RoutingTable:
             return node
         node = self._make_node(address)
         node.on_failure = partial(self._on_failure, node)
-        node.on_recovery = partial(self._on_recovery, node)
+        node.on_handshake = partial(self._on_handshake, node)
         node = self._known.setdefault(address, node)
         if len(self._known) > MAX_KNOWN:
             oldest = next((one for one in list(self._known) if one not in self.nodes and one != address), None)
             if oldest is not None and (forgotten := self._known.pop(oldest, None)) is not None:
                 self._failing.pop(forgotten, None)
+                self._server_ids.pop(forgotten, None)
         return node
 
     def _on_failure(self, node: Node) -> None:
@@ -291,9 +307,14 @@ class RoutingTable:
             self._failing[node] = monotonic()
             self.on_request()
 
-    def _on_recovery(self, node: Node) -> None:
-        if self._failing and self._failing.pop(node, None) is not None:
-            # Perhaps it was restarted, and is another server now.
+    def _on_handshake(self, node: Node, server_id: bytes | None) -> None:
+        recovered = self._failing.pop(node, None) is not None
+        restarted = server_id is not None and self._server_ids.get(node, server_id) != server_id
+        if server_id is not None:
+            self._server_ids[node] = server_id
+        if restarted:
+            self._restarted[node] = None
+        if recovered or restarted:
             self.on_request()
 
 

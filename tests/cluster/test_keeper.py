@@ -182,7 +182,7 @@ def test_a_master_that_recovers_ends_that(scripted: Make) -> None:
     one.source.permits.release(1000)
     node.on_failure()
     eventually(lambda: one.source.looks >= 3)
-    node.on_recovery()
+    node.on_handshake(None)
     eventually(lambda: not one.table.troubled)
     while one.source.began.acquire(timeout=0.5):
         # One more, which was requested by the recovery; and those that had begun before.

@@ -258,8 +258,25 @@ def test_failures_of_nodes_request_views_until_they_recover(table: RoutingTable,
     assert recorder.requests == 1
     assert table.troubled
     assert table.is_failing(address(0))
-    node.on_recovery()
+    node.on_handshake(None)
     assert not table.troubled
+
+
+def test_a_restarted_server_is_reported_though_the_view_is_the_same(table: RoutingTable, recorder: Recorder) -> None:
+    apply(table, THREE)
+    node = table.nodes[address(1)]
+    recorder.changes.clear()
+    node.on_handshake(b"first")
+    node.with_timeout(0.1).on_handshake(b"first")
+    node.on_handshake(None)
+    apply(table, THREE)
+    assert (recorder.requests, recorder.changes) == (0, [])
+    node.with_timeout(0.1).on_handshake(b"second")
+    assert recorder.requests == 1
+    apply(table, THREE)
+    assert recorder.latest() == Changes(failed_over_slots=frozenset(range(5001, 10001)))
+    apply(table, THREE)
+    assert not recorder.changes
 
 
 def test_copies_of_a_node_report_for_it(table: RoutingTable, recorder: Recorder) -> None:
