@@ -88,6 +88,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self._node_for = table.node_for
         self.shard_of_command = table.node_for
         self.shard_of = table.node_of_key
+        self.on_topology_change = table.listen
         self._connections: dict[Node, C] = {}
         self._retries: dict[_Pause, None] = {}
         table.listen(self._on_change)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Protocol
 
 from redis.exceptions import RedisError, ResponseError
@@ -13,6 +13,7 @@ from pyredisson._backends.clock import clock
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.ports import Wakeup
 
@@ -114,6 +115,10 @@ class DirectRuntime(BackendRuntime):
 
     def shard_of_command(self, payload: bytes) -> Hashable:
         return self._node
+
+    def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
+        # A single server is always the same one.
+        pass
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         self._node.on_command_failed(error)

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 
 
@@ -65,6 +66,12 @@ class Runtime(Protocol):
 
     def shard_of_command(self, payload: bytes) -> Hashable:
         """The server that serves the command now, as `shard_of`."""
+
+    def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
+        """Has a bound method called after each change of the topology, if there are several servers.
+
+        It is referred to weakly, and called on any thread. It must not block.
+        """
 
     def post(self, payload: bytes) -> None:
         """Sends an idempotent command in the background, after the commands that this backend has sent before.

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from pyredisson._core import Timer, Wheel
 from pyredisson._diagnostics import debug
+from pyredisson._protocol.routing import Changes
 from pyredisson.logic.ended_owners import EndedOwners
 from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.loops import Loop, log_exception, run_loop, weak_loop
@@ -89,6 +90,7 @@ class Watchdog:
         self.closed = False
         self._renewers: dict[Hashable, Renewer] = {}
         """Those that have not ended."""
+        runtime.on_topology_change(self.on_topology_change)
         self._sole = None if runtime.sharded else self._renewer_of(runtime.shard_of(b""))
         """The renewer of a single server."""
 
@@ -131,18 +133,16 @@ class Watchdog:
             if hold.state is HELD:
                 self.dispatch(hold, NOT_TAKEN_OVER)
 
-    def on_topology_changed(self, moved_slots: Iterable[int], removed: Iterable[Hashable] = ()) -> None:
-        """Other servers serve these slots now: all holds of these slots are checked. `removed`: shards that are gone.
-
-        Any thread may call this. It takes no mutex and doesn't block.
-        """
+    def on_topology_change(self, changes: Changes) -> None:
+        """Checks soon all holds of the slots that other servers serve now. Takes no mutex and doesn't block."""
         # A hold that is granted at this very moment may be older.
         self._moved_at = self._step_begins = math.nextafter(self._runtime.clock(), math.inf)
         if self._started or self._holds.table:
-            self._moved.append(moved_slots)
+            # In `moved_slots` the keys have moved, too, unless an administrator has assigned a slot by force.
+            self._moved.extend((changes.moved_slots, changes.failed_over_slots))
             self._time_wakeup.set()
-        for shard in removed:
-            renewer = self._renewers.get(shard)
+        for node in changes.removed_nodes:
+            renewer = self._renewers.get(node)
             if renewer is not None:
                 renewer.retire()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
 import pytest
 
+from pyredisson._protocol.routing import Changes
 from pyredisson.logic.holds import HELD, LOST, NOT_TAKEN_OVER, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.renewer import Renewer
@@ -58,7 +59,7 @@ class KeepsAll(Renewer):
 class NoCheck(Watchdog):
     """What a failover has lost is found by the next renewal."""
 
-    def on_topology_changed(self, moved_slots: Iterable[int], removed: Iterable[Hashable] = ()) -> None:
+    def on_topology_change(self, changes: Changes) -> None:
         return
 
 

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.routing import Changes
 from pyredisson.logic.ports import Wakeup
 
 from .connections import Connections
@@ -59,6 +60,9 @@ class SimRuntime:
 
     def shard_of_command(self, payload: bytes) -> Hashable:
         return self._node
+
+    def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
+        pass
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         pass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
+from typing import Any, cast
 
 import hiredis
 
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
@@ -159,13 +161,14 @@ class ShardClient(Process):
     def refresh(self, dead: ShardServer) -> None:
         """Gets to know which server serves each slot now, and that one is gone."""
         moved = [slot for slot, server in enumerate(self._cluster.serving) if self._learn(slot, server)]
-        self.session.watchdog.on_topology_changed(moved, [self.nodes[dead.number]])
+        removed = cast(Any, self.nodes[dead.number])
+        self.session.watchdog.on_topology_change(Changes(failed_over_slots=frozenset(moved), removed_nodes=(removed,)))
 
     def redirected(self, error: Redirected) -> None:
         """MOVED names the server of one slot."""
         _, slot, address = str(error).split()
         if self._learn(int(slot), self._cluster.servers[int(address.rpartition(":")[2])]):
-            self.session.watchdog.on_topology_changed([int(slot)])
+            self.session.watchdog.on_topology_change(Changes(frozenset([int(slot)])))
 
     def _learn(self, slot: int, server: ShardServer) -> bool:
         """Whether that is news."""

@@ -1,0 +1,121 @@
+"""Renewal on a cluster: by slot, one thread for each master; moves and failovers cost no lock that the server knows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from pyredisson.errors import LockLostError
+from pyredisson.testing import Cluster
+from pyredisson.testing.cluster_node import ClusterNode
+from tests.support.backends import Backend
+
+pytestmark = pytest.mark.asyncio
+
+LEASE = 1.5
+
+
+def renewing_threads() -> int:
+    return sum(thread.name == "pyredisson-renew" for thread in threading.enumerate())
+
+
+def names_on(cluster: Cluster, node: ClusterNode, count: int, prefix: str = "a") -> list[str]:
+    found = (f"{prefix}-{number}" for number in range(100_000) if cluster.node_of_key(f"{prefix}-{number}") is node)
+    return [next(found) for _ in range(count)]
+
+
+async def test_leases_on_all_nodes_are_renewed(cluster: Cluster, backend: Backend) -> None:
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    locks = [client.get_lock(f"a-{number}") for number in range(300)]
+    readers = [client.get_read_write_lock(f"r-{number}").read_lock() for number in range(10)]
+    before = renewing_threads()
+    for lock in (*locks, *readers):
+        await lock.lock()
+    await backend.sleep(2 * LEASE)
+    assert renewing_threads() == before + len(cluster.masters())
+    for lock in (*locks, *readers):
+        assert not lock.lost.is_set()
+        assert await lock.is_held()
+        await lock.unlock()
+    await backend.until(lambda: renewing_threads() == before, 5 * LEASE)
+
+
+async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, backend: Backend) -> None:
+    """It may stay like this for longer than a lease. A batch of its locks is refused; each lock alone is served."""
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    names = [f"{{orders}}:{number}" for number in range(20)]
+    locks = [client.get_lock(name) for name in names]
+    for lock in locks:
+        await lock.lock()
+    slot = cluster.slot_of_key("orders")
+    source = cluster.node_of(slot)
+    target = next(node for node in cluster.masters() if node is not source)
+    await asyncio.to_thread(cluster.begin_move, slot, target)
+    await asyncio.to_thread(cluster.move_keys, slot, *names[::2])
+    await backend.sleep(3 * LEASE)
+    assert not any(lock.lost.is_set() for lock in locks)
+    await asyncio.to_thread(cluster.move_keys, slot)
+    await asyncio.to_thread(cluster.finish_move, slot)
+    await backend.sleep(2 * LEASE)
+    assert not any(lock.lost.is_set() for lock in locks)
+    for lock in locks:
+        await lock.unlock()
+
+
+async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, backend: Backend) -> None:
+    """Long before the next renewal. What the new master knows stays held, and fixed leases stay as they are."""
+    client = backend.connect()
+    master = own_cluster.masters()[0]
+    (replica,) = own_cluster.replicas_of(master)
+    forgotten = [client.get_lock(name) for name in names_on(own_cluster, master, 40, "forgotten")]
+    known = [client.get_lock(name) for name in names_on(own_cluster, master, 40, "known")]
+    elsewhere = client.get_lock(names_on(own_cluster, own_cluster.masters()[1], 1)[0])
+    for number, lock in enumerate(forgotten):
+        await lock.lock(60 if number % 2 else None)
+    # It loses what it has received so far.
+    replica.ask("CONFIG", "SET", "replica-read-only", "no")
+    replica.ask("FLUSHALL")
+    for number, lock in enumerate((*known, elsewhere)):
+        await lock.lock(60 if number % 2 else None)
+    await backend.until(lambda: replica.ask("DBSIZE") == len(known))
+    shard_of, key = getattr(client, "_target", client)._session.runtime.shard_of, str(forgotten[0].name).encode()
+    before = shard_of(key)
+    own_cluster.kill(master)
+    await backend.until(lambda: shard_of(key) is not before, 20)
+    begin = time.monotonic()
+    await backend.until(lambda: all(lock.lost.is_set() for lock in forgotten))
+    assert time.monotonic() - begin < 1
+    await backend.sleep(1)
+    assert not any(lock.lost.is_set() for lock in (*known, elsewhere))
+    with pytest.raises(LockLostError, match="another server serves it now, which doesn't know it"):
+        await forgotten[0].unlock()
+    for number, lock in enumerate(known):
+        remaining = await lock.remain_time_to_live()
+        assert remaining is not None
+        assert 30 < remaining < 60 if number % 2 else 25 < remaining <= 30
+        await lock.unlock()
+
+
+async def test_a_dead_master_delays_no_renewal_on_another(own_cluster: Cluster, backend: Backend) -> None:
+    """Neither one that has gone, nor one that doesn't reply any more; with a replica or without."""
+    gone, frozen, alive = own_cluster.masters()
+    for master in (gone, frozen):
+        for replica in own_cluster.replicas_of(master):
+            own_cluster.kill(replica)
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    dead = [client.get_lock(name) for node in (gone, frozen) for name in names_on(own_cluster, node, 50)]
+    locks = [client.get_lock(name) for name in names_on(own_cluster, alive, 50)]
+    for lock in (*dead, *locks):
+        await lock.lock()
+    own_cluster.kill(gone)
+    own_cluster.pause(frozen)
+    # The other master refuses everything as soon as it knows that the cluster is down.
+    begin, least = time.monotonic(), LEASE
+    with alive.redis() as admin:
+        while time.monotonic() - begin < 1.2:
+            least = min(least, *(admin.pttl(lock.name) / 1000 for lock in locks))
+            await backend.sleep(0.02)
+    assert least > LEASE / 2
