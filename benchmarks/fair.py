@@ -112,10 +112,10 @@ class _Queue:
 def _drain(rounds: int) -> list[Row]:
     with one_core(), Server() as server, asyncio.Runner() as runner:
 
-        def drained(waiters: int) -> Callable[[], float]:
-            return lambda: runner.run(_drained(server, waiters))
+        def rate(waiters: int) -> Callable[[], float]:
+            return lambda: runner.run(drained(server, waiters))
 
-        samples = interleave({"1,000": drained(1_000), "10,000": drained(10_000)}, rounds)
+        samples = interleave({"1,000": rate(1_000), "10,000": rate(10_000)}, rounds)
     what = "tasks of two clients queue for one fair lock, then each takes it and gives it back at once"
     return [
         Row(
@@ -137,7 +137,7 @@ def _drain(rounds: int) -> list[Row]:
     ]
 
 
-async def _drained(server: Server, waiters: int) -> float:
+async def drained(server: Server, waiters: int) -> float:
     """Hand-offs per second, from the first release until every task had the lock."""
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(pyredisson.asyncio.connect(server.url)) for _ in range(2)]

@@ -7,6 +7,7 @@ import json
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,12 @@ class Pending:
 class Jvm:
     """A Java process. `do` starts a command; commands of several threads run at the same time."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, options: Sequence[str] = OPTIONS) -> None:
         self.version = version
         log = BUILD / version / "log.txt"
         logging = (f"-Dorg.slf4j.simpleLogger.logFile={log}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
         self._process = subprocess.Popen(
-            ["java", *OPTIONS, *logging, "-cp", class_path(version), "interop.Driver"],
+            ["java", *options, *logging, "-cp", class_path(version), "interop.Driver"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -80,7 +80,10 @@ public final class Driver {
                 yield Calls.call(target, command.get("method").getAsString(), command.getAsJsonArray("args"));
             }
             case "increment" -> Loops.increment(clients, command);
-            case "pairs" -> Loops.pairs(clients, command);
+            case "pairs" -> Speed.pairs(clients, command);
+            case "async pairs" -> Speed.asyncPairs(clients, command);
+            case "drain" -> Speed.drain(clients, command);
+            case "hold" -> Speed.hold(clients, command);
             default -> throw new IllegalArgumentException("no such command: " + command);
         };
     }

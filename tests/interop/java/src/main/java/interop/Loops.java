@@ -1,9 +1,6 @@
 package interop;
 
-import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.locks.LockSupport;
 import org.redisson.api.RBucket;
@@ -97,31 +94,5 @@ final class Loops {
                 permits.release((String) entered);
             }
         };
-    }
-
-    /** Locks and unlocks for some seconds, in one thread for each of the objects. Returns the pairs of each thread. */
-    static Object pairs(Clients clients, JsonObject command) throws Exception {
-        long end = System.nanoTime() + (long) (command.get("seconds").getAsDouble() * 1e9);
-        List<Long> pairs = new ArrayList<>();
-        List<Thread> threads = new ArrayList<>();
-        for (JsonElement described : command.getAsJsonArray("objects")) {
-            RLock lock = clients.target(described.getAsJsonObject()).lock();
-            threads.add(new Thread(() -> {
-                long times = 0;
-                while (System.nanoTime() < end) {
-                    lock.lock();
-                    lock.unlock();
-                    times++;
-                }
-                synchronized (pairs) {
-                    pairs.add(times);
-                }
-            }));
-        }
-        threads.forEach(Thread::start);
-        for (Thread thread : threads) {
-            thread.join();
-        }
-        return pairs;
     }
 }
