@@ -51,8 +51,8 @@ class Keeper(Protocol):
 class RoutedConnections(NodeConnections, Protocol):
     """The connections to one of several servers."""
 
-    def close_idle(self) -> None:
-        """Closes the connections that no call uses. Called on any thread."""
+    def disconnect(self) -> None:
+        """Closes all connections: calls get no reply. Calls that come later connect anew. Called on any thread."""
 
     def retire(self) -> None:
         """Closes the connections that no call uses now, and each of the others after its call. Called on any thread."""
@@ -113,9 +113,9 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
         connections = self._connections.get(self._node_for(payload))  # type: ignore[arg-type]
-        if connections is None:
+        if new_connection or connections is None:
             return self._connect_and_send(payload, new_connection=new_connection)
-        return connections.send(payload, new_connection=new_connection)
+        return connections.send(payload)
 
     async def _connect_and_send(self, payload: bytes, *, new_connection: bool) -> Reply:
         connections = self._connections_of(await self._known_node(payload))
@@ -235,11 +235,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             connections = self._connections.pop(node, None)
             if connections is not None:
                 connections.retire()
+                if node in changes.demoted_nodes:
+                    # It may hang. What is sent to it is refused or lost, so its calls need not wait for a timeout.
+                    connections.disconnect()
         for node in changes.demoted_nodes:
-            # The address may have a new server now, to which the old connections don't lead.
+            # The address has a new server now, to which the old connections don't lead.
             connections = self._connections.get(node)
             if connections is not None:
-                connections.close_idle()
+                connections.disconnect()
         for pause in list(self._retries):
             if self._node_for(pause.payload) is not pause.shard:
                 pause.wakeup.set()

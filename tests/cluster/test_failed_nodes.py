@@ -234,3 +234,26 @@ async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster,
     slots = sum(own_cluster.node_of(slot) is removed for slot in range(SLOTS))
     own_cluster.reshard(slots, removed, target)
     await backend.until(lambda: connections() == 0, 10)
+
+
+async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_cluster: Cluster, backend: Backend) -> None:
+    # The renewals of the hold find out soon that the master doesn't reply.
+    client = backend.connect(timeout=20, lock_watchdog_timeout=1)
+    master = own_cluster.masters()[0]
+    name, held = names_on(own_cluster, master, 2)
+    lock = client.get_lock(name)
+    await lock.lock()
+    await lock.unlock()
+    await client.get_lock(held).lock()
+    own_cluster.pause(master)
+
+    async def take() -> None:
+        await client.get_lock(name).lock()
+
+    waiter = backend.spawn(take)
+    await asyncio.to_thread(own_cluster.wait_for_promotion, master)
+    begun = time.monotonic()
+    await backend.until(waiter.done)
+    await waiter.result()
+    assert time.monotonic() - begun < 2
+    own_cluster.resume(master)

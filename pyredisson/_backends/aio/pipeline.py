@@ -125,13 +125,19 @@ class PipelineHolder:
             else:
                 self.pipeline = task.result()
 
-    def close_idle(self) -> None:
-        """Closes the connection, after the replies to its commands. The next command connects anew. On any thread."""
+    def retire(self) -> None:
+        """Closes the connection, after the replies to its commands. Can be called on any thread."""
         pipeline = self.pipeline
         if pipeline is not None:
             call_in(pipeline.loop, pipeline.drain)
 
-    retire = close_idle
+    def disconnect(self) -> None:
+        """Closes the connection, so its commands get no reply. The next command connects anew. On any thread."""
+        connecting, pipeline = self._connecting, self.pipeline
+        if connecting is not None:
+            call_in(connecting.get_loop(), connecting.cancel)
+        if pipeline is not None:
+            call_in(pipeline.loop, pipeline.close)
 
     def suspect(self) -> None:
         """Has the server drop the present connection before the next one is used."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from redis.exceptions import TimeoutError
+from redis.exceptions import ConnectionError, TimeoutError
 
 from pyredisson._backends.threads.connection import IDLE, Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -83,9 +83,15 @@ class Pool:
             self._discard(connection)
 
     def retire(self) -> None:
-        """Closes the connections that no call uses, and from now on each connection after its call."""
+        """Closes the connections that no call uses, and from now on each connection after its call. Makes none."""
         self._retired = self._check_returns = True
         self.close_idle()
+        self._wake_all()
+
+    def disconnect(self) -> None:
+        """Closes all connections. Each call that waits for a reply finds its connection closed."""
+        self.close_idle()
+        self.abort_calls()
 
     @property
     def connected(self) -> bool:
@@ -113,6 +119,10 @@ class Pool:
         """Closes every connection; a connection in use is closed when it is returned."""
         self._closed = self._check_returns = True
         self.close_idle()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Wakes the calls that wait for a connection."""
         for wakeup in list(self._waiting):
             wakeup.set()
 
@@ -154,6 +164,10 @@ class Pool:
         while True:
             if self._closed:
                 raise ClosedError(f"client {self.node.client_id} is closed")
+            if self._retired:
+                # Stale: another server serves the command now, so it is sent again at once.
+                error = ConnectionError(f"{self.node.address} serves nothing any more")
+                raise NoReply(error, may_have_run=False, stale=True)
             connection = self._reserve()
             if connection is not None:
                 try:
