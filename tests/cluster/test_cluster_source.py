@@ -81,6 +81,7 @@ def test_a_failover_on_request(cluster: Cluster, watch: Open) -> None:
     assert_same(watched, cluster)
 
 
+@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_promoted_replica_is_known_at_once(own_cluster: Cluster, watch: Open, how: str) -> None:
     """No redirect comes from a master that died or hangs: the failure of a connection has to be enough."""
@@ -154,9 +155,11 @@ def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(own_cluster: Cluster
         if node is not former:
             former.ask("CLUSTER", "FORGET", node.id)
     replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
-    watched = watch([node for node in own_cluster.nodes if node is not former])
+    others = [node for node in own_cluster.nodes if node is not former]
+    eventually(lambda: all(node.view()[replica.id].has(0) for node in others))
+    watched = watch(others)
     watched.discover()
-    eventually(lambda: watched.table.node_of_slot(0) is watched.table.nodes.get(Address(replica.host, replica.port)))
+    assert watched.table.node_of_slot(0) is watched.node_at(replica)
     epoch = watched.table.epoch
     for _ in range(20):
         source_of(watched)._members = [alone, Address(replica.host, replica.port)]

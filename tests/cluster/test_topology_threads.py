@@ -24,6 +24,8 @@ def following() -> list[threading.Thread]:
 
 
 def use_and_drop(url: str, threads: int) -> None:
+    # Those of the tests before end at about the same time as these tests.
+    eventually(lambda: not following())
     client = pyredisson.connect(url)
     with client.get_lock("a"):
         eventually(lambda: len(following()) == threads)
@@ -33,22 +35,24 @@ def use_and_drop(url: str, threads: int) -> None:
     eventually(lambda: not following())
 
 
-@pytest.mark.filterwarnings("ignore:client .* was dropped without close:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_dropped_client_of_a_cluster(cluster: Cluster) -> None:
     use_and_drop(cluster.url, 1)
 
 
-@pytest.mark.filterwarnings("ignore:client .* was dropped without close:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_dropped_client_of_sentinels(sentinels: Sentinels) -> None:
     use_and_drop(sentinels.url, 2)
 
 
 def test_a_closed_client(sentinels: Sentinels) -> None:
+    eventually(lambda: not following())
     with pyredisson.connect(sentinels.url) as client, client.get_lock("a"):
         assert len(following()) == 2
     eventually(lambda: not following())
 
 
+@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/mymaster"])
 def test_the_interpreter_exits_while_a_server_hangs(url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
