@@ -21,7 +21,7 @@ from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._client.servers import Servers, open_servers
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
-from pyredisson.logic.channels import ChannelRegistry, Subscriber
+from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.ports import Runtime
@@ -48,11 +48,11 @@ class Connections(Runtime, Protocol):
         """Closes the connections of a dropped client. Called on any thread; takes no mutex and doesn't block."""
 
 
-class Listening(Subscriber, Protocol):
-    """The subscription of a backend."""
+class Listening(Protocol):
+    """The subscriptions of a backend."""
 
     def drop(self) -> None:
-        """Closes the connection of a dropped client. Called on any thread; takes no mutex and doesn't block."""
+        """Closes the connections of a dropped client. Called on any thread; takes no mutex and doesn't block."""
 
 
 class Callers(Protocol):
@@ -69,9 +69,9 @@ class ClientLifecycle:
         self,
         config: Config,
         callers: Callers,
-        connect: Callable[[Servers, ChannelRegistry, Callable[[bytes], None]], tuple[Connections, Listening]],
+        connect: Callable[[Servers, Callable[[bytes], None]], tuple[Connections, Listening, ChannelRegistry]],
     ) -> None:
-        """`connect` makes the runtime and the subscriber of the backend. Its last argument sends an
+        """`connect` makes the runtime, the subscriptions and the channels of the backend. Its last argument sends an
         idempotent command over the connections of the watchdog, in the background."""
         check_not_patched()
         self.config = config
@@ -100,9 +100,7 @@ class ClientLifecycle:
         self._starting = threading.RLock()
         client_id = str(uuid.uuid4())
         self.servers = open_servers(self.config, client_id)
-        channels = ChannelRegistry(clock)
-        self._runtime, self._subscriber = self._connect(self.servers, channels, post)
-        channels.attach(self._subscriber)
+        self._runtime, self._listening, channels = self._connect(self.servers, post)
         # With the usual timeout, one lost reply would cost a lock with a short lease.
         lease = lease_ms(self.config.lock_watchdog_timeout) / 1000
         timeout = max(SHORTEST_REPLY_TIMEOUT, lease / ROUNDS_PER_LEASE / 2)
@@ -226,7 +224,7 @@ class ClientLifecycle:
         # Also if the client is closed already: its `close` may have been interrupted.
         with contextlib.ExitStack() as steps:
             # The last one first; each is called even if one before it raises.
-            for drop in (self._runtime.drop, self._subscriber.drop, self._watchdog_runtime.drop, self.servers.close):
+            for drop in (self._runtime.drop, self._listening.drop, self._watchdog_runtime.drop, self.servers.close):
                 steps.callback(drop)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from pyredisson._backends.threads.routed import RoutedThreadRuntime
 from pyredisson._backends.threads.runtime import ThreadRuntime
-from pyredisson._client.any_node import AnyNode
 from pyredisson._client.topology import open_topology
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
@@ -24,8 +23,6 @@ class SingleServer:
     def __init__(self, config: Config, client_id: str) -> None:
         self.node = Node(config)
         self.node.client_id = client_id
-        self.listened = self.node
-        """Where messages are heard."""
 
     def serving(self, payload: bytes) -> Node | None:
         """The server that serves a command."""
@@ -54,8 +51,6 @@ class SeveralServers:
         self.scripts = ScriptSet(PubSub.of(config), shared=True)
         self.keeper = open_topology(config, client_id, self.scripts)
         self.table = self.keeper.table
-        self.listened = AnyNode(config, self.table)
-        """Where the messages of all servers are heard."""
         self.serving: Callable[[bytes], Node | None] = self.table.node_for
         """The server that serves a command. None: it isn't known."""
 

@@ -83,11 +83,16 @@ class Subscription:
                 commands.append(command(flavour.subscribe, channel))
         return b"".join(commands)
 
-    def unsubscribe_commands(self, channels: Iterable[bytes]) -> bytes:
-        """The commands that unsubscribe, to be sent at once. One for each channel, as each has a reply of its own."""
+    def unsubscribe_commands(self, channels: Iterable[bytes], *, moved: bool = False) -> bytes:
+        """The commands that unsubscribe, to be sent at once. One for each channel, as each has a reply of its own.
+
+        `moved`: their slots have left the node, which ends the sharded subscriptions without a command.
+        """
         commands = []
         for channel in channels:
             for flavour in self._pubsub.flavours(channel):
+                if moved and flavour is Flavour.SHARDED:
+                    continue
                 self._in_flight.append(_Sent(flavour.unsubscribed, channel))
                 commands.append(command(flavour.unsubscribe, channel))
         return b"".join(commands)

@@ -7,7 +7,8 @@ closing of the client wake all. A waiter's own timer isn't here: see `logic.wait
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -25,6 +26,42 @@ class Subscriber(Protocol):
         """Subscribes to these channels. Makes sure, also when there are none, that the connection is being read."""
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
+
+
+class ListenedChannels(Protocol):
+    """The channels of one subscription connection, as what reads that connection sees them."""
+
+    mutex: AbstractContextManager[object]
+    waiting: set[Wakeup]
+    """The waiters of these channels."""
+
+    @property
+    def client_waiting(self) -> Container[Wakeup]:
+        """All waiters of the client."""
+
+    def names(self) -> list[bytes]:
+        """The channels to subscribe to over a new connection. The caller holds the mutex."""
+
+    def is_unused(self) -> bool:
+        """Whether the connection can be closed until there is a channel again."""
+
+    def deliver(self, name: bytes, payload: bytes) -> None:
+        """A message was published."""
+
+    def on_subscribed(self, name: bytes) -> None:
+        """The server confirmed a subscription."""
+
+    def on_refused(self, name: bytes, error: RedisError) -> None:
+        """The server refused a subscription."""
+
+    def on_dropped(self, name: bytes) -> None:
+        """The server ended a subscription by itself."""
+
+    def on_disconnected(self) -> None:
+        """The connection broke. The caller holds the mutex."""
+
+    def sweep(self) -> None:
+        """Unsubscribes from channels that have had no waiter for some time."""
 
 
 class Channel:
@@ -89,13 +126,18 @@ class ChannelRegistry:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.mutex = threading.RLock()
+        self.mutex: AbstractContextManager[object] = threading.RLock()
         self._clock = clock
         self._next_sweep = 0.0
         self.waiting: set[Wakeup] = set()
         """The waiters of all channels; each waiter is in one channel."""
         self._channels: dict[bytes, Channel] = {}
         self._subscriber: Subscriber | None = None
+
+    @property
+    def client_waiting(self) -> Container[Wakeup]:
+        """All waiters of the client."""
+        return self.waiting
 
     def attach(self, subscriber: Subscriber) -> None:
         """Sets the subscription connection, which itself refers to this registry."""
@@ -188,10 +230,7 @@ class ChannelRegistry:
     def on_dropped(self, name: bytes) -> None:
         """The server ended a subscription by itself. The waiters are woken, and retry every second."""
         with self.mutex:
-            channel = self._channels.get(name)
-            if channel is not None:
-                channel.confirmed = False
-                channel.wake_all()
+            self.unconfirm(self._channels.get(name))
 
     def on_disconnected(self) -> None:
         """The connection broke. All waiters are woken, and until the next confirmation they retry every second.
@@ -199,9 +238,13 @@ class ChannelRegistry:
         The caller holds the mutex.
         """
         for channel in list(self._channels.values()):
-            if channel.confirmed:
-                channel.confirmed = False
-                channel.wake_all()
+            self.unconfirm(channel)
+
+    def unconfirm(self, channel: Channel | None) -> None:
+        """Messages don't arrive any more."""
+        if channel is not None and channel.confirmed:
+            channel.confirmed = False
+            channel.wake_all()
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""
@@ -209,6 +252,10 @@ class ChannelRegistry:
         return [
             name for name in list(channels) if (channel := channels.get(name)) is not None and channel.error is None
         ]
+
+    def is_unused(self) -> bool:
+        """False: the connection to a single server is kept, as there is only one."""
+        return False
 
     def sweep(self) -> None:
         """Unsubscribes from the channels that have had no waiter for `LINGER` seconds."""

@@ -281,7 +281,7 @@ def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     alive = lifecycle_reference()
     assert alive is not None
     alive.end()
-    alive._subscriber.drop()
+    alive._listening.drop()
     alive._runtime.drop()
     alive.send_final_releases()
 

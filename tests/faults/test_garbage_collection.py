@@ -18,6 +18,7 @@ from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callback_threads import CallbackThreads
+from pyredisson._client.servers import SingleServer
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.read_write_lock import READER, WRITER
@@ -348,7 +349,9 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(serv
     with pyredisson.connect(server.url) as client:
 
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
-            connection = SubscriptionConnection(client._lifecycle.servers.listened)
+            servers = client._lifecycle.servers
+            assert isinstance(servers, SingleServer)
+            connection = SubscriptionConnection(servers.node)
             connection.open()
 
             def act() -> None:

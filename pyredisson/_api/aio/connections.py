@@ -9,11 +9,14 @@ from typing import Any
 from pyredisson._backends.aio.listener import AioListener
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.routed import RoutedAioRuntime
+from pyredisson._backends.aio.routed_listener import AioListeners
 from pyredisson._backends.aio.runtime import AioRuntime
+from pyredisson._backends.clock import clock
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Connections, Listening
 from pyredisson._client.servers import Servers, SingleServer
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.routed_channels import RoutedChannels
 
 
 class ClientConnections:
@@ -22,6 +25,7 @@ class ClientConnections:
     _config: Config
     _lifecycle: ClientLifecycle
     _runtime: AioRuntime | RoutedAioRuntime
+    _listener: AioListener | AioListeners
 
     async def close(self) -> None:
         """Releases everything that is held, and closes the connections; takes about a second at most.
@@ -54,12 +58,21 @@ class ClientConnections:
         return ending
 
     def _connect(
-        self, servers: Servers, channels: ChannelRegistry, post: Callable[[bytes], None]
-    ) -> tuple[Connections, Listening]:
-        """Makes the runtime and the listener. Called for a new client, and again in a forked child."""
+        self, servers: Servers, post: Callable[[bytes], None]
+    ) -> tuple[Connections, Listening, ChannelRegistry]:
+        """Makes runtime, listener and channels. Called for a new client, and again in a forked child."""
+        channels: ChannelRegistry
         if isinstance(servers, SingleServer):
             self._runtime = AioRuntime(servers.node, post)
+            channels = ChannelRegistry(clock)
+            listener = AioListener(servers.node, channels)
+            channels.attach(listener)
+            self._listener = listener
         else:
-            self._runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
-        self._listener = AioListener(servers.listened, channels)
-        return self._runtime, self._listener
+            runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
+            channels = RoutedChannels(clock, servers.table, servers.scripts.pubsub)
+            listeners = AioListeners(channels)
+            channels.open(listeners)
+            runtime.before_wait = listeners.before_wait
+            self._runtime, self._listener = runtime, listeners
+        return self._runtime, self._listener, channels

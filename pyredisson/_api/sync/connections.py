@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.operations import run
 from pyredisson._backends.threads.routed import RoutedThreadRuntime
+from pyredisson._backends.threads.routed_listener import ThreadListeners
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
 from pyredisson._client.servers import Servers, SingleServer
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.routed_channels import RoutedChannels
 
 
 class ClientConnections:
@@ -22,6 +25,7 @@ class ClientConnections:
     _config: Config
     _lifecycle: ClientLifecycle
     _runtime: ThreadRuntime | RoutedThreadRuntime
+    _listener: ThreadListener | ThreadListeners
 
     def close(self) -> None:
         """Releases everything that is held, and closes the connections; takes about a second at most.
@@ -44,14 +48,22 @@ class ClientConnections:
             run(self._runtime.close)
 
     def _connect(
-        self, servers: Servers, channels: ChannelRegistry, post: Callable[[bytes], None]
-    ) -> tuple[Connections, Listening]:
-        """Makes the runtime and the listener. Called for a new client, and again in a forked child."""
+        self, servers: Servers, post: Callable[[bytes], None]
+    ) -> tuple[Connections, Listening, ChannelRegistry]:
+        """Makes runtime, listener and channels. Called for a new client, and again in a forked child."""
+        channels: ChannelRegistry
         size = self._config.connection_pool_size
         if isinstance(servers, SingleServer):
             self._runtime = ThreadRuntime(servers.node, post, size)
+            channels = ChannelRegistry(clock)
+            listener = ThreadListener(servers.node, channels)
+            channels.attach(listener)
+            self._listener = listener
         else:
             self._runtime = RoutedThreadRuntime(self._config, servers.scripts, servers.keeper, post, size)
+            channels = RoutedChannels(clock, servers.table, servers.scripts.pubsub)
+            self._listener = ThreadListeners(channels)
+            channels.open(self._listener)
         self._runtime.callers = self._callers
-        self._listener = self._runtime.listener = ThreadListener(servers.listened, channels)
-        return self._runtime, self._listener
+        self._runtime.listener = self._listener
+        return self._runtime, self._listener, channels

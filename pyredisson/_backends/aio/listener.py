@@ -15,13 +15,13 @@ from pyredisson._diagnostics import logger
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.subscription import Subscription, pause
-from pyredisson.logic.channels import LINGER, ChannelRegistry
+from pyredisson.logic.channels import LINGER, ListenedChannels
 
 
 class AioListener:
-    """Keeps a connection subscribed to the channels of the registry, for as long as the client lives."""
+    """Keeps a connection subscribed to the channels of the registry, for as long as the registry wants one."""
 
-    def __init__(self, node: Node, channels: ChannelRegistry) -> None:
+    def __init__(self, node: Node, channels: ListenedChannels) -> None:
         self._node = node
         self._channels = channels
         self._pipeline: Pipeline | None = None
@@ -44,10 +44,26 @@ class AioListener:
         if self._pipeline is not None:
             self._pipeline.write(self._subscription.subscribe_commands(channels))
 
-    def unsubscribe(self, channels: Iterable[bytes]) -> None:
-        """With the registry's mutex held."""
+    def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
+        """With the registry's mutex held. `moved`: the slots of these channels have left the node."""
+        # The connection of another event loop is used in that loop only, and gets no message any more if it has ended.
+        if self._pipeline is not None and self._loop is asyncio.get_running_loop():
+            self._pipeline.write(self._subscription.unsubscribe_commands(channels, moved=moved))
+
+    def reconnect(self) -> None:
+        """Replaces the connection. To be called in the event loop of the task."""
         if self._pipeline is not None:
-            self._pipeline.write(self._subscription.unsubscribe_commands(channels))
+            self._pipeline.close()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop in which the task runs, or will start. None: there has never been one."""
+        return self._loop
+
+    @property
+    def running(self) -> bool:
+        """Whether the task runs, or is about to start."""
+        return self._loop is not None and self._runs_in(self._loop)
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the task. Returns a future that is done when it has ended."""
@@ -78,7 +94,7 @@ class AioListener:
         with self._channels.mutex:
             # A subscription of an earlier event loop gets no more messages.
             self._channels.on_disconnected()
-        while True:
+        while not self._ends():
             try:
                 pipeline = await connect(self._node)
                 failures = 0
@@ -90,8 +106,17 @@ class AioListener:
                 logger.debug("subscription lost, it is made anew: %s", error)
             await asyncio.sleep(pause(failures))
 
+    def _ends(self) -> bool:
+        """Whether the task ends now, because there are no channels. The next `subscribe` starts another one."""
+        with self._channels.mutex:
+            if not self._channels.is_unused():
+                return False
+            if self._task is asyncio.current_task():
+                self._task = None
+            return True
+
     async def _serve(self, pipeline: Pipeline) -> None:
-        """Passes on messages until the connection fails."""
+        """Passes on messages until the connection fails, or there are no channels."""
         channels = self._channels
         subscription = Subscription(channels, self._node.scripts.pubsub)
         received = AioWakeup()
@@ -112,17 +137,21 @@ class AioListener:
             # forgotten, and a listener of another loop may use this object by now.
             raise
         except BaseException:
-            with channels.mutex:
-                if self._pipeline is pipeline:
-                    self._pipeline = None
-                    channels.on_disconnected()
-            pipeline.close()
+            self._disconnect(pipeline)
             raise
+        self._disconnect(pipeline)
+
+    def _disconnect(self, pipeline: Pipeline) -> None:
+        with self._channels.mutex:
+            if self._pipeline is pipeline:
+                self._pipeline = None
+                self._channels.on_disconnected()
+        pipeline.close()
 
     async def _watch(self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup) -> None:
         """Raises the error by which the connection fails. Sends a PING after a long silence."""
         node = self._node
-        while True:
+        while not self._channels.is_unused():
             received.clear()
             await asyncio.wait([pipeline.failed], timeout=node.ping_interval or LINGER)
             if pipeline.failed.done():
@@ -131,4 +160,5 @@ class AioListener:
             if not received.is_set() and node.ping_interval:
                 pipeline.write(subscription.ping_command())
                 if not await received.wait(node.timeout):
+                    node.on_failure()
                     raise ConnectionError(f"{node.address} doesn't answer a PING")

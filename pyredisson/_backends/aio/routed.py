@@ -40,6 +40,13 @@ class RoutedAioRuntime(RoutedRuntime[PipelineHolder], AioBackend):
         super().__init__(config, scripts, keeper)
         self._post_elsewhere = post_elsewhere
         """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
+        self.before_wait: Callable[[], None] | None = None
+        """Called by each task that is about to wait."""
+
+    async def wait(self, wakeup: Wakeup, seconds: float) -> None:
+        if self.before_wait is not None:
+            self.before_wait()
+        await super().wait(wakeup, seconds)
 
     def _connections_to(self, node: Node) -> PipelineHolder:
         return PipelineHolder(node)

@@ -17,21 +17,21 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.subscription import pause
-from pyredisson.logic.channels import LINGER, ChannelRegistry
+from pyredisson.logic.channels import LINGER, ListenedChannels
 
 WOKEN_WAITER_RETURNS = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or leaves. The thread reads again after that."""
 
 
 class ThreadListener:
-    """Keeps a connection subscribed to the channels of the registry, for as long as the client lives.
+    """Keeps a connection subscribed to the channels of the registry, for as long as the registry wants one.
 
     A waiter that finds no other reader reads the connection itself, and so gets its message without a switch of
     threads. That switch would be a large part of the time of a hand-off. The listener's own thread connects, and reads
     while others wait and none of them reads. Over TLS only that thread reads.
     """
 
-    def __init__(self, node: Node, channels: ChannelRegistry) -> None:
+    def __init__(self, node: Node, channels: ListenedChannels) -> None:
         self._node = node
         self._channels = channels
         self._wakeup = ThreadWakeup()
@@ -42,7 +42,7 @@ class ThreadListener:
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the registry's mutex held. Starts the thread if it doesn't run, also for no channels."""
-        if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
+        if not self.running and not self._stopped:
             thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
             start_thread(thread)
             self._thread = thread
@@ -50,11 +50,24 @@ class ThreadListener:
         if messages is not None and (payload := messages.subscription.subscribe_commands(channels)):
             self._send(messages, payload)
 
-    def unsubscribe(self, channels: Iterable[bytes]) -> None:
-        """With the registry's mutex held."""
+    def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
+        """With the registry's mutex held. `moved`: the slots of these channels have left the node."""
+        messages = self._role.messages
+        if messages is not None and (payload := messages.subscription.unsubscribe_commands(channels, moved=moved)):
+            self._send(messages, payload)
+
+    def reconnect(self) -> None:
+        """Replaces the connection. It can be called on any thread, acquires no mutex, doesn't block."""
         messages = self._role.messages
         if messages is not None:
-            self._send(messages, messages.subscription.unsubscribe_commands(channels))
+            self._role.fail(messages, ConnectionError(f"{self._node.address} was replaced as the master"))
+            self._wakeup.set()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
 
     def wait(self, wakeup: ThreadWakeup, seconds: float) -> None:
         """Waits until the wakeup is set or the time is over, and reads messages meanwhile, if no other thread does.
@@ -79,7 +92,9 @@ class ThreadListener:
             if not isinstance(error, (OSError, RedisError)) or raised_by_handler(error):
                 raise
         finally:
-            if role.release(wakeup) and (role.state is ListenerState.BROKEN or len(waiting) > 1):
+            # This waiter isn't among those of this node any more if its channel has moved to another node.
+            others = len(waiting) > (wakeup in waiting)
+            if role.release(wakeup) and (role.state is ListenerState.BROKEN or others):
                 self._wakeup.set()
 
     def close(self) -> None:
@@ -106,13 +121,22 @@ class ThreadListener:
     def _run(self) -> None:
         with SelfPipe() as self_pipe:
             failures = 0
-            while not self._stopped:
+            while not self._ends():
                 if self._connect_and_serve(self_pipe):
                     failures = 0
                 failures += 1
                 if not self._stopped:
                     self._wakeup.clear()
                     self._wakeup.wait(pause(failures))
+
+    def _ends(self) -> bool:
+        """Whether the thread ends now: the listener was closed, or has no channels."""
+        with self._channels.mutex:
+            if self._channels.is_unused():
+                # The next `subscribe` starts another thread.
+                self._thread = None
+                return True
+            return self._stopped
 
     def _connect_and_serve(self, self_pipe: SelfPipe) -> bool:
         """Returns after the connection has failed; whether there was one."""
@@ -143,13 +167,13 @@ class ThreadListener:
                 return
             role.connected(messages)
             self.subscribe(channels.names())
-        while not self._stopped and role.state is not ListenerState.BROKEN:
+        while not self._stopped and role.state is not ListenerState.BROKEN and not channels.is_unused():
             self._wakeup.clear()
             rest = LINGER
             reader = role.take(self._wakeup)
             if reader is self._wakeup:
                 rest = self._read_for_waiters(messages)
-            elif reader not in channels.waiting:
+            elif reader not in channels.client_waiting:
                 # An interrupt ended that waiter's call before it released the role.
                 role.release(reader)
                 continue

@@ -12,7 +12,7 @@ from pyredisson._backends.threads.subscription_connection import SubscriptionCon
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.subscription import Subscription
-from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.channels import ListenedChannels
 
 PIPE_BYTES = 4096
 """How many wakeups' bytes are read from the self-pipe at a time."""
@@ -38,7 +38,7 @@ class MessageReader:
     """Reads one subscription connection; one thread at a time."""
 
     def __init__(
-        self, node: Node, connection: SubscriptionConnection, channels: ChannelRegistry, self_pipe: SelfPipe
+        self, node: Node, connection: SubscriptionConnection, channels: ListenedChannels, self_pipe: SelfPipe
     ) -> None:
         self.connection = connection
         self.subscription = Subscription(channels, node.scripts.pubsub)
@@ -96,6 +96,7 @@ class MessageReader:
         node = self._node
         if self._ping_sent_at:
             if now >= self._ping_sent_at + node.timeout:
+                node.on_failure()
                 raise ConnectionError(f"{node.address} doesn't answer a PING")
         elif node.ping_interval and now >= self._silent_since + node.ping_interval:
             # The mutex keeps the order of the commands sent the same as that in `subscription`.

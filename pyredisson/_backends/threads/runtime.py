@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._backends.threads.callers import Callers
-from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -17,12 +16,19 @@ from pyredisson._protocol.node import Node
 from pyredisson.logic.ports import Wakeup
 
 
+class WaitingListener(Protocol):
+    """What hears the messages for waiting threads."""
+
+    def wait(self, wakeup: ThreadWakeup, seconds: float) -> None:
+        """Waits until the wakeup is set or the time is over, and may read messages meanwhile."""
+
+
 class ThreadBackend(BackendRuntime):
     """The part of a `Runtime` for threads that doesn't depend on the number of servers."""
 
     blocking = True
 
-    listener: ThreadListener | None = None
+    listener: WaitingListener | None = None
     """A thread that waits for a message may read it for the listener."""
     callers: Callers | None = None
     """Warns a thread that runs an event loop, when it waits."""
