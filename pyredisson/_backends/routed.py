@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from redis.exceptions import ClusterDownError, RedisError
@@ -89,6 +89,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self.shard_of_command = table.node_for
         self.shard_of = table.node_of_key
         self.on_topology_change = table.listen
+        self.slot_of: Callable[[bytes], int] = slot if self._has_slots else _no_slots
         self._connections: dict[Node, C] = {}
         self._retries: dict[_Pause, None] = {}
         table.listen(self._on_change)
@@ -258,9 +259,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         for connections in list(self._connections.values()):
             self._end(connections)
 
-    def slot_of(self, key: bytes) -> int:
-        return slot(key) if self._has_slots else 0
-
     # --- Failures
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
@@ -293,6 +291,10 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
                 await self._wait_unless_closed(wakeup, seconds)
         finally:
             self._retries.pop(pause, None)
+
+
+def _no_slots(key: bytes) -> int:
+    return 0
 
 
 class _Batch:

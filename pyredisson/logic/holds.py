@@ -107,12 +107,14 @@ class Hold(HoldFields):
     @property
     def renewed(self) -> bool:
         """Whether the watchdog extends the lease of any level."""
-        return None in self.leases if isinstance(self.leases, list) else self.leases is None
+        leases = self.leases
+        return leases is None or (leases.__class__ is list and None in leases)
 
     @property
     def needs_renewal(self) -> bool:
         """Whether the watchdog sends a command for this hold before its lease ends."""
-        return self.commands.renews_fixed_leases or self.renewed
+        # First what is true of most holds: the watchdog asks this for each of them in every round.
+        return self.leases is None or self.commands.renews_fixed_leases or self.renewed
 
     def listen(self, listener: Listener) -> None:
         """Has `listener` called when the hold is lost or released.

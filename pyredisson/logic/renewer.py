@@ -242,13 +242,18 @@ class Renewer:
         slot_of = self._runtime.slot_of
         while self.due:
             hold, reason = self.due.popitem()
-            if hold.state is not HELD or self._is_released(hold):
+            owner = hold.acquired_by
+            if hold.state is not HELD or (owner is not None and owner.calls.ended and self._is_released(hold)):
                 continue
             lease = self._lease_ms if hold.needs_renewal else 0
             # A level may have been released since the renewal was due: the only one that the watchdog renews.
             if lease or reason is not GONE:
                 commands = hold.commands
-                due.setdefault((commands.renew, slot_of(commands.key), lease, reason), []).append(hold)
+                batch = (commands.renew, slot_of(commands.key), lease, reason)
+                if batch in due:
+                    due[batch].append(hold)
+                else:
+                    due[batch] = [hold]
         return [
             Batch(renew, slot, lease, reason, holds[i : i + BATCH])
             for (renew, slot, lease, reason), holds in due.items()
@@ -299,7 +304,7 @@ class Renewer:
         """What the server has said of each hold."""
         ends = sent_at + self._lease_seconds
         due = self._dispatcher.next_renewal(batch, sent_at)
-        wheel = self._dispatcher.wheel
+        wheel, extend = self._dispatcher.wheel, self._holds.extend
         for hold, known in zip(batch.holds, reply, strict=True):
             if hold.state is not HELD:
                 # Released or lost meanwhile: that was decided without this reply.
@@ -308,8 +313,11 @@ class Renewer:
                 self._lose(hold, batch.reason)
             elif batch.lease:
                 if hold.renewed:
-                    self._holds.extend(hold, ends)
-                wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
+                    extend(hold, ends)
+                    wheel.add(hold, due)
+                else:
+                    # A fixed lease may end before the next round.
+                    wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
         self._dispatcher.look_by(due)
 
     def _lose(self, hold: Hold, reason: str) -> None:

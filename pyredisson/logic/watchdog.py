@@ -201,7 +201,7 @@ class Watchdog:
                 try:
                     if isinstance(timer, Alarm):
                         timer.ring()
-                    elif self._needs_renewal_now(timer):
+                    elif self._is_due(timer, now):
                         with_work[self._assign(timer, GONE)] = None
                 except Exception:  # noqa: BLE001
                     # Any exception, for example of a user's logging filter: all other holds depend on this loop.
@@ -222,11 +222,13 @@ class Watchdog:
             next_look = self._next_look = next_due
         return max(0.0, min(next_look / 1000, next_scan) - self._runtime.clock())
 
-    def _needs_renewal_now(self, hold: Hold) -> bool:
-        if self._holds.expire_if_due(hold):
+    def _is_due(self, hold: Hold, now: int) -> bool:
+        """Whether to renew a hold whose time in the wheel has come."""
+        ends = int(hold.valid_until * 1000)
+        if (ends <= now or hold.state is not HELD) and self._holds.expire_if_due(hold):
             return False
         # If the renewal fails, it is due again at the end of the lease, when it is declared lost.
-        self.wheel.add(hold, int(hold.valid_until * 1000) + 1)
+        self.wheel.add(hold, ends + 1)
         return hold.needs_renewal
 
     def _check_moved(self) -> float:
@@ -256,6 +258,7 @@ class Watchdog:
     # --- The renewers
 
     def _renewer_of(self, shard: Hashable) -> Renewer:
+        """The renewer of a shard, which may be new."""
         renewer = self._renewers.get(shard)
         if renewer is None:
             made = self._renewer_type(shard, self, self._holds, self._runtime, self._lease_ms)
@@ -272,7 +275,10 @@ class Watchdog:
     def _assign(self, hold: Hold, reason: str) -> Renewer:
         """Makes a hold due at the renewer of the shard that serves it now. That renewer is to be woken."""
         while True:
-            renewer = self._sole or self._renewer_of(self._runtime.shard_of(hold.commands.key))
+            renewer = self._sole
+            if renewer is None:
+                shard = self._runtime.shard_of(hold.commands.key)
+                renewer = self._renewers.get(shard) or self._renewer_of(shard)
             renewer.due[hold] = reason
             if not renewer.ended:
                 return renewer
