@@ -122,6 +122,9 @@ class RoutedChannels(ChannelRegistry):
                 self._put(wakeup, place)
                 # Nobody may read this connection any more.
                 place.subscriber.subscribe(())
+            elif channel.error is None:
+                # An interrupt may have ended the call that registered the channel, before it was placed.
+                self._unplaced[name] = None
         return channel
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
@@ -167,9 +170,10 @@ class RoutedChannels(ChannelRegistry):
         """Unsubscribes from channels that are no longer registered."""
         for name in channels:
             self._unplaced.pop(name, None)
-            place = self._places.pop(name, None)
+            place = self._places.get(name)
             if place is not None:
                 place.channels.pop(name, None)
+                self._places.pop(name, None)
                 place.subscriber.unsubscribe((name,))
 
     def _place(self, name: bytes) -> None:
@@ -181,6 +185,8 @@ class RoutedChannels(ChannelRegistry):
         place = self._nodes.get(node)
         if place is None:
             place = self._nodes[node] = NodeChannels(self, node, self._listeners)
+        # Messages don't arrive yet. An interrupt may have prevented this when the channel lost its earlier place.
+        self.unconfirm(channel)
         place.channels[name] = channel
         self._places[name] = place
         for wakeup in list(channel.waiters):
@@ -207,8 +213,8 @@ class RoutedChannels(ChannelRegistry):
     def _displace(self, name: bytes, place: NodeChannels) -> None:
         """Gives up the subscription on a node that doesn't serve the slot. The waiters retry every second."""
         self._unplaced[name] = None
-        self._places.pop(name, None)
         channel = place.channels.pop(name, None)
+        self._places.pop(name, None)
         if channel is not None:
             for wakeup in list(channel.waiters):
                 place.waiting.discard(wakeup)
