@@ -7,12 +7,13 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any
 
 import hiredis
 
 import pyredisson
+from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.scripts import Script
 from pyredisson.testing import Server
 
 LEASE = b"30000"
@@ -25,18 +26,22 @@ Command = tuple[Any, ...]
 class Commands:
     """The two commands of a lock + unlock pair, as tuples for hiredis to pack."""
 
-    def __init__(self, server: Server, name: str) -> None:
-        """Loads the scripts, in the form that pyredisson uses on this server."""
+    def __init__(self, server: Server, name: str, pubsub: PubSub = PubSub.PLAIN) -> None:
+        """Loads the scripts, in the form that pyredisson uses on this server with these flavours of messages."""
+        # Servers before 7.0 don't compile the line with the flags.
+        acquire, release = (
+            Script(script, with_shebang=server.version >= (7, 0, 0), pubsub=pubsub)
+            for script in ("lock_acquire", "lock_release")
+        )
         with server.redis() as admin:
-            acquire_sha, release_sha = (
-                str(admin.script_load(_text(script, server))).encode() for script in ("lock_acquire", "lock_release")
-            )
+            for script in (acquire, release):
+                admin.script_load(script.text)
         # As long as an owner's name of pyredisson: a shorter name would be less work for the server.
         owner = f"{uuid.uuid4()}:{2**32}"
         key = name.encode()
         self.channel = b"redisson_lock__channel:{%s}" % key
-        self.acquire: Command = (b"EVALSHA", acquire_sha, b"1", key, owner.encode(), b"1", LEASE)
-        self.release: Command = (b"EVALSHA", release_sha, b"1", key, self.channel, owner.encode(), b"0")
+        self.acquire: Command = (b"EVALSHA", acquire.sha, b"1", key, owner.encode(), b"1", LEASE)
+        self.release: Command = (b"EVALSHA", release.sha, b"1", key, self.channel, owner.encode(), b"0")
 
 
 class FairCommands:
@@ -86,10 +91,10 @@ class BareSocket:
         self.socket.close()
 
 
-def bare_pair(server: Server, name: str) -> tuple[Callable[[], None], BareSocket]:
+def bare_pair(server: Server, name: str, pubsub: PubSub = PubSub.PLAIN) -> tuple[Callable[[], None], BareSocket]:
     """A function that locks and unlocks over its own socket, and does nothing else."""
     connection = BareSocket(server.port)
-    commands = Commands(server, name)
+    commands = Commands(server, name, pubsub)
     acquire, release = commands.acquire, commands.release
     send, receive = connection.socket.sendall, connection.socket.recv
     feed, gets = connection.reader.feed, connection.reader.gets
@@ -151,9 +156,3 @@ class PipeliningProtocol(BareProtocol):
     def _flush(self) -> None:
         self.transport.write(b"".join(self._unsent))
         self._unsent.clear()
-
-
-def _text(script: str, server: Server) -> str:
-    text = files("pyredisson.lua").joinpath(f"{script}.lua").read_text("utf-8")
-    # Servers before 7.0 don't compile the line with the flags.
-    return text if server.version >= (7, 0, 0) else text.partition("\n")[2]
