@@ -82,6 +82,10 @@ class Connection:
             self._parks.pop(park, None)
             park.resolve(replies)
 
+    def cut(self) -> None:
+        """It fails now. Commands that are on their way may still arrive."""
+        self._break(0.0)
+
     def _break(self, silent: float) -> None:
         if self.closed:
             return

@@ -15,6 +15,8 @@ from .user import User
 
 WAYS = 30
 """The number of network crossings until every client has noticed an event, including retries of others."""
+MOVES = 8.0
+"""Seconds for which calls may be delayed by slots that move: a call pauses for up to 5.2 s between its retries."""
 AFTERMATH = 20.0
 """Seconds after a storm in which the last timeouts and pauses between tries run out."""
 
@@ -35,6 +37,7 @@ class Judge:
         self.soon = WAYS * network.fault_plan.slowest
         self.late = self.soon
         """How long after its deadline an operation may time out, with a calm fault plan."""
+        self._moves = False
         self.clients: list[Client] = []
         self.acquired = 0
         self.waits = 0
@@ -43,6 +46,12 @@ class Judge:
         self.users: list[User] = []
         self._busy: list[User] = []
         self.simulation.after_event = self._after_event
+
+    def expect_moves(self) -> None:
+        """Calls are delayed while slots move, also in a calm schedule."""
+        self.soon += MOVES
+        self.late += MOVES
+        self._moves = True
 
     def begin(self) -> None:
         """Called before the first user starts."""
@@ -80,7 +89,7 @@ class Judge:
 
     def failed(self, name: str, error: RedisError) -> None:
         """An operation raised an error of the server or of the network."""
-        if self.fault_plan.calm:
+        if self.fault_plan.calm and not self._moves:
             self.blame(f"{name}: {error!r} in calm fault_plan")
 
     def gave_up(self, name: str, deadline: float | None) -> None:

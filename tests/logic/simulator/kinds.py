@@ -24,6 +24,7 @@ from .judge import Judge
 from .latches import LatchJudge, LatchUser
 from .lock_judge import LockJudge
 from .lock_kinds import BACKOFF, FairJudge, ReadWriteJudge, SpinJudge
+from .moving import MovingRuntime
 from .owner import Owner
 from .permits import PermitJudge, PermitUser
 from .restarts import RestartJudge
@@ -44,6 +45,10 @@ class Logic:
     servers: int = 1
     user: Callable[..., User] = Owner
     judge: Callable[..., Judge] = LockJudge
+    runtime: type[MovingRuntime] = MovingRuntime
+    """Of the clients of a cluster."""
+    moves: float = 0.0
+    """How often the slot of each name moves between the two nodes of a cluster."""
     restarts: float = 0.0
     """How often a server restarts empty, in a schedule in which nothing else breaks."""
     checked: bool = True

@@ -18,6 +18,7 @@ from .client import Client
 from .fault_plan import FAULTS_END, LONGEST_PAUSE, FaultPlan
 from .judge import Violation
 from .kinds import KINDS, PLAIN, Logic
+from .moving import MovingClient, MovingSlots, plan_moves
 from .network import Network
 from .simulation import Simulation
 
@@ -62,7 +63,10 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
             network.server.load_all()
     lease = random.choice((3, 10))
     keys = [b"a", b"b"][: 1 + (not crowd and random.random() < 0.3)]
+    client_type = _clients_of(networks[0], keys, logic)
     judge = logic.judge(networks, lease)
+    if logic.moves:
+        judge.expect_moves()
     judge.begin()
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -70,7 +74,7 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
             clients = [
-                Client(simulation, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.renewer)
+                client_type(simulation, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.renewer)
                 for network in networks
             ]
             judge.clients.extend(clients)
@@ -99,6 +103,15 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
             client.die()
         logger.removeFilter(judge)
         logger.setLevel(level)
+
+
+def _clients_of(network: Network, keys: Sequence[bytes], logic: Logic) -> type[Client]:
+    """The kind of clients; where slots move, clients of a cluster."""
+    if not logic.moves:
+        return Client
+    moving = MovingSlots(network)
+    plan_moves(moving, keys, logic.moves)
+    return type("ClientOfThisCluster", (MovingClient,), {"slots": moving, "runtime_type": logic.runtime})
 
 
 @contextmanager
