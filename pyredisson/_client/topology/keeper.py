@@ -68,6 +68,8 @@ class TopologyKeeper:
         self._failure: Exception | None = None
         """Why the latest refresh failed. None: it didn't."""
         self._failing_since: float | None = None
+        self._refreshing = False
+        """Whether a refresh is going on, whose end those who wait for the topology will be told."""
         self.failures = 0
         """Failed refreshes in a row."""
         self._closed = False
@@ -83,14 +85,14 @@ class TopologyKeeper:
             self._start()
 
     def wait_until_known(self, wakeup: Settable) -> None:
-        """Has a wakeup set when the next refresh ends, on the thread of the keeper; at once if the topology is known.
+        """Has a wakeup set when a refresh ends, on the thread of the keeper; at once if the topology is known.
 
         It may be set more than once, and after `forget`.
         """
         self._waiting[wakeup] = None
         if self.table.ready:
             wakeup.set()
-        else:
+        elif not self._refreshing:
             self.request()
 
     def forget(self, wakeup: Settable) -> None:
@@ -153,6 +155,7 @@ class TopologyKeeper:
             self._runs.clear()
 
     def _refresh(self) -> None:
+        self._refreshing = True
         try:
             self.table.apply(*self._source.look())
         except Exception as error:  # noqa: BLE001
@@ -161,6 +164,8 @@ class TopologyKeeper:
         else:
             self._on_success()
         finally:
+            # First: who waits from now on requests another refresh. Who has read it before is woken by this one.
+            self._refreshing = False
             self._wake_all()
 
     def _wake_all(self) -> None:
