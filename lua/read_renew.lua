@@ -1,20 +1,22 @@
 #!lua flags=allow-oom
 -- Renews the leases of many readers, and keeps each lock for as long as its reader's longest lease.
 --
--- KEYS[2i-1]  a read-write lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> ...
--- KEYS[2i]    the prefix of the names of its readers' lease keys
--- ARGV[2i-1]  a reader of KEYS[2i-1]
--- ARGV[2i]    the lease, ms; 0: a fixed lease, which isn't extended. The lock itself must last for it all the same:
+-- KEYS[i]     a read-write lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> ...
+-- KEYS[n+1] on: the lease keys of all levels of the n readers. Their names are computed below; they are stated for a node
+--             of a cluster whose slot is being moved: it refuses the call while the lock is on one node and a lease key on
+--             another one, and serves it before and after that
+-- ARGV[3i-2]  the prefix of the names of the lease keys of KEYS[i]
+-- ARGV[3i-1]  a reader of KEYS[i]
+-- ARGV[3i]    the lease, ms; 0: a fixed lease, which isn't extended. The lock itself must last for it all the same:
 --             Redisson's renewal for another reader may have shortened the lock
 -- returns     for each lock 1: still held; 0: this reader doesn't hold it
 --
 -- Idempotent: a lease is only ever extended.
 --
--- redis-cli --eval read_renew.lua orders {orders}: stock {stock}: , me:1 30000 me:1 0
+-- redis-cli --eval read_renew.lua orders {orders}:me:1:rwlock_timeout:1 , {orders}: me:1 30000
 local renewed = {}
-for i = 1, #KEYS, 2 do
-    local lock, leases = KEYS[i], KEYS[i + 1]
-    local reader, lease = ARGV[i], tonumber(ARGV[i + 1])
+for i = 1, #ARGV / 3 do
+    local lock, leases, reader, lease = KEYS[i], ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
     -- pcall: a key of a wrong type is no lock, and must not prevent the renewal of the other locks.
     local levels = redis.pcall('HGET', lock, reader)
     local longest = 0
@@ -35,6 +37,6 @@ for i = 1, #KEYS, 2 do
     if longest > 0 and redis.call('PTTL', lock) < longest then
         redis.call('PEXPIRE', lock, longest)
     end
-    renewed[#renewed + 1] = longest > 0 and 1 or 0
+    renewed[i] = longest > 0 and 1 or 0
 end
 return renewed

@@ -65,6 +65,27 @@ async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, back
         await lock.unlock()
 
 
+async def test_readers_in_a_slot_that_is_being_moved(cluster: Cluster, backend: Backend) -> None:
+    """Each has a key for its lease beside the lock: they are found where the lock is, before the move and after it."""
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    readers = [client.get_read_write_lock(f"{{readers}}:{number}").read_lock() for number in range(10)]
+    for number, reader in enumerate(readers):
+        await reader.lock(60 if number % 2 else None)
+    slot = cluster.slot_of_key("readers")
+    target = next(node for node in cluster.masters() if node is not cluster.node_of(slot))
+    await asyncio.to_thread(cluster.begin_move, slot, target)
+    await backend.sleep(2 * LEASE)
+    # For a moment a lock is on one node, and the key of its lease on the other: a new key there would stop the move.
+    await asyncio.to_thread(cluster.move_keys, slot, *[reader.name for reader in readers])
+    await backend.sleep(LEASE / 2)
+    await asyncio.to_thread(cluster.move_keys, slot)
+    await backend.sleep(2 * LEASE)
+    assert not any(reader.lost.is_set() for reader in readers)
+    await asyncio.to_thread(cluster.finish_move, slot)
+    for reader in readers:
+        await reader.unlock()
+
+
 async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, backend: Backend) -> None:
     """Long before the next renewal. What the new master knows stays held, and fixed leases stay as they are."""
     client = backend.connect()

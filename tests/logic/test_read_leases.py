@@ -38,7 +38,7 @@ class Lock:
         return self._server.execute(pack(self._scripts.read_release, LOCK, LEASES, TURN, CHANNEL, reader, 0))
 
     def renew(self, reader: bytes, lease: int) -> Reply:
-        return self.ask(b"EVALSHA", self._scripts.read_renew, b"2", LOCK, LEASES, reader, b"%d" % lease)
+        return self.ask(b"EVALSHA", self._scripts.read_renew, b"1", LOCK, LEASES, reader, b"%d" % lease)
 
 
 @pytest.mark.parametrize(("passed", "left"), [(SHORT - 1, 1), (SHORT, 1), (SHORT + 1, None)])

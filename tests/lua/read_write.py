@@ -27,8 +27,8 @@ class ReadWriteScripts(ScriptedLock):
         return self.run("read_release", ["orders", LEASES, TURN], self.channel, reader, hold, redis=redis)
 
     def renew(self, *holds: tuple[str, str, int], redis: Any = None) -> Any:
-        keys = [key for lock, _, _ in holds for key in (lock, f"{{{lock}}}:")]
-        words = [word for _, reader, lease in holds for word in (reader, lease)]
+        words = [word for lock, reader, lease in holds for word in (f"{{{lock}}}:", reader, lease)]
+        keys = [lock for lock, _, _ in holds] + [lease_key(reader, 1, lock) for lock, reader, _ in holds]
         return self.run("read_renew", keys, *words, redis=redis)
 
     def read_locked(self) -> Any:

@@ -76,7 +76,7 @@ class Ours:
         return self._ground.script("read_release", LOCK, LEASES, TURN, args=(CHANNEL, reader, hold))
 
     def renew(self, reader: str, lease: int) -> bool:
-        return bool(self._ground.script("read_renew", LOCK, LEASES, args=(reader, lease)) == [1])
+        return bool(self._ground.script("read_renew", LOCK, args=(LEASES, reader, lease)) == [1])
 
     def write(self, writer: str, hold: int, lease: int, waits: bool) -> Any:
         return self._ground.script("write_acquire", LOCK, CLAIM, TURN, args=(writer, hold, lease, int(waits)))

@@ -81,13 +81,18 @@ def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     With a lease of 0 it does the latter only.
     """
     keys = [hold.commands.key for hold in holds]
-    return command(
-        b"EVALSHA",
-        scripts.read_renew,
-        2 * len(holds),
-        *[name for key in keys for name in (key, suffixed(key, b""))],
-        *[word for hold in holds for word in (hold.owner, lease if hold.renewed else 0)],
-    )
+    prefixes = [suffixed(key, b"") for key in keys]
+    leases = [
+        b"%b%b:rwlock_timeout:%d" % (prefix, hold.owner, level)
+        for prefix, hold in zip(prefixes, holds, strict=True)
+        for level in range(1, hold.count + 1)
+    ]
+    readers = [
+        word
+        for prefix, hold in zip(prefixes, holds, strict=True)
+        for word in (prefix, hold.owner, lease if hold.renewed else 0)
+    ]
+    return command(b"EVALSHA", scripts.read_renew, len(keys) + len(leases), *keys, *leases, *readers)
 
 
 class ReadCommands(SideCommands):
