@@ -71,6 +71,8 @@ class Subscription:
         self._channels = channels
         self._pubsub = pubsub
         self._in_flight: deque[_Sent] = deque()
+        self._plain: list[Reply] | None = None
+        """A plain message that the next reply may repeat in the other flavour."""
 
     def subscribe_commands(self, channels: Iterable[bytes]) -> bytes:
         """The commands that subscribe, to be sent at once. One for each channel, as the server may refuse one."""
@@ -102,16 +104,44 @@ class Subscription:
         self._in_flight.append(_SENT_PING)
         return PING
 
+    def on_replies(self, replies: Iterable[Reply]) -> None:
+        """Handles what was received at once."""
+        for reply in replies:
+            self.on_reply(reply)
+        self.end_batch()
+
+    def end_batch(self) -> None:
+        """What is received from now on may have been sent after a waiter has reacted to what was received before.
+
+        A script publishes in both flavours, one right after the other, and that wakes one waiter. But a message that
+        was published later must wake another one: the first may have made its attempt already.
+        """
+        self._plain = None
+
+    @property
+    def batch_begun(self) -> bool:
+        """Whether `end_batch` is to be called before more is received."""
+        return self._plain is not None
+
     def on_reply(self, reply: Reply) -> None:
         """Handles a message or the reply to a command."""
         if isinstance(reply, list) and (reply[0] == b"message" or reply[0] == b"smessage"):
-            self._channels.deliver(reply[1], reply[2])
+            self._on_message(reply)
         elif isinstance(reply, list) and reply[0] == b"sunsubscribe" and not self._is_awaited(reply):
             self._channels.on_dropped(reply[1])
         elif not self._in_flight:
             raise InvalidResponse(f"a reply that belongs to no command: {reply!r}")
         else:
             self._on_answer(self._in_flight.popleft(), reply)
+
+    def _on_message(self, message: list[Reply]) -> None:
+        plain, self._plain = self._plain, None
+        if message[0] == b"message":
+            if self._pubsub is PubSub.BOTH:
+                self._plain = message
+        elif plain is not None and plain[1:] == message[1:]:
+            return
+        self._channels.deliver(message[1], message[2])
 
     def _is_awaited(self, reply: list[Reply]) -> bool:
         return bool(self._in_flight) and self._in_flight[0][:2] == tuple(reply[:2])

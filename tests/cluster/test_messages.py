@@ -12,9 +12,9 @@ from redis.exceptions import NoPermissionError
 from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
 from pyredisson.logic import channels
-from pyredisson.testing import Cluster
+from pyredisson.testing import Cluster, Replicated, Sentinels
 from pyredisson.testing.cluster_node import ClusterNode
-from tests.support.backends import Backend, OtherOwner
+from tests.support.backends import Asyncio, Backend, OtherOwner, Threads
 
 pytestmark = pytest.mark.asyncio
 
@@ -361,3 +361,54 @@ async def test_the_names_of_the_channels(cluster: Cluster) -> None:
     """The channels of `KINDS` are on the slot of their object."""
     for kind in KINDS.values():
         assert cluster.slot_of_key(kind.channel % NAME) == cluster.slot_of_key(NAME)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sentinels", "replicated"])
+async def test_a_master_with_replicas_is_replaced(
+    request: pytest.FixtureRequest, kind: str, backend_kind: type[Backend]
+) -> None:
+    """Without slots there are plain messages only, which are heard on the present master."""
+    servers: Sentinels | Replicated = request.getfixturevalue(kind)
+    url = (
+        servers.url
+        if isinstance(servers, Sentinels)
+        else "redis+replicated://" + ",".join(f"{host}:{port}" for host, port in servers.addresses)
+    )
+    backend = backend_kind(url)
+
+    def subscribers() -> int:
+        with servers.master().redis() as redis:
+            anything: Any = redis
+            [(_, count)] = anything.pubsub_numsub(LOCK_CHANNEL % NAME)
+            return int(count)
+
+    def run(*words: object) -> None:
+        with servers.master().redis() as redis:
+            command: Any = redis.execute_command
+            command(*words)
+
+    try:
+        run("HSET", NAME, "java:1", 1)
+        client = backend.connect(topology_refresh_interval=1.0)
+        waiter = backend.spawn(lambda: client.get_lock(NAME).try_lock(wait_time=20))
+        await backend.until(lambda: subscribers() == 1)
+        old = servers.master()
+        servers.fail_over()
+        assert servers.master() is not old
+        await backend.until(lambda: subscribers() == 1)
+        await backend.sleep(0.5)
+        assert not waiter.done()
+        run("DEL", NAME)
+        begun = time.monotonic()
+        run("PUBLISH", LOCK_CHANNEL % NAME, "0")
+        assert await waiter.result()
+        assert time.monotonic() - begun < SOON
+    finally:
+        await backend.close()
+
+
+@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
+    made: type[Backend] = request.param
+    return made

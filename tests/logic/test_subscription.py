@@ -62,6 +62,25 @@ def test_a_channel_is_confirmed_when_both_flavours_are() -> None:
     assert events[1:] == [("subscribed", b"a"), ("message", b"a 1")]
 
 
+def test_a_message_in_both_flavours_counts_once() -> None:
+    made, events = subscription(PubSub.BOTH)
+    plain, sharded, other = [b"message", b"a", b"0"], [b"smessage", b"a", b"0"], [b"smessage", b"a", b"1"]
+    made.on_replies([plain, sharded, plain, sharded])
+    assert events == [("message", b"a 0")] * 2
+    made.on_replies([sharded, plain])
+    made.on_replies([sharded])
+    assert len(events) == 5, "a waiter may have reacted to the plain message before the other one was published"
+    made.on_replies([plain, other, sharded])
+    assert events[5:] == [("message", b"a 0"), ("message", b"a 1"), ("message", b"a 0")]
+
+
+def test_a_message_of_one_flavour_is_never_taken_for_a_repetition() -> None:
+    for pubsub, kind in ((PubSub.PLAIN, b"message"), (PubSub.SHARDED, b"smessage")):
+        made, events = subscription(pubsub)
+        made.on_replies([[kind, b"a", b"0"]] * 3)
+        assert len(events) == 3
+
+
 @pytest.mark.parametrize("pubsub", PubSub)
 def test_a_latch_with_a_brace_in_its_name_is_heard_in_the_plain_flavour(pubsub: PubSub) -> None:
     made, events = subscription(pubsub)

@@ -124,6 +124,9 @@ class AioListener:
         def on_reply(reply: Reply) -> None:
             received.set()
             subscription.on_reply(reply)
+            if subscription.batch_begun:
+                # Called after the tasks that were woken, and before more is received.
+                pipeline.loop.call_soon(subscription.end_batch)
 
         pipeline.on_reply = on_reply
         try:

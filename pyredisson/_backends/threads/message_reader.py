@@ -66,8 +66,7 @@ class MessageReader:
             ready = self._poll.poll(0 if connection.has_decrypted_data() else self._poll_milliseconds(deadline))
             wakeup.self_pipe = None
             if connection.has_decrypted_data() or any(number != self_pipe.reader.fileno() for number, _ in ready):
-                for reply in connection.receive():
-                    self.subscription.on_reply(reply)
+                self.subscription.on_replies(connection.receive())
                 if wakeup.is_set():
                     # Without any delay: a message has woken this very thread.
                     return
