@@ -4,6 +4,9 @@
 -- number isn't larger than the stored one is a copy, and is answered with the stored result.
 local last_number, last_result = string.match(redis.call('GET', KEYS[#KEYS]) or '', '^(%d+) (%-?%d+)$')
 if last_number and tonumber(last_number) >= tonumber(ARGV[1]) then
+    -- A write, because WAIT waits only for what its own connection has written: the first copy, whose reply was lost,
+    -- came over another one.
+    redis.call('PEXPIRE', KEYS[#KEYS], 660000)
     return tonumber(last_result)
 end
 -- Records the result of this call. Must be called before anything is changed: if this write is refused (out of

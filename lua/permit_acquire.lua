@@ -42,6 +42,9 @@ for i = 4, #ARGV do
 end
 if acquired == wanted then
     for i = 4, #ARGV do
+        -- Changes the score in any case, because WAIT waits only for what its own connection has written: the first
+        -- copy, whose reply was lost, came over another one.
+        redis.call('ZADD', KEYS[2], 'XX', 0, ARGV[i])
         redis.call('ZADD', KEYS[2], 'XX', ends, ARGV[i])
     end
     return false
