@@ -8,21 +8,20 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from pyredisson._backends.runtime import BackendRuntime, NodeConnections
-from pyredisson._core import command, slot, slot_of_command
+from pyredisson._backends.acquiring import AcquireSender, AcquiringConnections, ReplicaCheck
+from pyredisson._backends.runtime import BackendRuntime
+from pyredisson._core import slot, slot_of_command
 from pyredisson._protocol.error_codes import code_of
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.redirects import ASKING, Redirected
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.errors import ClosedError
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Granted, Sender, Wakeup
 
-ASKING = command(b"ASKING")
-"""Has the server execute the next command of the connection, although the command's slot is still being moved to it."""
 SERVER_IS_RIGHT = frozenset({"BUSY", "NOREPLICAS", "TRYAGAIN"})
 """Codes of errors that don't mean that another server may serve the command."""
 
@@ -48,7 +47,7 @@ class Keeper(Protocol):
         """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
 
 
-class RoutedConnections(NodeConnections, Protocol):
+class RoutedConnections(AcquiringConnections, Protocol):
     """The connections to one of several servers."""
 
     def disconnect(self) -> None:
@@ -85,13 +84,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self._has_slots = config.topology == "cluster"
         self._keeper = keeper
         self._table = table = keeper.table
-        self._node_for = table.node_for
+        self.node_for = table.node_for
         self.shard_of_command = table.node_for
         self.shard_of = table.node_of_key
         self.on_topology_change = table.listen
         self.slot_of: Callable[[bytes], int] = slot if self._has_slots else _no_slots
         self._connections: dict[Node, C] = {}
         self._retries: dict[_Pause, None] = {}
+        self._config = config
         table.listen(self._on_change)
 
     @abstractmethod
@@ -112,23 +112,28 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     # --- Sending
 
+    def acquiring(self, granted: Granted) -> Sender:
+        """What sends acquires. `granted` tells from a reply whether something was acquired."""
+        config = self._config
+        return AcquireSender(self, ReplicaCheck(self, config), granted) if config.check_lock_synced_replicas else self
+
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
-        connections = self._connections.get(self._node_for(payload))  # type: ignore[arg-type]
+        connections = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
         if new_connection or connections is None:
             return self._connect_and_send(payload, new_connection=new_connection)
         return connections.send(payload)
 
     async def _connect_and_send(self, payload: bytes, *, new_connection: bool) -> Reply:
-        connections = self._connections_of(await self._known_node(payload))
+        connections = self.connections_of(await self.known_node(payload))
         return await connections.send(payload, new_connection=new_connection)
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        return await self._send_again(await self._known_node(payload), payload, new_connection=new_connection)
+        return await self._send_again(await self.known_node(payload), payload, new_connection=new_connection)
 
     async def follow(
         self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
     ) -> tuple[Reply, bytes | None]:
-        node = self._target(redirect)
+        node = self.target(redirect)
         return await self._send_again(node, payload, new_connection=new_connection, asking=redirect.is_ask)
 
     async def _send_again(
@@ -136,7 +141,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     ) -> tuple[Reply, bytes | None]:
         # An earlier copy may be in doubt at this node, although the latest copy went to another one.
         new_connection = new_connection or bool(node.suspects)
-        connections = self._connections_of(node)
+        connections = self.connections_of(node)
         if asking:
             return await self._ask(connections, payload, new_connection=new_connection)
         (reply,), server_id = await connections.exchange((payload,), new_connection=new_connection)
@@ -151,7 +156,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         replies: list[Reply] = [None] * len(payloads)
         groups: dict[Node | None, list[int]] = {}
         for i, payload in enumerate(payloads):
-            groups.setdefault(self._node_for(payload), []).append(i)
+            groups.setdefault(self.node_for(payload), []).append(i)
         batches = [_Batch(payloads, replies, places) for places in groups.values()]
         if len(batches) == 1:
             await self._send_batch(batches[0], new_connection)
@@ -160,7 +165,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         redirected: dict[tuple[Node, bool], list[int]] = {}
         for i, reply in enumerate(replies):
             if isinstance(reply, Redirected):
-                redirected.setdefault((self._target(reply), reply.is_ask), []).append(i)
+                redirected.setdefault((self.target(reply), reply.is_ask), []).append(i)
         if redirected:
             followed = [_Batch(payloads, replies, places, *target) for target, places in redirected.items()]
             await self._run_all([self._try_batch(batch, new_connection) for batch in followed])
@@ -177,24 +182,24 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     async def _send_batch(self, batch: _Batch, new_connection: bool) -> None:
         commands = batch.commands()
-        node = batch.node or await self._known_node(commands[-1])
+        node = batch.node or await self.known_node(commands[-1])
         new_connection = new_connection or (batch.node is not None and bool(node.suspects))
-        replies, _ = await self._connections_of(node).exchange(commands, new_connection=new_connection)
+        replies, _ = await self.connections_of(node).exchange(commands, new_connection=new_connection)
         batch.put(replies)
 
     # --- Nodes
 
-    def _target(self, redirect: Redirected) -> Node:
+    def target(self, redirect: Redirected) -> Node:
         """The node that a redirect names. MOVED changes the routing table."""
         assert redirect.asked is not None, "each connection says from which node a redirect came"
         return self._table.redirect(redirect, redirect.asked)
 
-    async def _known_node(self, payload: bytes) -> Node:
+    async def known_node(self, payload: bytes) -> Node:
         """The node that serves a command. Waits until the topology is known. `NoReply`: the slot has no node."""
-        node = self._node_for(payload)
+        node = self.node_for(payload)
         if node is None and not self._table.ready:
             await self._wait_for_topology()
-            node = self._node_for(payload)
+            node = self.node_for(payload)
         if node is None and slot_of_command(payload) < 0:
             # A command without a key. Any server will do.
             node = next(iter(list(self._table.nodes.values())), None)
@@ -215,7 +220,11 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             raise ClosedError("the client is closed")
         self._keeper.check_known()
 
-    def _connections_of(self, node: Node) -> C:
+    def replicas_in_view(self, node: Node) -> int:
+        """How many replicas a master has as far as the routing table knows."""
+        return self._table.replicas.get(node.endpoint, 0)
+
+    def connections_of(self, node: Node) -> C:
         """The connections to a node, new ones if there are none."""
         connections = self._connections.get(node)
         if connections is not None:
@@ -245,7 +254,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             if connections is not None:
                 connections.disconnect()
         for pause in list(self._retries):
-            if self._node_for(pause.payload) is not pause.shard:
+            if self.node_for(pause.payload) is not pause.shard:
                 pause.wakeup.set()
 
     @property
@@ -262,19 +271,19 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     # --- Failures
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
-        node = self._node_for(payload)
+        node = self.node_for(payload)
         if node is not None:
             node.on_command_failed(error)
         if code_of(error) not in SERVER_IS_RIGHT:
             self._table.request_refresh(str(error))
 
     def on_command_served(self, payload: bytes) -> None:
-        node = self._node_for(payload)
+        node = self.node_for(payload)
         if node is not None:
             node.on_command_served()
 
     def located(self, payload: bytes, error: RedisError) -> RedisError:
-        node = self._node_for(payload)
+        node = self.node_for(payload)
         server = "no known server" if node is None else node.address
         place = f"slot {slot_of_command(payload)} on {server}" if self._has_slots else f"on {server}"
         located = type(error)(f"{error} ({place} of the {self._client})")
@@ -287,7 +296,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         try:
             self._retries[pause] = None
             # Read after the pause was registered: a change at the same time either is seen here, or ends the pause.
-            if self._node_for(payload) is shard:
+            if self.node_for(payload) is shard:
                 await self._wait_unless_closed(wakeup, seconds)
         finally:
             self._retries.pop(pause, None)

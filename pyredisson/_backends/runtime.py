@@ -15,7 +15,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Granted, Wakeup
 
 
 class NodeConnections(Protocol):
@@ -87,6 +87,10 @@ class DirectRuntime(BackendRuntime):
         self._node = node
         self._connections = connections
         self.send = connections.send
+
+    def acquiring(self, granted: Granted) -> DirectRuntime:
+        """What sends acquires. On a single server no replica confirms them."""
+        return self
 
     @property
     def connected(self) -> bool:

@@ -8,16 +8,14 @@ from redis.exceptions import NoScriptError
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import Connection
-from pyredisson._core import command
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import ASKING
 from pyredisson._protocol.scripts import as_eval
 
 ATTEMPTS = 2
 """To send a batch. The connection may break once, and all commands are idempotent."""
 SHORTEST_TIMEOUT = 0.02
-ASKING = command(b"ASKING")
-"""Has the server execute the next command, although the command's slot is still being moved to it."""
 
 
 class LastConnection:

@@ -24,7 +24,7 @@ from pyredisson._settings.durations import lease_ms
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
-from pyredisson.logic.ports import Runtime
+from pyredisson.logic.ports import Granted, Runtime, Sender
 from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
 from pyredisson.logic.session import Resources, Session
 
@@ -39,6 +39,9 @@ THREAD_NAME = "pyredisson-final-release"
 
 class Connections(Runtime, Protocol):
     """The runtime of a backend."""
+
+    def acquiring(self, granted: Granted) -> Sender:
+        """What sends acquires. `granted` tells from a reply whether something was acquired."""
 
     @property
     def connected(self) -> bool:
@@ -105,7 +108,7 @@ class ClientLifecycle:
         lease = lease_ms(self.config.lock_watchdog_timeout) / 1000
         timeout = max(SHORTEST_REPLY_TIMEOUT, lease / ROUNDS_PER_LEASE / 2)
         self._watchdog_runtime = self.servers.watchdog_runtime(timeout)
-        return Resources(client_id, self._runtime, self._watchdog_runtime, channels)
+        return Resources(client_id, self._runtime, self._watchdog_runtime, channels, self._runtime.acquiring)
 
     def start_loop(self, loop: Loop) -> None:
         """Runs one of the watchdog's loops on a daemon thread."""

@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
+from pyredisson._core import command
+
 if TYPE_CHECKING:
     from pyredisson._protocol.node import Node
+
+ASKING = command(b"ASKING")
+"""Has the server execute the next command of the connection, although the command's slot is still being moved to it."""
 
 
 class Redirected(ResponseError):

@@ -98,12 +98,13 @@ class Config:
     """How waiters on a cluster are woken. `on`: by sharded messages (SPUBLISH; Redis 7.0 and later). `off`: by plain
     messages (PUBLISH). `auto`: by both, where the servers know both. A Redisson client uses one of them."""
     check_lock_synced_replicas: bool = True
-    """Whether an acquire raises `NotReplicatedError` if too few replicas confirm it. Without effect for a single
-    server, and for a master without replicas."""
+    """Whether an acquire of a lock or of permits raises `NotReplicatedError` if too few replicas confirm it. Without
+    effect for a single server, for a master without replicas, and for a user without the right to WAIT."""
     replicas_sync_timeout: float = 1.0
-    """Seconds for which an acquire waits for the confirmations of replicas."""
+    """Seconds for which an acquire waits for the confirmations of replicas, even if its `wait_time` is shorter."""
     min_synced_replicas: int = 1
-    """How many replicas must confirm an acquire."""
+    """How many replicas must confirm an acquire; all of them, if fewer are connected to the master. To have the servers
+    refuse all writes while too few replicas are connected, set their own `min-replicas-to-write`."""
 
     def __post_init__(self) -> None:
         for name, (shortest, longest) in _DURATIONS.items():

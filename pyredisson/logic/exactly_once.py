@@ -22,7 +22,7 @@ from pyredisson._diagnostics import debug
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import Reply
 from pyredisson.logic import retry
-from pyredisson.logic.ports import Runtime
+from pyredisson.logic.ports import Runtime, Sender
 
 REMEMBERED = 600.0
 """Seconds for which the server surely remembers a reply. Its keys live for a minute longer."""
@@ -60,9 +60,11 @@ class SessionSlot:
 class SessionSlots:
     """The slots of one client. There are as many as the client ever had calls at the same time."""
 
-    def __init__(self, client_id: str, runtime: Runtime, retries: int) -> None:
+    def __init__(self, client_id: str, runtime: Runtime, acquire_sender: Sender, retries: int) -> None:
+        """`acquire_sender` sends the calls of `send_or_undo`."""
         self._suffix = f":{client_id}:"
         self._runtime = runtime
+        self._acquire_sender = acquire_sender
         self._retries = retries
         self._ids = itertools.count()
         self._free: dict[SessionSlot, None] = {}
@@ -115,7 +117,7 @@ class SessionSlots:
         try:
             reply: int
             reply, _ = await retry.send(
-                runtime,
+                self._acquire_sender,
                 payload,
                 retries=self._retries,
                 deadline=forgotten_at if outlasts_memory else deadline,

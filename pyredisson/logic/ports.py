@@ -21,17 +21,16 @@ class Wakeup(Protocol):
     def is_set(self) -> bool: ...
 
 
-class Runtime(Protocol):
-    """One backend. In the threads backend these coroutines block their thread and never suspend."""
+Granted = Callable[[Reply], bool]
+"""Whether a reply means that the command has acquired what it asked for."""
+
+
+class Sender(Protocol):
+    """What sends one command, again where needed (`logic.retry`). In the threads backend these coroutines block their
+    thread and never suspend."""
 
     scripts: ScriptSet
     """The scripts in the form that the connected server takes."""
-
-    sharded: bool
-    """Whether several servers may be known, now or later. Else `shard_of` always returns the same object."""
-
-    blocking: bool
-    """Whether a call occupies its thread until it ends, so that no other call can go on there."""
 
     def clock(self) -> float:
         """Seconds, monotonic. Includes the time in which the machine was suspended, where the system counts it."""
@@ -51,6 +50,35 @@ class Runtime(Protocol):
     ) -> tuple[Reply, bytes | None]:
         """As `send_identified`, but sends the command to the server that a redirect names."""
 
+    def shard_of_command(self, payload: bytes) -> Hashable:
+        """The server that serves the command now; always the same object where there is one server. None: unknown."""
+
+    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
+        """A command was not served, and is sent again."""
+
+    def on_command_served(self, payload: bytes) -> None:
+        """A command was served after others had failed."""
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        """The error to raise for a command that is given up: where there are several servers, it says which failed."""
+
+    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
+        """Pauses before a command is sent again. It ends early when another server than `shard` serves the command, and
+        when the client is closed; a command that is sent after that raises `ClosedError`."""
+
+    def jitter(self) -> float:
+        """A random number of at least 0 and below 1."""
+
+
+class Runtime(Sender, Protocol):
+    """One backend. As in `Sender`, coroutines block their thread in the threads backend."""
+
+    sharded: bool
+    """Whether several servers may be known, now or later. Else `shard_of` always returns the same object."""
+
+    blocking: bool
+    """Whether a call occupies its thread until it ends, so that no other call can go on there."""
+
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Sends several commands, in one write to each server; follows redirects once. Error replies are in the list.
 
@@ -63,9 +91,6 @@ class Runtime(Protocol):
 
     def shard_of(self, key: bytes) -> Hashable:
         """The server that serves the key now; always the same object where there is one server. None: unknown."""
-
-    def shard_of_command(self, payload: bytes) -> Hashable:
-        """The server that serves the command now, as `shard_of`."""
 
     def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
         """Has a bound method called after each change of the topology, if there are several servers.
@@ -82,28 +107,13 @@ class Runtime(Protocol):
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs an operation in the background to its end, also when the caller fails or is cancelled."""
 
-    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
-        """A command was not served, and is sent again."""
-
-    def on_command_served(self, payload: bytes) -> None:
-        """A command was served after others had failed."""
-
-    def located(self, payload: bytes, error: RedisError) -> RedisError:
-        """The error to raise for a command that is given up: where there are several servers, it says which failed."""
-
     async def wait(self, wakeup: Wakeup, seconds: float) -> None:
         """Waits until the wakeup is set or the time is over."""
 
     async def sleep(self, seconds: float) -> None:
         """Pauses. It ends early when the runtime is closed; a command that is sent after that raises `ClosedError`."""
 
-    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
-        """As `sleep`, before a command is sent again. It also ends when another server than `shard` serves it."""
-
     def wakeup(self) -> Wakeup:
         """A new wakeup, which isn't set."""
-
-    def jitter(self) -> float:
-        """A random number of at least 0 and below 1."""
 
     async def close(self) -> None: ...

@@ -22,7 +22,7 @@ from pyredisson._protocol.error_codes import NOT_MASTER, code_of, is_transient_r
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import as_eval
-from pyredisson.logic.ports import Runtime
+from pyredisson.logic.ports import Sender
 
 LIMITED_BY_RETRIES = -math.inf
 """In place of a deadline, for a call that doesn't wait for other owners: the number of retries limits the call.
@@ -41,7 +41,7 @@ MOST_REDIRECTS = 5
 
 
 async def send(
-    runtime: Runtime,
+    runtime: Sender,
     payload: bytes,
     *,
     retries: int,
@@ -91,7 +91,7 @@ async def send(
 
 
 async def send_again(
-    runtime: Runtime,
+    runtime: Sender,
     payload: bytes,
     failure: NoReply | RedisError,
     *,
@@ -107,7 +107,7 @@ async def send_again(
     return await _Retry(runtime, payload, limits, reply_if_done, on_doubt).run(failure)
 
 
-async def send_once(runtime: Runtime, payload: bytes) -> Reply:
+async def send_once(runtime: Sender, payload: bytes) -> Reply:
     """Sends a command; again only where it has not run: another server serves it, or its script isn't known."""
     try:
         return await runtime.send(payload)
@@ -136,7 +136,7 @@ class _Limits(NamedTuple):
     expires: float
     idempotent_until: float
 
-    def pause(self, runtime: Runtime, tries: int) -> float | None:
+    def pause(self, runtime: Sender, tries: int) -> float | None:
         """How many seconds to wait before the next try, after so many; None: the limits allow none."""
         seconds = delay(tries, runtime.jitter())
         if self.deadline is None:
@@ -154,7 +154,7 @@ class _Retry:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Sender,
         payload: bytes,
         limits: _Limits,
         reply_if_done: Callable[[Reply], Reply] | None,
@@ -274,5 +274,5 @@ def delay(tries: int, jitter: float) -> float:
     return half + half * jitter
 
 
-def _as_eval(runtime: Runtime, payload: bytes) -> bytes:
+def _as_eval(runtime: Sender, payload: bytes) -> bytes:
     return as_eval(payload, with_shebang=runtime.scripts.with_shebang)

@@ -17,7 +17,8 @@ from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.permits.registry import PermitRegistry
-from pyredisson.logic.ports import Runtime
+from pyredisson.logic.ports import Granted, Runtime, Sender
+from pyredisson.logic.replicas import Acquiring, expirable_permits_granted, lock_granted, permits_granted
 from pyredisson.logic.watchdog import Watchdog
 
 
@@ -29,6 +30,8 @@ class Resources(NamedTuple):
     watchdog_runtime: Runtime
     """The watchdog has connections of its own: a slow call must not delay a renewal."""
     channels: ChannelRegistry
+    acquiring: Acquiring | None = None
+    """What sends acquires that replicas have to confirm. None: the runtime sends them, as any other command."""
 
 
 class Host(Protocol):
@@ -75,8 +78,14 @@ class Session:
 
     def _open(self) -> None:
         """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id."""
-        self.id, self.runtime, watchdog_runtime, self.channels = self._host.open(self.repair)
+        resources = self._host.open(self.repair)
+        self.id, self.runtime, watchdog_runtime, self.channels, _ = resources
         self.clock = self.runtime.clock
+        acquiring = resources.acquiring or self._send_as_usual
+        self.lock_sender = acquiring(lock_granted)
+        """Sends the acquires of locks."""
+        self.expirable_permit_sender = acquiring(expirable_permits_granted)
+        """Sends the acquires of permits with ids."""
         self.owners.begin(self.id)
         self.holds = HoldTable(self.clock, self._on_hold_lost)
         self.watchdog = Watchdog(
@@ -86,10 +95,13 @@ class Session:
             self._host.start_loop,
             release_when_owner_ends=self._release_when_owner_ends,
         )
-        self.slots = SessionSlots(self.id, self.runtime, self.retries)
+        self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), self.retries)
         self.local_queues = LocalQueues()
         self.groups = GroupRegistry()
         self.permits = PermitRegistry()
+
+    def _send_as_usual(self, granted: Granted) -> Sender:
+        return self.runtime
 
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""

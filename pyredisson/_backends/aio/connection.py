@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, cast
 
@@ -101,6 +101,14 @@ class Pipeline(asyncio.BufferedProtocol):
         if self._timer is None:
             self._check_timeout()
         return future
+
+    def submit_all(self, payloads: Sequence[bytes], futures: Sequence[asyncio.Future[Reply]]) -> None:
+        """Sends several commands in one write, now. Their replies go to `futures`."""
+        self._replies.extend(futures)
+        self._unsent.extend(payloads)
+        if self._timer is None:
+            self._check_timeout()
+        self.flush()
 
     def flush(self) -> None:
         """Sends the commands that have gathered."""

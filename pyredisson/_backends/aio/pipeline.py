@@ -45,7 +45,7 @@ class PipelineHolder:
     ) -> tuple[list[Reply], bytes | None]:
         """Sends several commands, one directly after the other; error replies are in the list. Also the identity of
         the server."""
-        pipeline = await self._opened()
+        pipeline = await self.opened()
         replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
         for reply in replies:
             if isinstance(reply, NoReply):
@@ -72,10 +72,10 @@ class PipelineHolder:
         pipeline.flush()
 
     async def _connect_and_send(self, payload: bytes) -> Reply:
-        pipeline = await self._opened()
+        pipeline = await self.opened()
         return await pipeline.submit(payload)
 
-    async def _opened(self) -> Pipeline:
+    async def opened(self) -> Pipeline:
         """An open pipeline of the running loop."""
         pipeline = await self._connect()
         if pipeline.state is not OPEN:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from pyredisson._backends.aio.acquiring import AcquiringHolder
 from pyredisson._backends.aio.loops import call_in
-from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._backends.aio.runtime import AioBackend
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
@@ -31,7 +31,7 @@ class _LoopWakeup:
         call_in(self._loop, self._wakeup.set)
 
 
-class RoutedAioRuntime(RoutedRuntime[PipelineHolder], AioBackend):
+class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
     """A `Runtime` over one pipelined connection to each server."""
 
     def __init__(
@@ -48,10 +48,10 @@ class RoutedAioRuntime(RoutedRuntime[PipelineHolder], AioBackend):
             self.before_wait()
         await super().wait(wakeup, seconds)
 
-    def _connections_to(self, node: Node) -> PipelineHolder:
-        return PipelineHolder(node)
+    def _connections_to(self, node: Node) -> AcquiringHolder:
+        return AcquiringHolder(node)
 
-    def _end(self, connections: PipelineHolder) -> None:
+    def _end(self, connections: AcquiringHolder) -> None:
         connections.stop()
 
     def _on_any_thread(self, wakeup: Wakeup) -> Settable:
@@ -62,7 +62,7 @@ class RoutedAioRuntime(RoutedRuntime[PipelineHolder], AioBackend):
         await asyncio.gather(*operations)
 
     async def _ask(
-        self, connections: PipelineHolder, payload: bytes, *, new_connection: bool
+        self, connections: AcquiringHolder, payload: bytes, *, new_connection: bool
     ) -> tuple[Reply, bytes | None]:
         try:
             return await super()._ask(connections, payload, new_connection=new_connection)
@@ -73,7 +73,7 @@ class RoutedAioRuntime(RoutedRuntime[PipelineHolder], AioBackend):
             raise
 
     def post(self, payload: bytes) -> None:
-        holder = self._connections.get(self._node_for(payload))  # type: ignore[arg-type]
+        holder = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
         if holder is None:
             self._post_elsewhere(payload)
         else:

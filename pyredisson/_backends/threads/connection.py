@@ -102,13 +102,17 @@ class Connection(ClientSocket):
             raise reply
         return reply
 
-    def call_all(self, payloads: Sequence[bytes]) -> list[Reply]:
-        """Sends several commands in one write and returns their replies; error replies are in the list."""
+    def call_all(self, payloads: Sequence[bytes], extra_seconds: float = 0.0) -> list[Reply]:
+        """Sends several commands in one write and returns their replies; error replies are in the list.
+
+        The replies may take so many seconds longer than usual.
+        """
         self.state = ACTIVE
         try:
             if self._exchange.closed():
                 raise _closed_before()
-            replies = self._round_trip(b"".join(payloads), len(payloads), time.monotonic() + self._timeout)
+            deadline = time.monotonic() + self._timeout + extra_seconds
+            replies = self._round_trip(b"".join(payloads), len(payloads), deadline)
             self.state = IDLE
             for reply in replies:
                 if isinstance(reply, RedisError):

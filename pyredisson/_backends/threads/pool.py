@@ -16,6 +16,7 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.errors import ClosedError
+from pyredisson.logic.ports import Granted
 
 T = TypeVar("T")
 
@@ -72,6 +73,18 @@ class Pool:
     ) -> tuple[list[Reply], bytes | None]:
         """Sends several commands in one write; error replies are in the list. Also the identity of the server."""
         return self._call(lambda used: (used.call_all(payloads), used.server_id), new_connection=new_connection)
+
+    async def acquire(
+        self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
+    ) -> tuple[Reply, Reply, bytes | None]:
+        """Sends the command of an acquire, see `AcquiringConnections`."""
+        payloads, seconds = (*commands,), 0.0
+        if wait is not None:
+            payloads, seconds = (*commands, wait), self.node.config.replicas_sync_timeout
+        replies, server_id = self._call(
+            lambda used: (used.call_all(payloads, seconds), used.server_id), new_connection=new_connection
+        )
+        return replies[len(commands) - 1], None if wait is None else replies[-1], server_id
 
     def close_idle(self) -> None:
         """Closes the connections that no call uses."""

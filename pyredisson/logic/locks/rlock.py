@@ -10,12 +10,14 @@ from redis.exceptions import InvalidResponse, RedisError
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
 from pyredisson.logic.locks.commands import HOLD_GONE, LOCK_FREE, NOT_FINISHED, PARTLY_DONE
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
+from pyredisson.logic.replicas import not_replicated
 
 TRY_AGAIN = -1.0
 """The result of an attempt after which the next one is made at once. Compared by identity; no wait is negative."""
@@ -94,7 +96,7 @@ class LockLogic(LockStatus):
         try:
             # The first try is spelled out here and in `release`: a coroutine around it would cost a tenth in asyncio.
             try:
-                reply = await self.session.runtime.send(payload)
+                reply = await self.session.lock_sender.send(payload)
             except (NoReply, RedisError) as problem:
                 reply, call.sent_at = await self._send_again(call, payload, problem)
             if reply is None or reply.__class__ is list:
@@ -104,6 +106,8 @@ class LockLogic(LockStatus):
         except BaseException as error:
             if call.hold is None and retry.may_have_run(error, call.in_doubt):
                 self._undo_attempt(call, hold_key)
+            if isinstance(error, NotConfirmed):
+                raise not_replicated(self.named(call.owner), error) from None
             raise
         return self._refused(call, reply)
 
@@ -116,7 +120,7 @@ class LockLogic(LockStatus):
 
         session = self.session
         return await retry.send_again(
-            session.runtime,
+            session.lock_sender,
             payload,
             problem,
             retries=session.retries,

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from os import urandom
 from typing import Protocol
 
+from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
 from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.permit_channel import PASSED_ON
 from pyredisson.logic.permits.permit_commands import ID_BYTES, PermitCommands
 from pyredisson.logic.permits.semaphore import LONGEST_WAIT
+from pyredisson.logic.replicas import not_replicated
 from pyredisson.logic.session import Session
 
 SOME_ENDED = -2
@@ -114,12 +117,14 @@ class ExpirableAcquire:
         self._may_have_acquired = True
         try:
             return await retry.send(
-                session.runtime,
+                session.expirable_permit_sender,
                 payload,
                 retries=session.retries,
                 deadline=self._deadline,
                 on_doubt=self._note_doubt,
             )
+        except NotConfirmed as problem:
+            raise not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem) from None
         except Exception as error:
             self._may_have_acquired = retry.may_have_run(error, self._in_doubt)
             raise

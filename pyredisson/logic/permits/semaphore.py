@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
 from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_channel import PermitChannel
+from pyredisson.logic.replicas import not_replicated
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
 
@@ -131,6 +133,8 @@ class SemaphoreLogic:
             except ReplyForgotten:
                 # What it may have acquired is released in the background. The next attempt is a new call.
                 continue
+            except NotConfirmed as problem:
+                raise not_replicated(f"a permit of semaphore {readable(self.key)!r}", problem) from None
         if session.closed:
             if reply > 0:
                 self.release_in_background(reply)

@@ -11,18 +11,18 @@ from typing import Any
 import hiredis
 from redis.exceptions import RedisError
 
-from pyredisson._backends.routed import ASKING, RoutedRuntime, Settable
+from pyredisson._backends.routed import RoutedRuntime, Settable
 from pyredisson._core import slot, slot_of_command
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node as RealNode
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.redirects import ASKING, Redirected
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Granted, Wakeup
 from pyredisson.logic.session import Resources
 
 from .client import Client
@@ -186,6 +186,11 @@ class SlotConnections:
                 reply.replied_by(self._real, server_id)
         return replies, server_id
 
+    async def acquire(
+        self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
+    ) -> tuple[Reply, Reply, bytes | None]:
+        raise AssertionError("these nodes have no replicas")
+
     def suspect(self) -> None:
         """Has the server drop the connection that all calls share."""
         shared = self._connections.shared
@@ -255,7 +260,7 @@ class MovingRuntime(RoutedRuntime[SlotConnections]):
     def post(self, payload: bytes) -> None:
         if not self._moving.alive:
             return
-        connections = self._connections.get(self._node_for(payload))  # type: ignore[arg-type]
+        connections = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
         if connections is None or not connections.connected:
             self._repair(payload)
         else:

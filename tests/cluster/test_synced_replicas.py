@@ -1,0 +1,193 @@
+"""An acquire is confirmed by replicas, or it fails and is undone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import pyredisson.asyncio
+from pyredisson.errors import NotReplicatedError
+from pyredisson.testing import Cluster
+from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.replicated_master import ReplicatedMaster
+
+pytestmark = pytest.mark.asyncio
+
+SHORT = 0.3
+"""`replicas_sync_timeout` where replicas don't answer."""
+REPLICAS = 2
+
+Acquire = Callable[[pyredisson.asyncio.Client], Awaitable[Any]]
+
+LOCKS: dict[str, Acquire] = {
+    "lock": lambda client: client.get_lock("a").lock(),
+    "fair": lambda client: client.get_fair_lock("a").lock(),
+    "fenced": lambda client: client.get_fenced_lock("a").lock_and_get_token(),
+    "spin": lambda client: client.get_spin_lock("a").lock(),
+    "non-reentrant": lambda client: client.get_non_reentrant_lock("a").lock(),
+    "read": lambda client: client.get_read_write_lock("a").read_lock().lock(),
+    "write": lambda client: client.get_read_write_lock("a").write_lock().lock(),
+}
+
+
+@pytest.fixture(scope="module")
+def shared_master() -> Iterator[Cluster]:
+    with Cluster(masters=1, replicas=REPLICAS) as running:
+        running.set_node_timeout(60)
+        yield running
+
+
+@pytest.fixture
+def master(shared_master: Cluster) -> Iterator[ReplicatedMaster]:
+    """A master with two replicas that can be frozen."""
+    shared_master.flush()
+    made = ReplicatedMaster(shared_master)
+    made.node.ask("CONFIG", "RESETSTAT")
+    yield made
+    made.restore()
+
+
+@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def backend(request: pytest.FixtureRequest, shared_master: Cluster) -> AsyncIterator[Backend]:
+    made: Backend = request.param(shared_master.url)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_a_lock_is_on_a_replica_when_it_is_acquired(
+    master: ReplicatedMaster, backend: Backend, kind: str
+) -> None:
+    # The first call of a script is sent twice.
+    await LOCKS[kind](backend.connect(check_lock_synced_replicas=False))
+    master.node.ask("FLUSHALL")
+    assert not master.waits()
+    await LOCKS[kind](backend.connect())
+    assert master.waits() == 1
+    assert any(replica.ask("DBSIZE") for replica in master.replicas)
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_without_a_confirmation_a_lock_is_not_acquired(
+    master: ReplicatedMaster, backend: Backend, kind: str
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT)
+    master.freeze()
+    with pytest.raises(NotReplicatedError) as raised:
+        await LOCKS[kind](client)
+    text = str(raised.value)
+    assert "lock 'a' of owner " in text
+    assert f"0 of 1 replica confirmed it within {SHORT} s (2 conn" in text
+    await backend.until(lambda: not master.exists("a"))
+    assert not client._session.holds.table
+    master.restore()
+    await LOCKS[kind](client)
+
+
+async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
+    master: ReplicatedMaster, backend: Backend
+) -> None:
+    lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
+    await lock.lock()
+    await lock.lock()
+    master.freeze()
+    with pytest.raises(NotReplicatedError):
+        await lock.lock()
+    assert await lock.get_hold_count() == 2
+    await backend.until(lambda: master.node.ask("HVALS", "a") == ["2"])
+    await lock.unlock()
+    assert await lock.is_held()
+    await lock.unlock()
+    assert not master.exists("a")
+
+
+async def test_permits_without_a_confirmation_are_not_acquired(master: ReplicatedMaster, backend: Backend) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT)
+    semaphore = client.get_semaphore("s")
+    await semaphore.try_set_permits(3)
+    master.freeze()
+    for acquire in (semaphore.acquire(2), semaphore.try_acquire(), semaphore.drain_permits()):
+        with pytest.raises(NotReplicatedError, match=r"semaphore 's' .* 0 of 1 replica"):
+            await acquire
+    await backend.until(lambda: master.node.ask("GET", "s") == "3")
+
+
+async def test_permits_with_ids_without_a_confirmation_are_not_acquired(
+    master: ReplicatedMaster, backend: Backend
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT)
+    semaphore = client.get_permit_expirable_semaphore("e")
+    await semaphore.try_set_permits(3)
+    master.freeze()
+    with pytest.raises(NotReplicatedError, match=r"semaphore 'e' .* 0 of 1 replica"):
+        await semaphore.acquire()
+    await backend.until(lambda: master.node.ask("GET", "e") == "3")
+    assert not client._session.holds.table
+
+
+async def test_so_many_must_confirm_as_the_user_wants(master: ReplicatedMaster, backend: Backend) -> None:
+    one = backend.connect(replicas_sync_timeout=SHORT)
+    all_ = backend.connect(replicas_sync_timeout=SHORT, min_synced_replicas=REPLICAS)
+    assert await all_.get_lock("a").try_lock()
+    await all_.get_lock("a").unlock()
+    master.freeze(1)
+    assert await one.get_lock("a").try_lock()
+    with pytest.raises(NotReplicatedError, match="1 of 2 replicas confirmed"):
+        await all_.get_lock("b").lock()
+    await backend.until(lambda: not master.exists("b"))
+
+
+async def test_no_more_must_confirm_than_are_connected(master: ReplicatedMaster, backend: Backend) -> None:
+    client = backend.connect(min_synced_replicas=REPLICAS + 5)
+    assert await client.get_lock("a").try_lock()
+    assert await client.get_lock("a").get_hold_count() == 1
+
+
+async def test_a_refused_attempt_needs_no_confirmation(master: ReplicatedMaster, backend: Backend) -> None:
+    one, other = backend.connect(), backend.connect(replicas_sync_timeout=SHORT)
+    assert await one.get_lock("a").try_lock()
+    semaphore = one.get_semaphore("s")
+    await semaphore.try_set_permits(0)
+    expirable = one.get_permit_expirable_semaphore("e")
+    await expirable.try_set_permits(0)
+    master.freeze()
+    assert not await other.get_lock("a").try_lock()
+    assert not await other.get_lock("a").try_lock(wait_time=0.1)
+    assert not await other.get_semaphore("s").try_acquire()
+    assert await other.get_permit_expirable_semaphore("e").try_acquire() is None
+
+
+async def test_replicas_may_take_longer_than_a_reply(master: ReplicatedMaster, backend: Backend) -> None:
+    client = backend.connect(timeout=0.2, replicas_sync_timeout=0.8, retry_attempts=0)
+    master.freeze()
+    with pytest.raises(NotReplicatedError, match=r"within 0\.8 s"):
+        await client.get_lock("a").lock()
+
+
+async def test_the_check_can_be_switched_off(master: ReplicatedMaster, backend: Backend) -> None:
+    client = backend.connect(check_lock_synced_replicas=False)
+    master.freeze()
+    assert await client.get_lock("a").try_lock()
+    assert await client.get_semaphore("s").try_set_permits(1)
+    assert await client.get_semaphore("s").try_acquire()
+    assert not master.waits()
+
+
+async def test_a_frozen_replica_delays_no_release(master: ReplicatedMaster, backend: Backend) -> None:
+    client = backend.connect(replicas_sync_timeout=2)
+    held = client.get_lock("held")
+    await held.lock()
+    master.freeze()
+
+    async def acquire() -> None:
+        with pytest.raises(NotReplicatedError):
+            await client.get_lock("a").lock()
+
+    waiter = backend.spawn(acquire)
+    await backend.until(lambda: master.exists("a"))
+    await held.unlock()
+    assert not waiter.done()
+    await waiter.result()
