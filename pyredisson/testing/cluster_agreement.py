@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyredisson.testing.cluster_node import ClusterNode
-from pyredisson.testing.cluster_view import SLOTS, NodeView
+from pyredisson.testing.cluster_view import SLOTS, NodeView, Slots
 
 __all__ = ["disagreement"]
 
@@ -29,9 +29,13 @@ def disagreement(living: Sequence[ClusterNode]) -> str | None:
     return None
 
 
-def roles(view: Views) -> dict[str, tuple[str | None, tuple[tuple[int, int], ...]]]:
-    """The master of each node, and its slots."""
-    return {name: (each.master, each.slots) for name, each in view.items()}
+def roles(view: Views) -> dict[str, tuple[str | None, Slots, int]]:
+    """The master of each node, its slots, and its epoch.
+
+    If a slot moved before all knew the epoch of its node, the next node could get the same one. Then nodes that had
+    seen the slot at the former would never believe that it is at the latter.
+    """
+    return {name: (each.master, each.slots, each.epoch) for name, each in view.items()}
 
 
 def unserved(node: ClusterNode, view: Views) -> str | None:

@@ -20,6 +20,8 @@ class NodeView:
     id: str
     flags: frozenset[str]
     master: str | None
+    epoch: int
+    """Its own or its master's. Of two masters that claim a slot, the one with the greater epoch has it."""
     connected: bool
     slots: Slots
 
@@ -44,11 +46,12 @@ def read_nodes(reply: str) -> dict[str, NodeView]:
     """Return the lines of the reply to CLUSTER NODES by node id."""
     views = {}
     for line in reply.splitlines():
-        name, _address, flags, master, _ping, _pong, _epoch, link, *slots = line.split()
+        name, _address, flags, master, _ping, _pong, epoch, link, *slots = line.split()
         views[name] = NodeView(
             id=name,
             flags=frozenset(flags.split(",")),
             master=None if master == "-" else master,
+            epoch=int(epoch),
             connected=link == "connected" or "myself" in flags,
             # A slot in brackets is one that is being moved.
             slots=tuple(_range(each) for each in slots if not each.startswith("[")),
