@@ -1,0 +1,125 @@
+"""The history of a load, and what must not be in it: overlaps of holds, locks that nobody gets, keys that stay."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyredisson.testing import ClusterNode, ReplicatedNode
+from tests.faults.soak_judge import Journals, judge
+
+__all__ = ["Failure", "History", "left_behind", "starved"]
+
+LASTING = ("redisson_lock_token", "pyredisson_", "{")
+"""How names of keys begin that may stay: the tokens of fenced locks, and what the server removes by itself."""
+
+
+@dataclass
+class Failure:
+    """An acquire that raised an error, or was refused within its waiting time (`error` is empty then)."""
+
+    kind: str
+    name: str
+    asked: float
+    at: float
+    error: str
+
+
+@dataclass
+class History(Journals):
+    """What the processes of a load have written until now. `update` reads on."""
+
+    directory: Path = Path()
+    backends: dict[str, str] = field(default_factory=dict)
+    """The backend of each hold."""
+    noticed: dict[str, float] = field(default_factory=dict)
+    """When the holders of lost holds saw that."""
+    failures: list[Failure] = field(default_factory=list)
+    _read: dict[Path, int] = field(default_factory=dict)
+
+    def update(self) -> None:
+        for path in sorted(self.directory.glob("*.journal")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            known = len(self.holds)
+            self.add(whole.decode().splitlines())
+            for identity in itertools.islice(self.holds, known, None):
+                self.backends[identity] = path.stem
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            word, _, rest = line.partition(" ")
+            if word == "noticed":
+                identity, at = rest.split()
+                self.noticed.setdefault(identity, float(at))
+            elif word in {"failed", "refused"}:
+                kind, name, asked, at, *error = rest.split()
+                self.failures.append(Failure(kind, name, float(asked), float(at), " ".join(error)))
+            else:
+                super().add([line])
+
+    def taken_since(self, moment: float) -> set[tuple[str, str, str]]:
+        """The backends, kinds and names of all holds that were asked for and granted since then."""
+        return {
+            (self.backends[hold.identity], hold.kind, hold.name)
+            for hold in self.holds.values()
+            if hold.begin > moment and hold.end >= hold.begin > hold.asked
+        }
+
+    def faults(self) -> list[str]:
+        """Overlaps, fencing tokens that decrease, errors that nobody expects; one line each."""
+        return judge_each_lock(self)
+
+    def disturbances(self) -> list[str]:
+        """Holds that were lost, and acquires that failed, both of which are right during some faults."""
+        lost = [f"lost: {hold}" for hold in self.holds.values() if hold.lost]
+        return lost + [str(failure) for failure in self.failures]
+
+    def summary(self) -> str:
+        kinds = sorted({hold.kind for hold in self.holds.values()})
+        counts = ", ".join(f"{kind} {sum(hold.kind == kind for hold in self.holds.values())}" for kind in kinds)
+        errors = sorted({failure.error or "refused" for failure in self.failures})
+        lost = sum(hold.lost for hold in self.holds.values())
+        return f"{len(self.holds)} holds ({counts}), {lost} lost, {len(self.failures)} failed acquires {errors}"
+
+
+def judge_each_lock(history: History) -> list[str]:
+    """The soak's judge, asked about one fenced lock after the other: the tokens of each rise by themselves."""
+    names = dict.fromkeys(hold.name for hold in history.holds.values())
+    found = [f"unexpected: {error}" for error in history.errors]
+    for name in names:
+        holds = {hold.identity: hold for hold in history.holds.values() if hold.name == name}
+        found += judge(Journals(holds))
+    return found
+
+
+def starved(history: History, since: float, until: float, bound: float) -> list[str]:
+    """The locks that nobody acquired for longer than `bound` seconds between the end of a fault and that of the load.
+
+    Only locks count that were acquired at all, so the load must have run before the fault.
+    """
+    found = []
+    begins: dict[tuple[str, str], list[float]] = {}
+    for hold in history.holds.values():
+        begins.setdefault((hold.kind, hold.name), []).append(hold.begin)
+    for (kind, name), moments in begins.items():
+        within = [since, *sorted(moment for moment in moments if since < moment < until), until]
+        longest = max(later - earlier for earlier, later in itertools.pairwise(within))
+        if longest > bound:
+            found.append(f"nobody acquired {kind} {name!r} for {longest:.2f} s")
+    return found
+
+
+def left_behind(nodes: Sequence[ClusterNode | ReplicatedNode], besides: Iterable[str] = ()) -> list[str]:
+    """The keys of these masters that belong to no semaphore (`besides`), and that no lease and no lifetime removes."""
+    allowed = set(besides)
+    found = []
+    for node in nodes:
+        keys = [key for key in node.ask("KEYS", "*") if key not in allowed and not key.startswith(LASTING)]
+        found += [f"{key} on {node.port}, for {node.ask('PTTL', key)} ms" for key in keys]
+    return found

@@ -1,0 +1,160 @@
+"""A load on several servers: two processes, one of threads and one of tasks, that contend for the same locks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyredisson
+from pyredisson.testing import Cluster, ClusterNode, Sentinels
+from tests.faults.soak_worker import clock
+from tests.support.children import Child
+from tests.support.waiting import eventually
+
+from .history import History, left_behind, starved
+from .load_worker import PERMITS, Wanted
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.cluster.load_worker import main\nmain(*sys.argv[1:])"
+)
+BACKENDS = ("threads", "asyncio")
+LEASE = 3.0
+"""Seconds: the watchdog's lease. What a failed server has forgotten to release is free after it."""
+OPTIONS = {"lock_watchdog_timeout": LEASE, "timeout": 1.0, "connect_timeout": 1.0, "topology_refresh_interval": 1.0}
+END_SECONDS = 30.0
+FACTORIES: dict[str, Callable[[pyredisson.Client, str], Any]] = {
+    "semaphore": lambda client, name: client.get_semaphore(name),
+    "permit": lambda client, name: client.get_permit_expirable_semaphore(name),
+}
+"""What has permits. Their keys stay."""
+KINDS = ("lock", "fair", "fenced", "spin", "non-reentrant", "write", "read")
+
+
+def wants(tag: str, kinds: Sequence[str] = KINDS, prefix: str = "load") -> list[Wanted]:
+    """Locks of these kinds whose keys are all on the slot of `tag`; readers and writers have the same lock."""
+    return [(kind, [f"{prefix}-{'rw' if kind in {'read', 'write'} else kind}{{{tag}}}"]) for kind in kinds]
+
+
+def tag_on(cluster: Cluster, node: ClusterNode) -> str:
+    """A hash tag whose slot is on this node."""
+    return next(tag for tag in map(str, range(1000)) if cluster.node_of_key(tag) is node)
+
+
+class Load:
+    """Runs as a context manager. `owners` says what each of the owners in each of the two processes wants."""
+
+    def __init__(
+        self, servers: Cluster | Sentinels, directory: Path, owners: Sequence[Sequence[Wanted]], **options: Any
+    ) -> None:
+        self._servers = servers
+        self._url = servers.url
+        self._directory = directory
+        self._owners = [list(wanted) for wanted in owners]
+        self._options = OPTIONS | options
+        self._children: list[Child] = []
+        self.history = History(directory=directory)
+        self.wanted = {(kind, name) for wanted in owners for kind, names in wanted for name in names}
+        self._counters = {name for kind, name in self.wanted if kind in FACTORIES}
+
+    def __enter__(self) -> Self:
+        """Returns when every lock was acquired on each backend."""
+        self._set_permits()
+        for backend in BACKENDS:
+            journal = self._directory / f"{backend}.journal"
+            arguments = self._url, backend, journal, json.dumps(self._owners), json.dumps(self._options)
+            self._children.append(Child(PROGRAM, *arguments))
+        try:
+            self.wait_until_all_are_taken()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._close()
+
+    def wait_until_all_are_taken(self, seconds: float = END_SECONDS, names: str = "") -> None:
+        """Returns when each backend has acquired every lock whose name contains `names` since now."""
+        begin = clock()
+        everything = {(backend, *each) for backend in BACKENDS for each in self.wanted if names in each[1]}
+        missing: set[tuple[str, str, str]] = set(everything)
+
+        def all_taken() -> bool:
+            self.history.update()
+            missing.intersection_update(everything - self.history.taken_since(begin))
+            return not missing
+
+        try:
+            eventually(all_taken, seconds)
+        except AssertionError:
+            raise AssertionError(
+                f"not taken within {seconds:g} s: {sorted(missing)}; {self.history.summary()}"
+            ) from None
+
+    def wait_until_taken(self, count: int, seconds: float = END_SECONDS) -> None:
+        """Returns when so many holds have begun since now."""
+        self.history.update()
+        aim = len(self.history.holds) + count
+
+        def taken() -> bool:
+            self.history.update()
+            return len(self.history.holds) >= aim
+
+        eventually(taken, seconds)
+
+    def end(self, calm_since: float | None = None, bound: float = 2 * LEASE) -> History:
+        """Ends the load and judges it.
+
+        No two holds overlap, nothing stays on the servers, and since `calm_since` every lock was acquired again and
+        again: not once it took longer than `bound`.
+        """
+        until = clock()
+        for child in self._children:
+            child.send()
+        for child in self._children:
+            assert child.receive(END_SECONDS) == "done"
+            assert child.wait(END_SECONDS) == 0
+        self.history.update()
+        found = self.history.faults()
+        if calm_since is not None:
+            found += starved(self.history, calm_since, until, bound)
+        found += self._wait_until_nothing_is_left()
+        assert not found, "\n".join([*found, self.history.summary()])
+        return self.history
+
+    def _wait_until_nothing_is_left(self) -> list[str]:
+        """What is left when all leases have ended: keys of locks, and permits that were not released."""
+        found: list[str] = []
+
+        def nothing_left() -> bool:
+            found[:] = self._left()
+            return not found
+
+        with contextlib.suppress(AssertionError):
+            eventually(nothing_left, 2 * LEASE)
+        return found
+
+    def _left(self) -> list[str]:
+        servers = self._servers
+        masters = servers.masters() if isinstance(servers, Cluster) else (servers.master(),)
+        found = left_behind(masters, self._counters)
+        with pyredisson.connect(self._url) as client:
+            for kind, name in sorted(self.wanted):
+                if kind in FACTORIES and (permits := FACTORIES[kind](client, name).available_permits()) != PERMITS:
+                    found.append(f"{kind} {name!r} has {permits} permits of {PERMITS}")
+        return found
+
+    def _set_permits(self) -> None:
+        with pyredisson.connect(self._url) as client:
+            for kind, name in self.wanted:
+                if kind in FACTORIES:
+                    FACTORIES[kind](client, name).try_set_permits(PERMITS)
+
+    def _close(self) -> None:
+        for child in self._children:
+            child.close()
