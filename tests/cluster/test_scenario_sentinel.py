@@ -1,0 +1,54 @@
+"""Masters that Sentinels replace while locks are held, waited for, and acquired by many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyredisson.testing import ReplicatedNode, Sentinels
+from tests.faults.soak_worker import clock
+from tests.support.backends import Asyncio, Backend, Threads
+
+from .load import LEASE, OPTIONS, Load, wants
+
+pytestmark = pytest.mark.slow
+
+STRIKES: dict[str, Callable[[Sentinels, ReplicatedNode], object]] = {
+    "kill": lambda sentinels, master: sentinels.kill(master),
+    "freeze": lambda sentinels, master: sentinels.pause(master),
+}
+
+
+@pytest.mark.parametrize("strike", STRIKES)
+def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path: Path, strike: str) -> None:
+    master = sentinels.master()
+    with Load(sentinels, tmp_path, [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]) as load:
+        STRIKES[strike](sentinels, master)
+        sentinels.wait_for_promotion(master)
+        assert sentinels.master() is not master
+        load.wait_until_all_are_taken(LEASE + 5)
+        if strike == "kill":
+            sentinels.restart(master)
+        else:
+            sentinels.resume(master)
+        calm = clock()
+        load.wait_until_all_are_taken()
+        load.end(calm)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def test_a_sentinel_that_is_frozen_or_dead_delays_nobody(sentinels: Sentinels, kind: type[Backend]) -> None:
+    backend = kind(sentinels.url)
+    dead, frozen, _ = sentinels.sentinels
+    sentinels.kill(dead)
+    sentinels.pause(frozen)
+    client = backend.connect(**OPTIONS)
+    begin = clock()
+    lock = client.get_lock("orders")
+    await lock.lock()
+    assert clock() - begin < OPTIONS["timeout"] + OPTIONS["connect_timeout"] + 1
+    await lock.unlock()
+    await backend.close()
