@@ -2,9 +2,9 @@
 -- Renews the leases of many readers, and keeps each lock for as long as its reader's longest lease.
 --
 -- KEYS[i]     a read-write lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> ...
--- KEYS[n+1] on: the lease keys of all levels of the n readers. Their names are computed below; they are stated for a node
---             of a cluster whose slot is being moved: it refuses the call while the lock is on one node and a lease key on
---             another one, and serves it before and after that
+-- KEYS[n+1] on: the lease keys of all levels of the n readers. Their names are computed below. They are stated for a
+--             node of a cluster whose slot is being moved: it refuses the call while a lock is on one node and a lease
+--             key on another one, and serves it before and after that
 -- ARGV[3i-2]  the prefix of the names of the lease keys of KEYS[i]
 -- ARGV[3i-1]  a reader of KEYS[i]
 -- ARGV[3i]    the lease, ms; 0: a fixed lease, which isn't extended. The lock itself must last for it all the same:

@@ -8,10 +8,12 @@ import time
 
 import pytest
 
+import pyredisson
 from pyredisson.errors import LockLostError
-from pyredisson.testing import Cluster
+from pyredisson.testing import Cluster, Sentinels
 from pyredisson.testing.cluster_node import ClusterNode
 from tests.support.backends import Backend
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -140,3 +142,27 @@ async def test_a_dead_master_delays_no_renewal_on_another(own_cluster: Cluster, 
             least = min(least, *(admin.pttl(lock.name) / 1000 for lock in locks))
             await backend.sleep(0.02)
     assert least > LEASE / 2
+
+
+async def test_a_failover_of_sentinels(sentinels: Sentinels) -> None:
+    """There are no slots: all locks are on the master, and in full batches."""
+    with pyredisson.connect(sentinels.url) as client:
+        locks = [client.get_lock(f"a-{number}") for number in range(250)]
+        for number, lock in enumerate(locks):
+            lock.lock(60 if number % 2 else None)
+        master = sentinels.master()
+        (replica,) = sentinels.replicas()
+        replica.ask("CONFIG", "SET", "replica-read-only", "no")
+        replica.ask("FLUSHALL")
+        known = client.get_lock("known")
+        known.lock()
+        eventually(lambda: replica.ask("DBSIZE") == 1)
+        shard_of = client._session.runtime.shard_of
+        before = shard_of(b"known")
+        sentinels.kill(master)
+        eventually(lambda: shard_of(b"known") is not before, 20)
+        begin = time.monotonic()
+        eventually(lambda: all(lock.lost.is_set() for lock in locks))
+        assert time.monotonic() - begin < 1
+        assert not known.lost.is_set()
+        known.unlock()
