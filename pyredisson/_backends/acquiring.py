@@ -151,6 +151,7 @@ class AcquireSender:
         self.on_command_failed = router.on_command_failed
         self.on_command_served = router.on_command_served
         self.located = router.located
+        self.continues = router.continues
         self.pause = router.pause
         self.jitter = router.jitter
 

@@ -136,6 +136,10 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         node = self.target(redirect)
         return await self._send_again(node, payload, new_connection=new_connection, asking=redirect.is_ask)
 
+    def continues(self, redirect: Redirected) -> bool:
+        assert redirect.asked is not None, "each connection says from which node a redirect came"
+        return self._table.continues(redirect, redirect.asked)
+
     async def _send_again(
         self, node: Node, payload: bytes, *, new_connection: bool, asking: bool = False
     ) -> tuple[Reply, bytes | None]:

@@ -111,6 +111,9 @@ class DirectRuntime(BackendRuntime):
         # The user has given one server. Another one, which that server names, may be meant for other clients only.
         raise ResponseError(str(redirect))
 
+    def continues(self, redirect: Redirected) -> bool:
+        return False
+
     def slot_of(self, key: bytes) -> int:
         return 0
 

@@ -126,6 +126,18 @@ class RoutingTable:
         self.on_request()
         return node
 
+    def continues(self, error: RedisError, asked: Node) -> bool:
+        """Whether the node that a redirect names has the data of the node that has sent it. Before `redirect`.
+
+        It has if the keys move, or have moved, from one master to another one. A replica that took over may lack the
+        latest writes of its former master.
+        """
+        redirect = read_redirect(error, asked.endpoint)
+        if redirect.ask or redirect.address is None:
+            return redirect.ask
+        target = redirect.address if self._map_address is None else self._map_address(redirect.address)
+        return {asked.endpoint, target} <= {shard.master.address for shard in self._shards}
+
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
         logger.debug("the topology is looked at: %s", reason)

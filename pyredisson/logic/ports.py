@@ -50,6 +50,12 @@ class Sender(Protocol):
     ) -> tuple[Reply, bytes | None]:
         """As `send_identified`, but sends the command to the server that a redirect names."""
 
+    def continues(self, redirect: Redirected) -> bool:
+        """Whether the server that a redirect names has the data of the one that has sent it. Asked before `follow`.
+
+        Otherwise it may lack what the other one has executed last, and its reply says nothing about an earlier copy.
+        """
+
     def shard_of_command(self, payload: bytes) -> Hashable:
         """The server that serves the command now; always the same object where there is one server. None: unknown."""
 

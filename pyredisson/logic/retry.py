@@ -170,6 +170,8 @@ class _Retry:
         """Redirects since the latest pause."""
         self._redirect: Redirected | None = None
         """What the next try follows. None: the next try goes to the server that serves the command as far as known."""
+        self._continues = False
+        """Whether the server that the redirect names has the data of a server that an earlier copy was sent to."""
         self._new_connection = False
         """Whether the next try needs a new connection."""
         self._shard: Hashable = runtime.shard_of_command(payload)
@@ -217,6 +219,7 @@ class _Retry:
             self._redirects += 1
             if self._redirects <= MOST_REDIRECTS:
                 self._redirect = problem
+                self._continues = self._runtime.continues(problem) and self._is_in_doubt(problem.server_id)
                 return
             await self._pause(problem)
         elif isinstance(problem, NoReply):
@@ -258,9 +261,9 @@ class _Retry:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
         if self._reply_if_done is None or not self._servers_in_doubt:
             return reply
-        # A server that answers ASK has moved its data to the server that it names.
-        moved = self._redirect is not None and self._redirect.is_ask and self._is_in_doubt(self._redirect.server_id)
-        return self._reply_if_done(reply) if moved or self._is_in_doubt(server) else reply
+        # The process that an earlier copy was sent to may have moved its data to the server that replied.
+        continues = self._redirect is not None and self._continues
+        return self._reply_if_done(reply) if continues or self._is_in_doubt(server) else reply
 
     def _is_in_doubt(self, server: bytes | None) -> bool:
         """Whether a copy in doubt may have been sent to that server."""

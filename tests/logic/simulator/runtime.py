@@ -52,6 +52,9 @@ class SimRuntime:
     async def _exchange(self, payloads: Sequence[bytes], *, new_connection: bool) -> tuple[list[Reply], bytes | None]:
         return await self._connections.exchange(payloads, new_connection=new_connection)
 
+    def continues(self, redirect: Redirected) -> bool:
+        return redirect.is_ask
+
     def slot_of(self, key: bytes) -> int:
         return 0
 
