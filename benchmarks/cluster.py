@@ -7,15 +7,15 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
-from statistics import fmean, median
-from time import perf_counter
+from statistics import median
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import pyredisson
 import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import Commands, PipeliningProtocol, bare_pair
-from benchmarks.measure import Samples, interleave, one_core, timed
+from benchmarks.measure import Samples, interleave, one_core
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson.testing import Cluster, Server
 from pyredisson.testing.cluster_node import ClusterNode
@@ -23,6 +23,7 @@ from pyredisson.testing.cluster_node import ClusterNode
 MASTERS = 3
 TASKS = 500
 PAIRS_OF_A_TASK = 8
+PAIRS_ON_A_MASTER = 100
 CALM = 30.0
 """The node timeout in seconds where nothing is to fail: a busy machine must not lead to a failover."""
 PATIENCE = 30.0
@@ -41,6 +42,7 @@ def rows(*, quick: bool) -> list[Row]:
     """Calls on masters without replicas, failover on masters with one replica each."""
     return [
         *_one_thread(10 if quick else 60),
+        _client_share(10 if quick else 60),
         *_many_tasks(4 if quick else 16, pinned=True),
         *_many_tasks(4 if quick else 16, pinned=False),
         _failover(1 if quick else 3),
@@ -93,6 +95,28 @@ def _one_thread(rounds: int) -> list[Row]:
     ]
 
 
+def _client_share(rounds: int) -> Row:
+    with one_core(), ExitStack() as stack:
+        server, cluster = stack.enter_context(Server()), stack.enter_context(_masters())
+        names = _one_name_of_each(cluster)
+
+        def ours(url: str) -> Callable[[], float]:
+            # The messages of a release are no work of the client. Sharded ones disturb it least.
+            client = stack.enter_context(pyredisson.connect(url, sharded_pubsub="on"))
+            return _in_turn([_pair(client.get_lock(name)) for name in names], thread_time)
+
+        samples = interleave({"cluster": ours(cluster.url), "standalone": ours(server.url)}, rounds)
+    return Row(
+        name="cluster, 1 thread, client's share *",
+        what="processor time of the calling thread alone: what it costs to find the node of each command",
+        unit="us/pair",
+        ours=samples.median("cluster"),
+        baselines=samples.medians("cluster"),
+        ratio=samples.ratio("cluster", "standalone"),
+        target=Target("ratio", "<=", 1.15),
+    )
+
+
 def _one_name_of_each(cluster: Cluster) -> list[str]:
     """The name of a lock on each master."""
     names: dict[ClusterNode, str] = {}
@@ -111,11 +135,20 @@ def _pair(lock: pyredisson.Lock) -> Callable[[], None]:
     return pair
 
 
-def _in_turn(pairs: Sequence[Callable[[], None]]) -> Callable[[], float]:
-    """A contender that returns the microseconds per pair. On each master many follow each other: three servers that
-    take turns on one core would find their data in none of its caches."""
-    each = [timed(pair, 100) for pair in pairs]
-    return lambda: fmean(run() for run in each)
+def _in_turn(pairs: Sequence[Callable[[], None]], clock: Callable[[], float] = perf_counter) -> Callable[[], float]:
+    """A contender that returns the microseconds per pair.
+
+    Many pairs on one master follow each other: three servers that take turns on one core find nothing in its caches.
+    """
+
+    def run() -> float:
+        began = clock()
+        for pair in pairs:
+            for _ in range(PAIRS_ON_A_MASTER):
+                pair()
+        return (clock() - began) / (len(pairs) * PAIRS_ON_A_MASTER) * 1e6
+
+    return run
 
 
 def _beside(samples: Samples, messages: str) -> dict[str, float]:
