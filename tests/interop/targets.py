@@ -11,6 +11,11 @@ from redis import Redis
 from redis.cluster import RedisCluster
 
 from pyredisson.testing import Cluster, Server
+from tests.support.backends import Backend
+
+
+BEFORE_SLEEP = 0.1
+"""Seconds after its subscription within which a thread of Java has made another attempt, and sleeps."""
 
 
 class Target(ABC):
@@ -52,6 +57,13 @@ class Target(ABC):
         """All keys but those that Redisson keeps for some seconds so that a release can be repeated."""
         keys = {key.decode() for key in self.redis.scan_iter()}
         return {key for key in keys if not key.startswith("redisson_unlock_latch:")}
+
+    async def until_java_waits(self, backend: Backend, kind: str, name: str, clients: int = 1) -> None:
+        """Returns once a thread of Java waits for that object, which is the last of so many clients that do."""
+        await backend.until(self.waiting(kind, name, clients))
+        # Its subscription is known. But a message loses its effect if it comes before the thread sleeps: see
+        # docs/redisson.md, "Defects of Redisson".
+        await backend.sleep(BEFORE_SLEEP)
 
     def waiting(self, kind: str, name: str, waiters: int = 1) -> Callable[[], bool]:
         """A condition: so many clients, or for a fair lock so many owners, wait for that object."""

@@ -36,7 +36,7 @@ class TestWaiting:
         ours, theirs = python_lock(backend.connect(), kind, "orders"), java.get(against(kind), "orders")
         await ours.lock()
         waiter = ann.begin(theirs, "lock")
-        await backend.until(target.waiting(against(kind), "orders"))
+        await target.until_java_waits(backend, against(kind), "orders")
         assert not waiter.done()
         began = now()
         await ours.unlock()
@@ -199,7 +199,7 @@ class TestForeignHolds:
         client = backend.connect()
         await python_lock(client, kind, "orders").lock()
         waiter = ann.begin(java.get(against(kind), "orders"), "lock")
-        await backend.until(target.waiting(against(kind), "orders"))
+        await target.until_java_waits(backend, against(kind), "orders")
         began = now()
         assert await python_lock(client, kind, "orders").force_unlock()
         assert began < waiter.answer().ended < now() + WOKEN

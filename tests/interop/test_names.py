@@ -8,7 +8,7 @@ from tests.support.backends import Backend
 
 from .jvm import JavaClient, JavaThread, now
 from .kinds import WOKEN, python_lock
-from .targets import Target
+from .targets import BEFORE_SLEEP, Target
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,6 +24,7 @@ async def test_locks(kind: str, name: str, backend: Backend, java: JavaClient, a
     waiter = ann.begin(theirs, "lock")
     # The attempt before the subscription, and the one after it.
     await backend.until(lambda: target.scripts() >= before + 3)
+    await backend.sleep(BEFORE_SLEEP)
     assert not waiter.done()
     began = now()
     await ours.unlock()

@@ -100,8 +100,7 @@ class TestAWriterReleases:
         threads = [jvm.thread() for _ in range(3)]
         in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
         in_python = [start_reader(backend, other) for _ in range(3)]
-        await backend.until(target.waiting("ReadLock", NAME, 2))
-        await backend.sleep(0.1)  # until all three threads of Java share their client's subscription
+        await target.until_java_waits(backend, "ReadLock", NAME, 2)
         began = now()
         await writer(client).unlock()
         ended = now()
@@ -118,8 +117,7 @@ class TestAWriterReleases:
         threads = [jvm.thread() for _ in range(3)]
         in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
         in_python = [start_reader(backend, client) for _ in range(3)]
-        await backend.until(target.waiting("ReadLock", NAME, 2))
-        await backend.sleep(0.1)  # until all three threads of Java share their client's subscription
+        await target.until_java_waits(backend, "ReadLock", NAME, 2)
         released = ann.begin(java.get("WriteLock", NAME), "unlock").answer()
         for waiter in in_java:
             await backend.until(waiter.done)
@@ -137,7 +135,7 @@ async def test_a_downgrade_in_python_wakes_readers_of_java(
     await writer(client).lock()
     await reader(client).lock()
     waiter = ann.begin(java.get("ReadLock", NAME), "lock")
-    await backend.until(target.waiting("ReadLock", NAME))
+    await target.until_java_waits(backend, "ReadLock", NAME)
     began = now()
     await writer(client).unlock()
     assert began < waiter.answer().ended < now() + WOKEN

@@ -58,8 +58,7 @@ class TestSemaphore:
         ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
         await ours.try_set_permits(0)
         waiters = [jvm.thread().begin(theirs, "tryAcquire", 1, 20, "SECONDS") for _ in range(4)]
-        await backend.until(target.waiting("Semaphore", "seats"))
-        await backend.sleep(0.1)  # until all threads share their client's subscription
+        await target.until_java_waits(backend, "Semaphore", "seats")
         began = now()
         await ours.release(4)
         for waiter in waiters:
@@ -112,8 +111,7 @@ class TestCountDownLatch:
 
             in_python = backend.spawn(wait)
             in_java = bob.begin(theirs, "await", 20, "SECONDS")
-            await backend.until(target.waiting("CountDownLatch", "done", 2))
-            await backend.sleep(0.1)  # until the thread of Java waits, beyond its subscription
+            await target.until_java_waits(backend, "CountDownLatch", "done", 2)
             if last_in_java:
                 await client.get_count_down_latch("done").count_down()
             else:

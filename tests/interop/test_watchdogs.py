@@ -17,6 +17,8 @@ pytestmark = pytest.mark.asyncio
 
 TIMEOUT = 1.5
 """Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
+STARTS = 30.0
+"""Seconds within which a process has started, also on a busy machine."""
 HOLDS = """
 import sys, time, pyredisson
 from tests.interop.kinds import python_lock
@@ -110,7 +112,7 @@ class TestKilledHolders:
         version: str,
     ) -> None:
         holder = child(HOLDS, target.url, TIMEOUT, *KILLED)
-        assert holder.receive() == "held"
+        assert holder.receive(STARTS) == "held"
         kinds = [kind for kind in KILLED if (kind, version) not in OVERSLEEPS]
         waiters = [jvm.thread().begin(java.get(against(kind), kind), "lock") for kind in kinds]
         for kind in kinds:
@@ -127,7 +129,7 @@ class TestKilledHolders:
     ) -> None:
         """A waiter in Python sees to it that one of Java which oversleeps is woken."""
         holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
-        assert holder.receive() == "held"
+        assert holder.receive(STARTS) == "held"
         client = backend.connect()
         in_java = ann.begin(java.get("FairLock", "FairLock"), "lock")
         ann.begin(java.get("FairLock", "FairLock"), "unlock")
