@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from redis import Redis
+from redis.cluster import RedisCluster
 
 import pyredisson
 
@@ -60,11 +61,19 @@ def _exclusive(client: Any, kind: str) -> Callable[[], AbstractContextManager[ob
     return lambda: python_lock(client, kind, name)
 
 
+def _plain(url: str) -> Any:
+    """A plain client of the same server or cluster."""
+    if url.startswith("redis+cluster:"):
+        # redis-py finds the other nodes by itself.
+        return RedisCluster.from_url(url.replace("redis+cluster:", "redis:").partition(",")[0], decode_responses=True)
+    return Redis.from_url(url, decode_responses=True)
+
+
 def _increment(url: str, kind: str, inside: Callable[[], AbstractContextManager[object]], seconds: float) -> int:
     """Adds one to the counter again and again, in two commands that only the object keeps together."""
     times, counter = 0, counter_of(kind)
     end = time.monotonic() + seconds
-    with Redis.from_url(url, decode_responses=True) as plain:
+    with _plain(url) as plain:
         while time.monotonic() < end:
             with inside():
                 before = plain.get(counter)

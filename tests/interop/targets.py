@@ -13,7 +13,6 @@ from redis.cluster import RedisCluster
 from pyredisson.testing import Cluster, Server
 from tests.support.backends import Backend
 
-
 BEFORE_SLEEP = 0.1
 """Seconds after its subscription within which a thread of Java has made another attempt, and sleeps."""
 
@@ -21,6 +20,8 @@ BEFORE_SLEEP = 0.1
 class Target(ABC):
     """One server, or several that serve as one. Empty at the start of each test."""
 
+    name: str
+    """As in the ids of the tests."""
     url: str
     """The address for `pyredisson.connect`."""
     redis: Any
@@ -104,6 +105,8 @@ def _scripts_of(node: Redis) -> int:
 class SingleServer(Target):
     """One server."""
 
+    name = "single"
+
     def __init__(self, server: Server) -> None:
         self.url = server.url
         self.redis: Redis = server.redis()
@@ -134,6 +137,8 @@ class SingleServer(Target):
 
 class ClusterOfServers(Target):
     """A cluster. Each side chooses by itself whether its messages go through plain or sharded channels."""
+
+    name = "cluster"
 
     def __init__(self, cluster: Cluster) -> None:
         self.url = cluster.url

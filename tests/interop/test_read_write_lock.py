@@ -197,7 +197,7 @@ async def test_writers_in_turn(
     waiting: list[Pending] = [bob.begin(java.get("WriteLock", NAME), "lock")]
     waiting.append(bob.begin(java.get("WriteLock", NAME), "unlock"))
     in_python = backend.spawn(write)
-    await backend.until(target.waiting("WriteLock", NAME, 2))
+    await target.until_java_waits(backend, "WriteLock", NAME, 2)
     ann.call(java.get("WriteLock", NAME), "unlock")
     await in_python.result()
     for each in waiting:

@@ -18,12 +18,12 @@ from .targets import Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-SECONDS = 60
+SECONDS = {"single": 60, "cluster": 20}
 LOCKS = ("Lock", "FairLock", "FencedLock", "SpinLock", "WriteLock", "ReadLock")
 SEMAPHORES = ("Semaphore", "PermitExpirableSemaphore")
 KINDS = (*LOCKS, *SEMAPHORES)
 WORKERS = 4
-"""Threads of Java, half of them with each version of Redisson, and as many Python processes."""
+"""Threads of Java, as many with each version of Redisson, and as many Python processes."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,9 +33,10 @@ def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) 
         target.redis.set(counter_of(kind), 0)
     for kind in SEMAPHORES:
         target.redis.set(kind, 1)
-    in_python = [_start_python(target) for _ in range(WORKERS)]
-    in_java = _start_java(versions, jvms, target)
-    done: dict[str, list[int]] = {kind: [each.result(SECONDS + 30) for each in in_java[kind]] for kind in KINDS}
+    seconds = SECONDS[target.name]
+    in_python = [_start_python(target, seconds) for _ in range(WORKERS)]
+    in_java = _start_java(versions, jvms, target, seconds)
+    done: dict[str, list[int]] = {kind: [each.result(seconds + 30) for each in in_java[kind]] for kind in KINDS}
     for process in in_python:
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0
@@ -58,12 +59,12 @@ def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) 
         assert not target.redis.exists(name)
 
 
-def _start_python(target: Target) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.interop.soak_worker", target.url, str(SECONDS), *KINDS]
+def _start_python(target: Target, seconds: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.interop.soak_worker", target.url, str(seconds), *KINDS]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def _start_java(versions: Sequence[str], jvms: Jvms, target: Target) -> dict[str, list[Pending]]:
+def _start_java(versions: Sequence[str], jvms: Jvms, target: Target, seconds: int) -> dict[str, list[Pending]]:
     """The running increments of each kind."""
     running: dict[str, list[Pending]] = {kind: [] for kind in KINDS}
     for version in versions:
@@ -73,5 +74,5 @@ def _start_java(versions: Sequence[str], jvms: Jvms, target: Target) -> dict[str
             for _ in range(WORKERS // len(versions)):
                 thread = client.jvm.thread()
                 reads = kind == "ReadLock"
-                running[kind].append(thread.increment(lock, counter_of(kind), SECONDS, reads=reads))
+                running[kind].append(thread.increment(lock, counter_of(kind), seconds, reads=reads))
     return running
