@@ -150,8 +150,8 @@ class AcquireSender:
         self.shard_of_command = router.shard_of_command
         self.on_command_failed = router.on_command_failed
         self.on_command_served = router.on_command_served
-        self.located = router.located
         self.continues = router.continues
+        self.located = router.located
         self.pause = router.pause
         self.jitter = router.jitter
 

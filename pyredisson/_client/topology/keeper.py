@@ -164,7 +164,7 @@ class TopologyKeeper:
         else:
             self._on_success()
         finally:
-            # First: who waits from now on requests another refresh. Who has read it before is woken by this one.
+            # First: a caller that begins to wait from now on requests another refresh. This one wakes earlier callers.
             self._refreshing = False
             self._wake_all()
 
