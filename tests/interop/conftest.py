@@ -16,7 +16,7 @@ from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
 
 from .jvm import JavaClient, JavaThread, Jvm
-from .kinds import NON_REENTRANT, OLD
+from .kinds import NON_REENTRANT, OLD, against
 from .maven import REQUIRED, VERSIONS, NoJavaError, class_path
 from .targets import ClusterOfServers, SingleServer, Target
 
@@ -38,7 +38,7 @@ CALM_NODE_TIMEOUT = 10.0
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Removes tests of what a version doesn't have, or what isn't tested on a cluster, and groups the others.
 
-    With `--dist loadgroup` all tests of one version and target run in one process, and so share one Java process.
+    With `--dist loadgroup` all tests of one version run in one process, and so share one Java process.
     """
     left_out = []
     for item in items:
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ):
             left_out.append(item)
         elif version in VERSIONS:
-            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}-{params.get('target')}"))
+            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}"))
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
@@ -149,9 +149,25 @@ def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]
         clients.append(jvm.connect(target.yaml(**settings)))
         return clients[-1]
 
+    if target.name not in jvm.warmed_up:
+        jvm.warmed_up.add(target.name)
+        _warm_up(connect())
+        target.empty()
+
     yield connect
     for each in clients:
         each.shutdown()
+
+
+def _warm_up(client: JavaClient) -> None:
+    """Has the classes loaded which tests use that measure time: on a busy machine that takes more than a second."""
+    holder, waiter = client.jvm.thread(), client.jvm.thread()
+    for kind in ("Lock", "FairLock", "ReadLock", "WriteLock"):
+        lock = client.get(kind, kind)
+        holder.call(lock, "lock")
+        waits = waiter.begin(client.get(against(kind), kind), "tryLock", 50, "MILLISECONDS")
+        waits.result()
+        holder.call(lock, "unlock")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 from .maven import BUILD, class_path
 
-TIME_LIMIT = 20.0
+TIME_LIMIT = 40.0
 """Seconds after which a test fails that waits for an answer from Java. Usually it comes at once."""
 OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 """A process that starts quickly and leaves the machine to the tests."""
@@ -73,6 +73,8 @@ class Jvm:
 
     def __init__(self, version: str, options: Sequence[str] = OPTIONS) -> None:
         self.version = version
+        self.warmed_up: set[str] = set()
+        """The names of the targets on which the classes for the tests have been loaded."""
         log = BUILD / version / "log.txt"
         logging = (f"-Dorg.slf4j.simpleLogger.logFile={log}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
         self._process = subprocess.Popen(

@@ -14,8 +14,8 @@ OLD = {"3.27.2"}
 OVERSLEEPS = {("FairLock", "3.27.2")}
 """A waiter of a fair lock before 3.32 sleeps until a message comes if it looks at the lock once after the lease with
 which it began to wait: the time that is left of it is negative, which means no limit."""
-WOKEN = 0.5
-"""Seconds within which a waiter that was woken by a message has the lock. Leases are much longer."""
+WOKEN = 2.0
+"""Seconds within which a waiter that was woken by a message has the lock, also on a busy machine. Leases are 30 s."""
 
 
 def kinds_of(version: str) -> tuple[str, ...]:

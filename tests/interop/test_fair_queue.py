@@ -159,18 +159,22 @@ class TestKilledWaiters:
         target: Target,
     ) -> None:
         """Java's own rule decides: the score of its entry, here what is left of the lease and its time to wait."""
+        lease, wait = 2, 4
         thread, client = own_jvm.thread(), own_jvm.connect(target.yaml())
-        holder = backend.connect().get_fair_lock("orders")
+        # The watchdog keeps the lease between two thirds of this time and all of it.
+        holder = backend.connect(lock_watchdog_timeout=lease).get_fair_lock("orders")
+        await holder.lock()
         began = now()
-        await holder.lock(lease_time=2)
-        # Not 2 seconds: without a lease, Redisson takes any number here for milliseconds.
-        thread.begin(client.get("FairLock", "orders"), "tryLock", 2000, "MILLISECONDS")
+        # In milliseconds: without a lease, Redisson takes any number here for that.
+        thread.begin(client.get("FairLock", "orders"), "tryLock", wait * 1000, "MILLISECONDS")
         await backend.until(lambda: len(target.queue("orders")) == 1)
+        queued, [dead] = now(), target.queue("orders")
         await line.join_python()
         await line.join_java()
         own_jvm.kill()
         await holder.unlock()
+        await backend.until(lambda: dead not in target.queue("orders"), wait + lease + WOKEN)
         moments = await line.moments()
         assert moments == sorted(moments)
-        assert began + 3 < moments[0] < began + 4 + WOKEN
+        assert began + wait < moments[0] < queued + wait + lease + WOKEN
         assert moments[1] < moments[0] + WOKEN

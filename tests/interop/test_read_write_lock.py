@@ -10,7 +10,7 @@ from tests.support.backends import Backend, OtherOwner
 
 from .jvm import JavaClient, JavaThread, Jvm, Pending, now
 from .kinds import WOKEN
-from .targets import Target
+from .targets import BEFORE_SLEEP, Target
 
 pytestmark = pytest.mark.asyncio
 
@@ -192,6 +192,8 @@ async def test_writers_in_turn(
 
     async def write() -> None:
         await writer(client).lock()
+        # Until the thread of Java that came second sleeps again: see `until_java_waits`.
+        await backend.sleep(BEFORE_SLEEP)
         await writer(client).unlock()
 
     waiting: list[Pending] = [bob.begin(java.get("WriteLock", NAME), "lock")]

@@ -15,7 +15,7 @@ from .targets import Target
 
 pytestmark = pytest.mark.asyncio
 
-TIMEOUT = 1.5
+TIMEOUT = 2.0
 """Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
 STARTS = 30.0
 """Seconds within which a process has started, also on a busy machine."""
