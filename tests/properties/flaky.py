@@ -62,6 +62,20 @@ class Flaky:
         self.overtake: Callable[[], None] = lambda: None
         self.session = Session(Config(retry_attempts=ATTEMPTS), self)
 
+    sharded = False
+
+    def shard_of(self, key: bytes) -> str:
+        return "the only one"
+
+    def shard_of_command(self, payload: bytes) -> str:
+        return "the only one"
+
+    def slot_of(self, key: bytes) -> int:
+        return 0
+
+    def on_topology_change(self, listener: object) -> None:
+        """One server has no topology."""
+
     def open(self, _: object) -> Resources:
         """For the session."""
         runtime: Any = self
@@ -110,8 +124,6 @@ class Flaky:
     def run_posted(self, number: int) -> None:
         """One command of the background runs."""
         self.execute(self.posted.pop(number % len(self.posted)))
-
-    def shard_of_command(self, payload: bytes) -> None: ...
 
     def on_command_failed(self, payload: bytes, error: Exception) -> None: ...
 

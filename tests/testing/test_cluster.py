@@ -54,7 +54,8 @@ def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
     for node in cluster.nodes:
         assert "cluster_state:ok" in node.ask("CLUSTER", "INFO")
         shards = node.ask("CLUSTER", "SLOTS")
-        assert sorted(port for shard in shards for _, port, *_ in shard[2:]) == sorted(n.port for n in cluster.nodes)
+        # A node is named once for each range of slots. Earlier tests may have moved slots.
+        assert {port for shard in shards for _, port, *_ in shard[2:]} == {n.port for n in cluster.nodes}
     assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
 
 
