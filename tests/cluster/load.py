@@ -15,7 +15,7 @@ from tests.faults.soak_worker import clock
 from tests.support.children import Child
 from tests.support.waiting import eventually
 
-from .history import History, left_behind, starved
+from .history import History, Period, left_behind, starved
 from .load_worker import PERMITS, Wanted
 
 ROOT = Path(__file__).parents[2]
@@ -107,11 +107,11 @@ class Load:
 
         eventually(taken, seconds)
 
-    def end(self, calm_since: float | None = None, bound: float = 2 * LEASE) -> History:
+    def end(self, calm_since: float, *, bound: float = 2 * LEASE, but_for: Period | None = None) -> History:
         """Ends the load and judges it.
 
-        No two holds overlap, nothing stays on the servers, and since `calm_since` every lock was acquired again and
-        again: not once it took longer than `bound`.
+        No two holds overlap (except in the period `but_for`), nothing stays on the servers, and since `calm_since`
+        every lock was acquired again and again: not once it took longer than `bound`.
         """
         until = clock()
         for child in self._children:
@@ -120,9 +120,8 @@ class Load:
             assert child.receive(END_SECONDS) == "done"
             assert child.wait(END_SECONDS) == 0
         self.history.update()
-        found = self.history.faults()
-        if calm_since is not None:
-            found += starved(self.history, calm_since, until, bound)
+        found = self.history.faults(but_for)
+        found += starved(self.history, calm_since, until, bound)
         found += self._wait_until_nothing_is_left()
         assert not found, "\n".join([*found, self.history.summary()])
         return self.history

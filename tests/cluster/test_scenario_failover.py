@@ -138,7 +138,7 @@ def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("strike", ["kill", "pause"])
 def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Path, strike: str) -> None:
-    """What the replica knows, no other owner gets, and the other nodes' locks don't wait."""
+    """The replica that is promoted has confirmed each acquire. The other nodes' locks don't wait."""
     master, spared = own_cluster.masters()[:2]
     tag, other = tag_on(own_cluster, master), tag_on(own_cluster, spared)
     owners = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pyredisson.testing import ReplicatedNode, Sentinels
+from pyredisson.testing import Sentinels
 from tests.faults.soak_worker import clock
 from tests.support.backends import Asyncio, Backend, Threads
 
@@ -15,27 +14,35 @@ from .load import LEASE, OPTIONS, Load, wants
 
 pytestmark = pytest.mark.slow
 
-STRIKES: dict[str, Callable[[Sentinels, ReplicatedNode], object]] = {
-    "kill": lambda sentinels, master: sentinels.kill(master),
-    "freeze": lambda sentinels, master: sentinels.pause(master),
-}
+OWNERS = [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]
+NOTICE_SECONDS = 1.0
+"""Within which the clients' holds are what the new master knows, once all Sentinels name it."""
 
 
-@pytest.mark.parametrize("strike", STRIKES)
+@pytest.mark.parametrize("strike", ["kill", "freeze"])
 def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path: Path, strike: str) -> None:
     master = sentinels.master()
-    with Load(sentinels, tmp_path, [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]) as load:
-        STRIKES[strike](sentinels, master)
+    with Load(sentinels, tmp_path, OWNERS) as load:
+        (sentinels.kill if strike == "kill" else sentinels.pause)(master)
         sentinels.wait_for_promotion(master)
         assert sentinels.master() is not master
         load.wait_until_all_are_taken(LEASE + 5)
-        if strike == "kill":
-            sentinels.restart(master)
-        else:
-            sentinels.resume(master)
+        (sentinels.restart if strike == "kill" else sentinels.resume)(master)
         calm = clock()
         load.wait_until_all_are_taken()
         load.end(calm)
+
+
+def test_sentinels_fail_over_on_request_under_load(sentinels: Sentinels, tmp_path: Path) -> None:
+    """The Sentinels demote the former master after the promotion. In between both are masters, without replicas."""
+    with Load(sentinels, tmp_path, OWNERS) as load:
+        begin = clock()
+        sentinels.fail_over()
+        both = begin, clock() + NOTICE_SECONDS
+        load.wait_until_all_are_taken(LEASE + 5)
+        calm = clock()
+        load.wait_until_all_are_taken()
+        load.end(calm, but_for=both)
 
 
 @pytest.mark.asyncio
