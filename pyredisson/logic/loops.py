@@ -6,7 +6,7 @@ import contextlib
 import traceback
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pyredisson._diagnostics import logger
 from pyredisson.logic.ports import Runtime, Wakeup
@@ -15,21 +15,32 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 """Its `__name__` is the name of the loop."""
 
 
-class HasLoops(Protocol):
-    """What loops need to know of the object that they run for."""
+class LoopOwner:
+    """An object that loops run for."""
 
-    keep_alive: dict[str, Any]
-    """Contains the object itself while it must not be collected. Its loops refer to this dict all the time."""
+    def __init__(self) -> None:
+        self._runs: dict[str, object] = {}
+        """The run that claimed each loop."""
+        self.keep_alive: dict[str, LoopOwner] = {}
+        """Contains the object itself while it must not be collected. Its loops refer to this dict all the time."""
 
     @property
     def closed(self) -> bool:
         """Whether its loops end."""
+        raise NotImplementedError
 
     def claim(self, loop: str) -> bool:
-        """Whether this run of a loop is the first one."""
+        """Whether this run of the loop is the first one.
+
+        An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs would
+        remove each other's work.
+        """
+        run = object()
+        # One call, in which no other thread runs.
+        return self._runs.setdefault(loop, run) is run
 
 
-T = TypeVar("T", bound=HasLoops)
+T = TypeVar("T", bound=LoopOwner)
 
 
 async def run_loop(
@@ -56,7 +67,7 @@ async def run_loop(
         owner = reference()
 
 
-def weak_loop(owner: HasLoops, name: str) -> Loop:
+def weak_loop(owner: LoopOwner, name: str) -> Loop:
     """The loop that is the method `name`, for a thread that must not keep the object alive."""
     reference = weakref.ref(owner)
     keep_alive = owner.keep_alive

@@ -18,7 +18,7 @@ from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import GONE, HELD, Hold, HoldTable, Renewal
-from pyredisson.logic.loops import Loop, log_exception, run_loop, weak_loop
+from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
 from pyredisson.logic.repairs import RepairQueue, Unsent
@@ -34,8 +34,11 @@ IDLE_LEASES = 2
 class Dispatcher(Protocol):
     """What a renewer needs of the watchdog of its client."""
 
-    closed: bool
     wheel: Wheel
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed."""
 
     def start(self, loop: Loop) -> None:
         """Runs a loop on a thread of its own."""
@@ -95,7 +98,7 @@ class Batch:
         return []
 
 
-class Renewer:
+class Renewer(LoopOwner):
     """The loop `renew` of one shard, with the holds that are due there, and the commands to be sent there.
 
     It waits for no other server than its own, so a server that is slow or dead delays no renewal of another shard.
@@ -105,6 +108,7 @@ class Renewer:
     def __init__(
         self, shard: Hashable, dispatcher: Dispatcher, holds: HoldTable, runtime: Runtime, lease_ms: int
     ) -> None:
+        super().__init__()
         self.shard = shard
         self._dispatcher = dispatcher
         self._holds = holds
@@ -123,10 +127,6 @@ class Renewer:
         """Whether the loop has no work and ends. What is added after that must go to another renewer, too."""
         self._last_work = runtime.clock()
         self._idle_limit = IDLE_LEASES * self._lease_seconds
-        self._running: dict[str, object] = {}
-        """The run that claimed the loop."""
-        self.keep_alive: dict[str, Renewer] = {}
-        """Contains this renewer while it has something to send: until then a dropped client is not collected."""
 
     # --- For other threads
 
@@ -142,6 +142,7 @@ class Renewer:
     def add_unsent(self, unsent: Unsent) -> None:
         """Adds a command to be sent in the background."""
         self.repairs.add(unsent)
+        # Until it is sent, a client that the user has dropped is not collected.
         self.keep_alive["unsent"] = self
         self._wakeup.set()
 
@@ -149,16 +150,6 @@ class Renewer:
         """The shard is gone: the loop ends as soon as it has given its work to others."""
         self._idle_limit = -math.inf
         self._wakeup.set()
-
-    def claim(self, loop: str) -> bool:
-        """Whether this run of the loop is the first one.
-
-        An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs would
-        remove each other's commands from the queue of repairs.
-        """
-        run = object()
-        # One call, in which no other thread runs.
-        return self._running.setdefault(loop, run) is run
 
     @property
     def closed(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import Any, cast
 
@@ -14,15 +13,12 @@ from pyredisson._diagnostics import debug
 from pyredisson._protocol.routing import Changes
 from pyredisson.logic.ended_owners import EndedOwners
 from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
-from pyredisson.logic.loops import Loop, log_exception, run_loop, weak_loop
+from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
+from pyredisson.logic.moved_slots import MovedSlots
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.renewal_grid import RenewalGrid
 from pyredisson.logic.renewer import BATCH, Batch, Renewer
 from pyredisson.logic.repairs import RepairQueue, Repairs, Unsent
-
-SCAN_INTERVAL = 0.2
-"""Seconds between two searches for the holds of slots that have moved. Each of them looks at all holds of the client,
-and slots may be moved one by one."""
 
 
 class Alarm(Timer):
@@ -33,7 +29,7 @@ class Alarm(Timer):
         raise NotImplementedError
 
 
-class Watchdog:
+class Watchdog(LoopOwner):
     """A timer wheel with a loop that keeps the time, and a renewer for each shard.
 
     Each loop has a thread of its own. `keep_time` never waits for the network, so it declares a hold lost at the moment
@@ -59,16 +55,13 @@ class Watchdog:
 
         `release_when_owner_ends`: a hold whose owner has ended is released; else that is only logged.
         """
+        super().__init__()
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
         self._renewer_type = renewer
         self._grid = RenewalGrid(lease_ms)
-        self._moved_at = -math.inf
-        """When slots have moved last."""
-        self._moved: deque[Iterable[int]] = deque()
-        """The slots whose holds are still to be checked."""
-        self._next_scan = -math.inf
+        self._moved_slots = MovedSlots(holds, runtime.slot_of)
         self._enter_grid_step(runtime.clock())
         self.wheel = Wheel(self._now_ms())
         holds.stop_watching = self.wheel.discard
@@ -84,10 +77,7 @@ class Watchdog:
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
         self._starting = threading.RLock()
         self._started = False
-        self._running: dict[str, object] = {}
-        """The run that claimed the loop."""
-        self.keep_alive: dict[str, Watchdog] = {}
-        self.closed = False
+        self._closed = False
         self._renewers: dict[Hashable, Renewer] = {}
         """Those that have not ended."""
         runtime.on_topology_change(self.on_topology_change)
@@ -135,16 +125,19 @@ class Watchdog:
 
     def on_topology_change(self, changes: Changes) -> None:
         """Checks soon all holds of the slots that other servers serve now. Takes no mutex and doesn't block."""
-        # A hold that is granted at this very moment may be older.
-        self._moved_at = self._step_begins = math.nextafter(self._runtime.clock(), math.inf)
+        self._step_begins = self._moved_slots.note(self._runtime.clock())
         if self._started or self._holds.table:
-            # In `moved_slots` the keys have moved, too, unless an administrator has assigned a slot by force.
-            self._moved.extend((changes.moved_slots, changes.failed_over_slots))
+            self._moved_slots.add(changes)
             self._time_wakeup.set()
         for node in changes.removed_nodes:
             renewer = self._renewers.get(node)
             if renewer is not None:
                 renewer.retire()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its loops end."""
+        return self._closed
 
     @property
     def started(self) -> bool:
@@ -153,7 +146,7 @@ class Watchdog:
 
     def close(self) -> None:
         """Ends all loops. Takes no mutex: a finalizer calls this."""
-        self.closed = True
+        self._closed = True
         self.repairs.close()
         self._time_wakeup.set()
         for renewer in list(self._renewers.values()):
@@ -166,17 +159,17 @@ class Watchdog:
         number = int(now * 1000) // step
         self._renewal_due = number * step + self._grid.round
         self._step_ends = (number + 1) * step / 1000
-        self._step_begins = max(number * step / 1000, self._moved_at)
+        self._step_begins = max(number * step / 1000, self._moved_slots.moved_at)
         # Set on another thread meanwhile, perhaps before the assignment above.
-        if self._step_begins < self._moved_at:
-            self._step_begins = self._moved_at
+        if self._step_begins < self._moved_slots.moved_at:
+            self._step_begins = self._moved_slots.moved_at
 
     def _check_if_moved(self, hold: Hold, now: float) -> None:
         """Checks a hold that may have been granted by a server that didn't serve its slot any more.
 
         Its acquire was sent before slots moved, and the search for their holds may not have found it.
         """
-        if now < self._moved_at:
+        if now < self._moved_slots.moved_at:
             self.check((hold,))
 
     # --- The loop that keeps time
@@ -233,18 +226,9 @@ class Watchdog:
 
     def _check_moved(self) -> float:
         """Checks the holds of slots that have moved. Returns when to do that next."""
-        if not self._moved:
-            return math.inf
-        now = self._runtime.clock()
-        if now < self._next_scan:
-            return self._next_scan
-        self._next_scan = now + SCAN_INTERVAL
-        moved: set[int] = set()
-        while self._moved:
-            moved.update(self._moved.popleft())
-        slot_of = self._runtime.slot_of
-        self.check(hold for hold in list(self._holds.table.values()) if slot_of(hold.commands.key) in moved)
-        return math.inf
+        holds, again = self._moved_slots.take_holds(self._runtime.clock())
+        self.check(holds)
+        return again
 
     def _start_renewers(self) -> None:
         """Starts the renewers that have work for the first time. If a thread can't start, the next look tries again."""
@@ -336,15 +320,6 @@ class Watchdog:
             if not self._started:
                 self.start(weak_loop(self, "keep_time"))
                 self._started = True
-
-    def claim(self, loop: str) -> bool:
-        """Whether this run of the loop is the first one.
-
-        An interrupt after a thread was started, and before that was noted, has the thread started again.
-        """
-        run = object()
-        # One call, in which no other thread runs.
-        return self._running.setdefault(loop, run) is run
 
     def _now_ms(self) -> int:
         return int(self._runtime.clock() * 1000)
