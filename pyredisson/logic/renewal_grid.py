@@ -4,8 +4,11 @@ from __future__ import annotations
 
 ROUNDS_PER_LEASE = 3
 """A lease is renewed after each third of it."""
-GRID_STEPS_PER_ROUND = 100
-"""How many points the grid has in the time of one round."""
+GRID_STEP_MS = 50
+"""How far two points of the grid are apart. Each point with holds costs two wake-ups of threads."""
+STEPS_PER_ROUND = (20, 100)
+"""How many points the grid has at least and at most in the time of one round. Fewer points have leases renewed earlier
+than necessary, and more renewals in one write."""
 
 
 class RenewalGrid:
@@ -16,7 +19,8 @@ class RenewalGrid:
     def __init__(self, lease_ms: int) -> None:
         self.round = max(1, lease_ms // ROUNDS_PER_LEASE)
         """How long after an acquire or a renewal the next renewal is due."""
-        self.step = max(1, self.round // GRID_STEPS_PER_ROUND)
+        fewest, most = STEPS_PER_ROUND
+        self.step = max(1, min(self.round // fewest, max(GRID_STEP_MS, self.round // most)))
         """How far two points are apart."""
         self._steps = self.round // self.step
 

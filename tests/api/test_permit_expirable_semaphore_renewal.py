@@ -44,7 +44,7 @@ class TestRenewal:
         self, backend: Backend, proxy: Proxy, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # What is taken within half a second falls due at once.
-        monkeypatch.setattr(renewal_grid, "GRID_STEPS_PER_ROUND", 2)
+        monkeypatch.setattr(renewal_grid, "STEPS_PER_ROUND", (2, 2))
         client = backend.connect(proxy.url, lock_watchdog_timeout=3)
         semaphores = [client.get_permit_expirable_semaphore(f"stock{number}") for number in range(5)]
         for semaphore in semaphores:

@@ -308,7 +308,7 @@ def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
     with pyredisson.connect(server.url) as client, client.get_lock("a"):
         watchdog = client._session.watchdog
         (renewer,) = watchdog._renewers.values()
-        eventually(lambda: watchdog._running and renewer._running)
+        eventually(lambda: watchdog._runs and renewer._runs)
         for loop in (renewer.renew, watchdog.keep_time):
             again = start(loop, "again")
             again.join(TIME_LIMIT)
