@@ -42,6 +42,10 @@ class Node:
         self.on_failure: Callable[[], None] = _do_nothing
         """Called when no connection can be made, or when a command or a PING gets no reply. A master that dies or hangs
         doesn't say who replaces it, so a client of several servers has to ask the others."""
+        self.silence_checks: dict[Callable[[], None], None] = {}
+        """Called when a command gets no reply, or no connection can be made: the network may have lost the other
+        connections too, and one that only receives wouldn't notice that. Each checks one connection. They are called on
+        any thread, don't block, and acquire no mutex. Copies of this node share them."""
         self.on_handshake: Callable[[bytes | None], None] = _do_nothing
         """Called after each handshake that succeeded, with the identity of the server's process."""
 
@@ -70,13 +74,18 @@ class Node:
         disconnected = isinstance(error, ConnectionError | builtins.ConnectionError)
         if self.config.path is None or not disconnected:
             self.suspect(connection_id)
-        self.on_failure()
+        self._on_silence()
 
     def on_unreachable(self, error: BaseException) -> None:
         """A connection could not be made. An interrupt is not the server's failure, and is not reported."""
         if isinstance(error, Exception):
             self.availability.on_unreachable(self.address, error)
-            self.on_failure()
+            self._on_silence()
+
+    def _on_silence(self) -> None:
+        self.on_failure()
+        for check in tuple(self.silence_checks):
+            check()
 
     def on_command_failed(self, error: RedisError) -> None:
         """A command was not served, and is sent again."""

@@ -176,6 +176,41 @@ async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
     )
 
 
+async def test_a_command_without_a_reply_has_the_subscription_checked(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
+    """The network has lost all connections without a sign. The PING after a silence would come much later."""
+    taken_by_another(admin)
+    client = backend.connect(proxy.url, ping_interval=600, timeout=0.8)
+    waiter = waiting(backend, client)
+    await backend.until(lambda: listeners(admin, "a") == 1)
+    await backend.run_blocking(proxy.blackhole)
+    # Its message goes into the hole.
+    given_back(admin)
+    assert not await backend.do(client.get_lock("b").is_locked())
+    released = time.monotonic()
+    assert await waiter.result() - released < 5
+
+
+async def test_a_ping_whose_reply_comes_with_a_message_is_answered(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
+    taken_by_another(admin)
+    client = backend.connect(proxy.url, ping_interval=0.1, timeout=1)
+    reply = proxy.hold_reply(b"PING")
+    waiter = waiting(backend, client)
+    assert await backend.run_blocking(reply.held.wait, 5)
+    given_back(admin)
+    await backend.run_blocking(reply.deliver)
+    await waiter.result()
+    taken_by_another(admin)
+    waiter = waiting(backend, client)
+    await backend.sleep(1.5)
+    given_back(admin)
+    await waiter.result()
+    assert proxy.seen(b"\r\nSUBSCRIBE") == 1, "the connection was replaced"
+
+
 async def test_a_living_subscription_answers_its_pings_and_stays(
     backend: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:

@@ -53,6 +53,8 @@ class Pipeline(asyncio.BufferedProtocol):
         self.state = PipelineState.NEW
         self.on_reply: Callable[[Reply], None] | None = None
         """Handles every reply, in place of the commands' futures. Used by the handshake and by subscriptions."""
+        self.on_doubt: Callable[[], None] = _do_nothing
+        """Called in the event loop when this connection of a subscription may be dead."""
         self.failed: asyncio.Future[RedisError] = loop.create_future()
         """Done when the connection has failed or was closed; its result is the error."""
         self.disconnected: asyncio.Future[None] = loop.create_future()
@@ -245,6 +247,10 @@ class Pipeline(asyncio.BufferedProtocol):
             self._fail(TimeoutError(f"timeout waiting for {self.node.address}"))
             return
         self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self._check_timeout)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 async def connect(node: Node) -> Pipeline:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis.exceptions import ConnectionError
@@ -119,7 +120,7 @@ class AioListener:
         """Passes on messages until the connection fails, or there are no channels."""
         channels = self._channels
         subscription = Subscription(channels, self._node.scripts.pubsub)
-        received = AioWakeup()
+        received, doubted = AioWakeup(), AioWakeup()
 
         def on_reply(reply: Reply) -> None:
             received.set()
@@ -128,13 +129,20 @@ class AioListener:
                 # Called after the tasks that were woken, and before more is received.
                 pipeline.loop.call_soon(subscription.end_batch)
 
+        def on_failed(_: object) -> None:
+            doubted.set()
+
         pipeline.on_reply = on_reply
+        pipeline.failed.add_done_callback(on_failed)
+        pipeline.on_doubt = doubted.set
+        check = _check_of(pipeline)
+        self._node.silence_checks[check] = None
         try:
             with channels.mutex:
                 self._pipeline = pipeline
                 self._subscription = subscription
                 pipeline.write(subscription.subscribe_commands(channels.names()))
-            await self._watch(pipeline, subscription, received)
+            await self._watch(pipeline, subscription, received, doubted)
         except GeneratorExit:
             # The garbage collector closes this coroutine, at any moment and on any thread. Its loop was closed and
             # forgotten, and a listener of another loop may use this object by now.
@@ -142,6 +150,9 @@ class AioListener:
         except BaseException:
             self._disconnect(pipeline)
             raise
+        finally:
+            self._node.silence_checks.pop(check, None)
+            pipeline.failed.remove_done_callback(on_failed)
         self._disconnect(pipeline)
 
     def _disconnect(self, pipeline: Pipeline) -> None:
@@ -151,17 +162,37 @@ class AioListener:
                 self._channels.on_disconnected()
         pipeline.close()
 
-    async def _watch(self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup) -> None:
-        """Raises the error by which the connection fails. Sends a PING after a long silence."""
+    async def _watch(
+        self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup, doubted: AioWakeup
+    ) -> None:
+        """Raises the error by which the connection fails. Sends a PING after a long silence, or when it is `doubted`.
+
+        `doubted` is also set when the connection has failed.
+        """
         node = self._node
         while not self._channels.is_unused():
             received.clear()
-            await asyncio.wait([pipeline.failed], timeout=node.ping_interval or LINGER)
+            doubted.clear()
+            if not pipeline.failed.done():
+                await doubted.wait(node.ping_interval or LINGER)
             if pipeline.failed.done():
                 raise pipeline.failed.result()
             self._channels.sweep()
-            if not received.is_set() and node.ping_interval:
+            if node.ping_interval and (doubted.is_set() or not received.is_set()):
+                received.clear()
                 pipeline.write(subscription.ping_command())
                 if not await received.wait(node.timeout):
                     node.on_failure()
                     raise ConnectionError(f"{node.address} doesn't answer a PING")
+
+
+def _check_of(pipeline: Pipeline) -> Callable[[], None]:
+    """What has a PING sent. It can be called on any thread, and keeps no forgotten event loop alive."""
+    reference = weakref.ref(pipeline)
+
+    def check() -> None:
+        living = reference()
+        if living is not None:
+            call_in(living.loop, living.on_doubt)
+
+    return check

@@ -167,6 +167,17 @@ class ThreadListener:
                 return
             role.connected(messages)
             self.subscribe(channels.names())
+        checks = self._node.silence_checks
+        checks[messages.check] = None
+        try:
+            self._read_until_broken(messages)
+        finally:
+            checks.pop(messages.check, None)
+        if role.failure is not None:
+            raise ConnectionError(f"the connection was found broken: {role.failure}")
+
+    def _read_until_broken(self, messages: MessageReader) -> None:
+        channels, role = self._channels, self._role
         while not self._stopped and role.state is not ListenerState.BROKEN and not channels.is_unused():
             self._wakeup.clear()
             rest = LINGER
@@ -179,8 +190,6 @@ class ThreadListener:
                 continue
             channels.sweep()
             self._wakeup.wait(rest)
-        if role.failure is not None:
-            raise ConnectionError(f"the connection was found broken: {role.failure}")
 
     def _read_for_waiters(self, messages: MessageReader) -> float:
         """Reads as the listener's thread. Returns after how many seconds it has to look again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from time import monotonic
@@ -51,6 +52,16 @@ class MessageReader:
         self._silent_since = monotonic()
         self._ping_sent_at = 0.0
         """When a PING was sent that has no reply yet; 0: none."""
+        self._doubted = False
+        """Whether to send a PING at once."""
+
+    def check(self) -> None:
+        """Has a PING sent, to find out whether the connection is dead. On any thread; acquires no mutex."""
+        self._doubted = True
+        # Ends the poll of the thread that reads. It fails if the pipe is full, so that the poll ends anyway, or if the
+        # listener has ended.
+        with contextlib.suppress(OSError):
+            self._self_pipe.writer.send(b"\0")
 
     def read(self, wakeup: ThreadWakeup, deadline: float, *, for_others: bool = False) -> None:
         """Passes on messages until the wakeup is set or the deadline has passed.
@@ -67,11 +78,12 @@ class MessageReader:
             wakeup.self_pipe = None
             if connection.has_decrypted_data() or any(number != self_pipe.reader.fileno() for number, _ in ready):
                 self.subscription.on_replies(connection.receive())
+                # The reply to a PING may have come with a message.
+                self._ping_sent_at = 0.0
                 if wakeup.is_set():
                     # Without any delay: a message has woken this very thread.
                     return
                 self._silent_since = now = monotonic()
-                self._ping_sent_at = 0.0
                 if for_others and len(self._channels.waiting) <= 1:
                     deadline = min(deadline, now)
             elif ready:
@@ -87,17 +99,20 @@ class MessageReader:
         if self._ping_sent_at:
             deadline = min(deadline, self._ping_sent_at + node.timeout)
         elif node.ping_interval:
+            if self._doubted:
+                return 0
             deadline = min(deadline, self._silent_since + node.ping_interval)
         return max(0.0, deadline - monotonic()) * 1000
 
     def _ping_after_silence(self, now: float) -> None:
-        """Sends a PING after a long silence. ConnectionError: a PING got no reply in time."""
+        """Sends a PING after a long silence, or in doubt. ConnectionError: a PING got no reply in time."""
         node = self._node
         if self._ping_sent_at:
             if now >= self._ping_sent_at + node.timeout:
                 node.on_failure()
                 raise ConnectionError(f"{node.address} doesn't answer a PING")
-        elif node.ping_interval and now >= self._silent_since + node.ping_interval:
+        elif node.ping_interval and (self._doubted or now >= self._silent_since + node.ping_interval):
+            self._doubted = False
             # The mutex keeps the order of the commands sent the same as that in `subscription`.
             with self._channels.mutex:
                 self.connection.send(self.subscription.ping_command())
