@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.faults.soak_judge import Hold, Journals, judge
 __all__ = ["Failure", "History", "left_behind", "starved"]
 
 Period = tuple[float, float]
+Taken = set[tuple[str, str, str]]
+"""Backends, kinds and names of holds."""
 LASTING = ("redisson_lock_token", "pyredisson_", "{")
 """How names of keys begin that may stay: the tokens of fenced locks, and what the server removes by itself."""
 
@@ -64,8 +67,8 @@ class History(Journals):
             else:
                 super().add([line])
 
-    def taken_since(self, moment: float) -> set[tuple[str, str, str]]:
-        """The backends, kinds and names of all holds that were asked for and granted since then."""
+    def taken_since(self, moment: float) -> Taken:
+        """What was granted since then."""
         return {
             (self.backends[hold.identity], hold.kind, hold.name)
             for hold in self.holds.values()
@@ -111,21 +114,28 @@ def parts_outside(hold: Hold, period: Period) -> list[Hold]:
     return parts
 
 
-def starved(history: History, since: float, until: float, bound: float) -> list[str]:
-    """The locks that nobody acquired for longer than `bound` seconds between the end of a fault and that of the load.
-
-    Only locks count that were acquired at all, so the load must have run before the fault.
-    """
-    found = []
-    begins: dict[tuple[str, str], list[float]] = {}
+def starved(history: History, since: float, bound: float) -> list[str]:
+    """The locks that an owner waited for, and nobody acquired, for longer than `bound` seconds after `since`."""
+    grants: dict[tuple[str, str], list[float]] = {}
+    waits: dict[tuple[str, str], list[Period]] = {}
     for hold in history.holds.values():
-        begins.setdefault((hold.kind, hold.name), []).append(hold.begin)
-    for (kind, name), moments in begins.items():
-        within = [since, *sorted(moment for moment in moments if since < moment < until), until]
-        longest = max(later - earlier for earlier, later in itertools.pairwise(within))
+        grants.setdefault((hold.kind, hold.name), []).append(hold.begin)
+        waits.setdefault((hold.kind, hold.name), []).append((hold.asked, hold.begin))
+    for failure in history.failures:
+        waits.setdefault((failure.kind, failure.name), []).append((failure.asked, failure.at))
+    found = []
+    for lock, periods in waits.items():
+        moments = sorted(grants.get(lock, []))
+        longest = max(longest_gap(moments, max(asked, since), end) for asked, end in periods)
         if longest > bound:
-            found.append(f"nobody acquired {kind} {name!r} for {longest:.2f} s")
+            found.append(f"nobody acquired {lock[0]} {lock[1]!r} for {longest:.2f} s")
     return found
+
+
+def longest_gap(moments: Sequence[float], begin: float, end: float) -> float:
+    """The longest part of a period without any of the sorted moments."""
+    within = moments[bisect_right(moments, begin) : bisect_left(moments, end)]
+    return max(later - earlier for earlier, later in itertools.pairwise((begin, *within, end)))
 
 
 def left_behind(nodes: Sequence[ClusterNode | ReplicatedNode], besides: Iterable[str] = ()) -> list[str]:

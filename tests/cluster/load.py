@@ -15,7 +15,7 @@ from tests.faults.soak_worker import clock
 from tests.support.children import Child
 from tests.support.waiting import eventually
 
-from .history import History, Period, left_behind, starved
+from .history import History, Period, Taken, left_behind, starved
 from .load_worker import PERMITS, Wanted
 
 ROOT = Path(__file__).parents[2]
@@ -78,22 +78,40 @@ class Load:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._close()
 
-    def wait_until_all_are_taken(self, seconds: float = END_SECONDS, names: str = "") -> None:
-        """Returns when each backend has acquired every lock whose name contains `names` since now."""
-        begin = clock()
-        everything = {(backend, *each) for backend in BACKENDS for each in self.wanted if names in each[1]}
-        missing: set[tuple[str, str, str]] = set(everything)
+    def wait_until_all_are_taken(self) -> None:
+        """Returns when each backend has acquired every lock since now.
 
-        def all_taken() -> bool:
+        The time for that is long: the owners of both backends contend for locks that promise no owner its share.
+        """
+        everything = {(backend, *each) for backend in BACKENDS for each in self.wanted}
+        self._wait_until_taken(lambda taken: everything - taken, END_SECONDS)
+
+    def wait_until_served(self, seconds: float, names: str = "") -> None:
+        """Returns when since now every lock whose name contains `names` was acquired, and some of them by each backend.
+
+        So neither a lock nor a client waits for a server that doesn't answer.
+        """
+        locks = {each for each in self.wanted if names in each[1]}
+
+        def missing(taken: Taken) -> set[Any]:
+            found = [each for each in taken if names in each[2]]
+            return locks - {each[1:] for each in found} | set(BACKENDS) - {backend for backend, *_ in found}
+
+        self._wait_until_taken(missing, seconds)
+
+    def _wait_until_taken(self, missing: Callable[[Taken], set[Any]], seconds: float) -> None:
+        """Returns when nothing is `missing` in what was acquired since now."""
+        begin = clock()
+
+        def left() -> set[Any]:
             self.history.update()
-            missing.intersection_update(everything - self.history.taken_since(begin))
-            return not missing
+            return missing(self.history.taken_since(begin))
 
         try:
-            eventually(all_taken, seconds)
+            eventually(lambda: not left(), seconds)
         except AssertionError:
             raise AssertionError(
-                f"not taken within {seconds:g} s: {sorted(missing)}; {self.history.summary()}"
+                f"not taken within {seconds:g} s: {sorted(map(str, left()))}; {self.history.summary()}"
             ) from None
 
     def wait_until_taken(self, count: int, seconds: float = END_SECONDS) -> None:
@@ -111,9 +129,8 @@ class Load:
         """Ends the load and judges it.
 
         No two holds overlap (except in the period `but_for`), nothing stays on the servers, and since `calm_since`
-        every lock was acquired again and again: not once it took longer than `bound`.
+        no lock was waited for, and acquired by nobody, for longer than `bound`.
         """
-        until = clock()
         for child in self._children:
             child.send()
         for child in self._children:
@@ -121,7 +138,7 @@ class Load:
             assert child.wait(END_SECONDS) == 0
         self.history.update()
         found = self.history.faults(but_for)
-        found += starved(self.history, calm_since, until, bound)
+        found += starved(self.history, calm_since, bound)
         found += self._wait_until_nothing_is_left()
         assert not found, "\n".join([*found, self.history.summary()])
         return self.history

@@ -67,13 +67,22 @@ def test_each_lock_has_tokens_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_nobody_acquires_after_the_fault(tmp_path: Path) -> None:
-    history = history_of(tmp_path, *FIRST, *SECOND, "hold c fair y exclusive 1 2")
-    assert starved(history, 3, 6, 2.5) == ["nobody acquired fair 'y' for 3.00 s"]
-    assert starved(history, 3, 8, 2.5) == [
-        "nobody acquired lock 'x' for 4.00 s",
-        "nobody acquired fair 'y' for 5.00 s",
-    ]
-    assert starved(history, 3, 6, 1.5) == ["nobody acquired lock 'x' for 2.00 s", "nobody acquired fair 'y' for 3.00 s"]
+    """`a` acquires at 2, `b` at 4, `c` waits from 2 to 9; the fault ends at 3."""
+    history = history_of(tmp_path, *FIRST, "hold b lock x exclusive 2 4", "hold c lock x exclusive 2 9")
+    assert starved(history, 3, 4) == ["nobody acquired lock 'x' for 5.00 s"]
+    assert starved(history, 3, 5.5) == []
+    assert starved(history, 5, 3.5) == ["nobody acquired lock 'x' for 4.00 s"]
+    assert starved(history, 10, 0) == []
+
+
+def test_a_lock_that_nobody_wants_is_not_starved(tmp_path: Path) -> None:
+    assert starved(history_of(tmp_path, *FIRST, "hold b lock x exclusive 8.5 9"), 3, 1) == []
+
+
+@pytest.mark.parametrize("end", ["refused lock x 5 8", "failed lock x 5 8 TimeoutError"])
+def test_a_lock_that_was_waited_for_in_vain(tmp_path: Path, end: str) -> None:
+    assert starved(history_of(tmp_path, *FIRST, end), 3, 2) == ["nobody acquired lock 'x' for 3.00 s"]
+    assert starved(history_of(tmp_path, "hold b lock x exclusive 6 6.5"), 3, 2) == []
 
 
 def test_what_each_backend_has_taken(tmp_path: Path) -> None:

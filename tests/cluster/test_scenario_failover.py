@@ -150,9 +150,9 @@ def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Pat
     ]
     with Load(own_cluster, tmp_path, owners) as load:
         getattr(own_cluster, strike)(master)
-        load.wait_until_all_are_taken(1.5, "spared")  # before the promotion: no other node's locks wait
+        load.wait_until_served(1.5, "spared")  # before the promotion: no other node's locks wait
         own_cluster.wait_for_promotion(master)
-        load.wait_until_all_are_taken(LEASE + 3)
+        load.wait_until_served(LEASE + 3, f"{{{tag}}}")
         (own_cluster.restart if strike == "kill" else own_cluster.resume)(master)
         calm = clock()
         load.wait_until_all_are_taken()

@@ -53,10 +53,10 @@ def test_a_node_is_out_of_reach_under_load(proxied_cluster: Cluster, tmp_path: P
         separate(proxy)
         separated = clock()
         while clock() < separated + LEASE + 1:
-            load.wait_until_all_are_taken(LEASE, "spared")
+            load.wait_until_served(LEASE, "spared")
         reunite(proxy)
         reunited = clock()
-        load.wait_until_all_are_taken(LEASE + 3)
+        load.wait_until_served(LEASE + 3, f"{{{tag}}}")
         calm = clock()
         load.wait_until_all_are_taken()
         history = load.end(calm)

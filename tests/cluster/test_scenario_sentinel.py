@@ -26,7 +26,7 @@ def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path:
         (sentinels.kill if strike == "kill" else sentinels.pause)(master)
         sentinels.wait_for_promotion(master)
         assert sentinels.master() is not master
-        load.wait_until_all_are_taken(LEASE + 5)
+        load.wait_until_served(LEASE + 5)
         (sentinels.restart if strike == "kill" else sentinels.resume)(master)
         calm = clock()
         load.wait_until_all_are_taken()
@@ -39,7 +39,7 @@ def test_sentinels_fail_over_on_request_under_load(sentinels: Sentinels, tmp_pat
         begin = clock()
         sentinels.fail_over()
         both = begin, clock() + NOTICE_SECONDS
-        load.wait_until_all_are_taken(LEASE + 5)
+        load.wait_until_served(LEASE + 5)
         calm = clock()
         load.wait_until_all_are_taken()
         load.end(calm, but_for=both)
