@@ -21,6 +21,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.testing import Proxy, Server, ServerError
+from tests.support.children import Child
 from tests.support.timing import Timed, Watcher, longest_standstill, start_watcher, time_from
 
 BEGUN = pytest.StashKey[float]()
@@ -109,6 +110,21 @@ def timed(request: pytest.FixtureRequest) -> Timed:
 def all_timed(timed: Timed) -> None:
     """All of the test depends on time."""
     timed.begin()
+
+
+@pytest.fixture
+def child(timed: Timed) -> Iterator[Callable[..., Child]]:
+    """Starts child processes, and ends them with the test."""
+    children: list[Child] = []
+
+    def start(program: str, *args: object) -> Child:
+        timed.begin()
+        children.append(Child(program, *args))
+        return children[-1]
+
+    yield start
+    for each in children:
+        each.close()
 
 
 @pytest.fixture(scope="session")

@@ -77,10 +77,32 @@ class BackendRuntime(ABC):
         return random.random()
 
 
-class DirectRuntime(BackendRuntime):
-    """The part of a runtime with a single server that doesn't depend on the backend."""
+class OneServer:
+    """What every runtime with a single server says of servers: this one serves all slots, and is always the same."""
 
     sharded = False
+    _node: Hashable
+
+    def slot_of(self, key: bytes) -> int:
+        return 0
+
+    def shard_of(self, key: bytes) -> Hashable:
+        return self._node
+
+    def shard_of_command(self, payload: bytes) -> Hashable:
+        return self._node
+
+    def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
+        pass
+
+    def located(self, payload: bytes, error: RedisError) -> RedisError:
+        return error
+
+
+class DirectRuntime(OneServer, BackendRuntime):
+    """The part of a runtime with a single server that doesn't depend on the backend."""
+
+    _node: Node
 
     def __init__(self, node: Node, connections: NodeConnections) -> None:
         super().__init__(node.scripts)
@@ -114,27 +136,11 @@ class DirectRuntime(BackendRuntime):
     def continues(self, redirect: Redirected) -> bool:
         return False
 
-    def slot_of(self, key: bytes) -> int:
-        return 0
-
-    def shard_of(self, key: bytes) -> Hashable:
-        return self._node
-
-    def shard_of_command(self, payload: bytes) -> Hashable:
-        return self._node
-
-    def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
-        # A single server is always the same one.
-        pass
-
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         self._node.on_command_failed(error)
 
     def on_command_served(self, payload: bytes) -> None:
         self._node.on_command_served()
-
-    def located(self, payload: bytes, error: RedisError) -> RedisError:
-        return error
 
     async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
         await self.sleep(seconds)

@@ -22,17 +22,17 @@ class TestCallback:
     async def test_once_per_loss_with_the_lock(self, backend: Backend, server_state: ServerState) -> None:
         lock = backend.connect(lock_watchdog_timeout=0.9).get_lock("orders")
         calls: list[tuple[str, int]] = []
-        told = backend.flag()
+        notified = backend.flag()
 
         def callback(lost: Any) -> None:
             calls.append((lost.name, threading.get_ident()))
-            told.set()
+            notified.set()
 
         assert lock.on_lost(callback) is callback
         await lock.lock()
         await lock.lock()
         server_state.redis.delete("orders")
-        await told.wait()
+        await notified.wait()
         for _ in range(2):
             with pytest.raises(LockLostError):
                 await lock.unlock()
@@ -56,37 +56,37 @@ class TestCallback:
         client = backend.connect()
         lock, other = client.get_lock("orders"), client.get_lock("stock")
         calls: list[Any] = []
-        told = backend.flag()
+        notified = backend.flag()
         lock.on_lost(calls.append)
-        other.on_lost(lambda _: told.set())
+        other.on_lost(lambda _: notified.set())
         await lock.lock(0.5)
         await lock.unlock()
         await other.lock(0.6)
-        await told.wait()
+        await notified.wait()
         assert calls == []
 
     async def test_for_every_handle_and_owner(self, backend: Backend) -> None:
         client = backend.connect()
-        told = backend.flag()
-        client.get_lock("orders").on_lost(lambda _: told.set())
+        notified = backend.flag()
+        client.get_lock("orders").on_lost(lambda _: notified.set())
         await client.get_lock("orders", owner=1).lock(0.05)
-        await told.wait()
+        await notified.wait()
 
     async def test_a_failing_callback_is_logged_and_stops_no_other(
         self, backend: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         client = backend.connect()
         lock = client.get_lock("orders")
-        told = backend.flag()
+        notified = backend.flag()
 
         def fails(_: Any) -> None:
             raise KeyError("in the callback")
 
         lock.on_lost(fails)
-        lock.on_lost(lambda _: told.set())
+        lock.on_lost(lambda _: notified.set())
         with caplog.at_level(logging.ERROR, "pyredisson"):
             await lock.lock(0.03)
-            await told.wait()
+            await notified.wait()
             await backend.until(lambda: "in the callback" in caplog.text)
             # The next loss is reported as well.
             again = backend.flag()
@@ -216,10 +216,10 @@ class TestCallback:
         lock.on_lost(calls.append)
         lock.on_lost(calls.append)
         assert lock.remove_on_lost(calls.append)
-        told = backend.flag()
-        lock.on_lost(lambda _: told.set())
+        notified = backend.flag()
+        lock.on_lost(lambda _: notified.set())
         await lock.lock(0.03)
-        await told.wait()
+        await notified.wait()
         await backend.until(lambda: len(calls) == 1)
         assert lock.remove_on_lost(calls.append)
         assert not lock.remove_on_lost(calls.append)

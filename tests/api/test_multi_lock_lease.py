@@ -143,12 +143,12 @@ class TestLost:
         client = backend.connect()
         a, b = client.get_lock("a"), client.get_lock("b")
         group = client.get_multi_lock(a, b)
-        told: list[Any] = []
+        notified: list[Any] = []
         heard = threading.Event()
 
         @group.on_lost
         def tell(lost: Any) -> None:
-            told.append(lost)
+            notified.append(lost)
             heard.set()
 
         await group.lock()
@@ -167,11 +167,11 @@ class TestLost:
         with pytest.raises(LockLostError):
             await group.unlock()
         await backend.until(lambda: redises[0].keys() == [])
-        assert len(told) == 1
+        assert len(notified) == 1
         # The next hold is another one.
         async with group:
             assert not group.lost.is_set()
-        assert len(told) == 1
+        assert len(notified) == 1
 
     async def test_at_the_end_of_the_shortest_lease(self, backend: Backend) -> None:
         client = backend.connect()

@@ -27,7 +27,7 @@ ACQUIRES: dict[str, tuple[str, Callable[[Any], Awaitable[Any]]]] = {
 SEMAPHORES = pytest.mark.parametrize("factory", ["get_semaphore", "get_permit_expirable_semaphore"])
 
 
-def told(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == level]
 
 
@@ -43,11 +43,11 @@ async def test_a_semaphore_that_was_never_set_is_logged_once(
         await backend.until(lambda: server_state.redis.pubsub_numsub("redisson_sc:{stock}")[0][1] == 1)
         assert not await semaphore.try_acquire(wait_time=0.05)
         assert not waiter.done()
-        [text] = told(caplog, logging.WARNING)
+        [text] = logged(caplog, logging.WARNING)
         assert "'stock'" in text
         assert not await getattr(client, factory)("other").try_acquire()
         assert not await getattr(backend.connect(), factory)("stock").try_acquire()
-        assert len(told(caplog, logging.WARNING)) == 3
+        assert len(logged(caplog, logging.WARNING)) == 3
     await semaphore.try_set_permits(1)
     await waiter.result()
 
@@ -61,7 +61,7 @@ async def test_no_permits_are_not_no_semaphore(
     with caplog.at_level(logging.INFO, "pyredisson"):
         assert not await semaphore.try_acquire()
         assert not await semaphore.try_acquire(wait_time=0.05)
-    assert not told(caplog, logging.WARNING)
+    assert not logged(caplog, logging.WARNING)
 
 
 @pytest.mark.parametrize("call", ACQUIRES)
@@ -73,7 +73,7 @@ async def test_a_semaphore_that_must_exist(
     semaphore = getattr(client, factory)("stock", must_exist=True)
     with caplog.at_level(logging.INFO, "pyredisson"), pytest.raises(pyredisson.NotSetError, match="'stock'"):
         await acquire(semaphore)
-    assert not told(caplog, logging.WARNING)
+    assert not logged(caplog, logging.WARNING)
     assert server_state.redis.keys() == []
     # What makes a semaphore needs none.
     assert await semaphore.try_set_permits(3)
@@ -102,11 +102,11 @@ async def test_a_latch_that_is_not_counting_is_named_once(backend: Backend, capl
     with caplog.at_level(logging.INFO, "pyredisson"):
         for timeout in (None, 0, TIME_LIMIT):
             assert await latch.wait(timeout)
-        [text] = [text for text in told(caplog, logging.INFO) if "latch" in text]
+        [text] = [text for text in logged(caplog, logging.INFO) if "latch" in text]
         assert "'done'" in text
         assert await client.get_count_down_latch("other").wait()
-        assert len([text for text in told(caplog, logging.INFO) if "latch" in text]) == 2
-    assert not told(caplog, logging.WARNING)
+        assert len([text for text in logged(caplog, logging.INFO) if "latch" in text]) == 2
+    assert not logged(caplog, logging.WARNING)
 
 
 async def test_a_latch_that_must_exist(backend: Backend, server_state: ServerState) -> None:

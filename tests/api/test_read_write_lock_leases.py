@@ -145,11 +145,11 @@ class TestWatchdog:
     async def test_the_end_of_a_short_lease_is_reported_at_once(self, backend: Backend) -> None:
         """The watchdog visits fixed leases too, but not before a third of its own."""
         read, _ = sides(backend.connect(), 1)
-        told = threading.Event()
-        read.on_lost(lambda _: told.set())
+        notified = threading.Event()
+        read.on_lost(lambda _: notified.set())
         await read.lock(0.1)
         assert await read.lost.wait(TIME_LIMIT)
-        assert told.wait(TIME_LIMIT)
+        assert notified.wait(TIME_LIMIT)
 
     @pytest.mark.parametrize("lease", [None, 60])
     async def test_a_deleted_lock_is_reported(

@@ -316,12 +316,12 @@ class TestLost:
 
     async def test_a_majority(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
         red = make(backend, servers, lock_watchdog_timeout=0.9)
-        told: list[Any] = []
+        notified: list[Any] = []
         heard = threading.Event()
 
         @red.on_lost  # type: ignore[untyped-decorator]
         def tell(lost: Any) -> None:
-            told.append(lost)
+            notified.append(lost)
             heard.set()
 
         await red.lock()
@@ -335,7 +335,7 @@ class TestLost:
         assert heard.wait(TIME_LIMIT)
         async with red:
             assert not red.lost.is_set()
-        assert len(told) == 1
+        assert len(notified) == 1
 
     async def test_members_that_were_released_separately(
         self, backend: Backend, servers: list[Server], redises: list[Any]

@@ -11,6 +11,7 @@ import pytest_asyncio
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.keepers import Watched
+from tests.support.replicated_master import ReplicatedMaster
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
@@ -37,8 +38,8 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
-    """The test runs on each of the two backends, whose clients are those of `own_cluster`, or else of `cluster`."""
-    name = next(name for name in ("own_cluster", "cluster") if name in request.fixturenames)
+    """The test runs on each of the two backends. Their clients are those of the cluster that the test asks for."""
+    name = next(name for name in ("own_cluster", "shared_master", "cluster") if name in request.fixturenames)
     made: Backend = request.param(request.getfixturevalue(name).url)
     yield made
     await made.close()
@@ -49,6 +50,16 @@ def own_cluster() -> Iterator[Cluster]:
     """A cluster of this test's own, whose nodes it may kill, pause and restart."""
     with Cluster() as running:
         yield running
+
+
+@pytest.fixture
+def master(shared_master: Cluster) -> Iterator[ReplicatedMaster]:
+    """The only master of `shared_master`, a fixture of the test's module. Its replicas can be frozen."""
+    shared_master.flush()
+    made = ReplicatedMaster(shared_master)
+    made.node.ask("CONFIG", "RESETSTAT")
+    yield made
+    made.restore()
 
 
 @pytest.fixture

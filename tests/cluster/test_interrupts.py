@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,32 +54,19 @@ class Mover:
             self.moves += 1
 
 
-@pytest.fixture
-def child() -> Iterator[Callable[..., Child]]:
-    children: list[Child] = []
-
-    def start(program: str, *args: object) -> Child:
-        children.append(Child(program, *args))
-        return children[-1]
-
-    yield start
-    for each in children:
-        each.close()
-
-
 @pytest.mark.parametrize("mode", ["free", "contended"])
 def test_ctrl_c_at_random_moments_while_the_slot_moves(
     cluster: Cluster, child: Callable[..., Child], mode: str
 ) -> None:
     with Mover(cluster) as mover:
         user = child(TAKE_AND_GIVE_BACK, cluster.url, 1, mode, 400, "KeyboardInterrupt")
-        told: dict[str, Any] = json.loads(user.receive(50) or "{}")
-    assert told, "the child failed"
+        report: dict[str, Any] = json.loads(user.receive(50) or "{}")
+    assert report, "the child failed"
     assert mover.moves > 3
-    assert told["interrupts"] > 50
-    assert told["errors"] == []
-    assert told["kept"] == []
-    assert told["waiters"] == 0
+    assert report["interrupts"] > 50
+    assert report["errors"] == []
+    assert report["kept"] == []
+    assert report["waiters"] == 0
     eventually(lambda: not held(cluster), 10)
     user.send()
     assert user.wait() == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -23,17 +23,9 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def child(cluster: Cluster) -> Iterator[Callable[[str], Child]]:
+def child(cluster: Cluster, child: Callable[..., Child]) -> Callable[[str], Child]:
     """Starts processes that get the URL of the cluster."""
-    children: list[Child] = []
-
-    def start(program: str) -> Child:
-        children.append(Child(program, cluster.url))
-        return children[-1]
-
-    yield start
-    for each in children:
-        each.close()
+    return lambda program: child(program, cluster.url)
 
 
 def keys(cluster: Cluster) -> int:

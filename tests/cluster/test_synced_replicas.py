@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import pyredisson.asyncio
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster
-from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.backends import Backend
 from tests.support.replicated_master import ReplicatedMaster
 
 pytestmark = pytest.mark.asyncio
@@ -38,23 +37,6 @@ def shared_master() -> Iterator[Cluster]:
     with Cluster(masters=1, replicas=REPLICAS) as running:
         running.set_node_timeout(60)
         yield running
-
-
-@pytest.fixture
-def master(shared_master: Cluster) -> Iterator[ReplicatedMaster]:
-    """A master with two replicas that can be frozen."""
-    shared_master.flush()
-    made = ReplicatedMaster(shared_master)
-    made.node.ask("CONFIG", "RESETSTAT")
-    yield made
-    made.restore()
-
-
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend(request: pytest.FixtureRequest, shared_master: Cluster) -> AsyncIterator[Backend]:
-    made: Backend = request.param(shared_master.url)
-    yield made
-    await made.close()
 
 
 @pytest.mark.parametrize("kind", LOCKS)

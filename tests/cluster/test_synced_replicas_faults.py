@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
-import pytest_asyncio
 from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
@@ -40,26 +39,9 @@ def shared_master() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def master(shared_master: Cluster) -> Iterator[ReplicatedMaster]:
-    """A master with one replica, behind proxies."""
-    shared_master.flush()
-    made = ReplicatedMaster(shared_master)
-    made.node.ask("CONFIG", "RESETSTAT")
-    yield made
-    made.restore()
-
-
-@pytest.fixture
 def proxy(master: ReplicatedMaster) -> Proxy:
     """The one between the clients and the master."""
     return master.cluster.proxy_of(master.node)
-
-
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend(request: pytest.FixtureRequest, shared_master: Cluster) -> AsyncIterator[Backend]:
-    made: Backend = request.param(shared_master.url)
-    yield made
-    await made.close()
 
 
 # Replies are lost
@@ -247,13 +229,6 @@ def own_master() -> Iterator[ReplicatedMaster]:
     with Cluster(masters=1, replicas=1) as running:
         running.set_node_timeout(60)
         yield ReplicatedMaster(running)
-
-
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend_of_own(request: pytest.FixtureRequest, own_master: ReplicatedMaster) -> AsyncIterator[Backend]:
-    made: Backend = request.param(own_master.cluster.url)
-    yield made
-    await made.close()
 
 
 # Rights

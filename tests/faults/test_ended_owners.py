@@ -66,13 +66,13 @@ async def test_fixed_leases_and_explicit_owners_are_nothing_to_talk_about(
 async def test_on_request_it_is_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE, release_when_owner_ends=True)
     lock = getattr(client, f"get_{kind}")("a")
-    told = threading.Event()
-    lock.on_lost(lambda _: told.set())
+    notified = threading.Event()
+    lock.on_lost(lambda _: notified.set())
     mine = client.get_lock("mine")
     await backend.do(mine.lock())
     await take_and_end(backend, lock, *([lock] if kind == "lock" else []))
     await backend.until(lambda: not admin.exists("a"))
-    assert await backend.run_blocking(told.wait, 5)
+    assert await backend.run_blocking(notified.wait, 5)
     # A living owner's is kept, and the lock can be taken again.
     await backend.sleep(LEASE)
     assert admin.exists("mine")

@@ -19,7 +19,7 @@ from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.waiting import eventually
 
-ACQUIRE, RELEASE, LEAVE, TICK = (
+ACQUIRE, RELEASE, LEAVE, HEARTBEAT = (
     script(f"fair_{name}", with_shebang=FLAGS).sha for name in ("acquire", "release", "leave", "heartbeat")
 )
 QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
@@ -227,7 +227,7 @@ class TestLostReplies:
         waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
         holder = client.get_fair_lock("a")
         await backend.do(holder.lock())
-        fault = proxy.drop_reply(TICK)
+        fault = proxy.drop_reply(HEARTBEAT)
         first = await in_line(backend, admin, waiter.get_fair_lock("a"))
         await backend.until(fault.happened.is_set)
         second = await in_line(backend, admin, client.get_fair_lock("a", owner=1))

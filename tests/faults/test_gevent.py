@@ -42,9 +42,9 @@ with lock:
 def test_replaced_modules_are_refused(server: Server, child: Callable[..., Child], patch: str, replaced: str) -> None:
     user = child(CONNECT, server.url, patch)
     for _ in ("threads", "asyncio"):
-        told = user.receive()
-        assert f"replaced these modules: {replaced}" in told
-        assert "patch_all(socket=False, thread=False)" in told
+        printed = user.receive()
+        assert f"replaced these modules: {replaced}" in printed
+        assert "patch_all(socket=False, thread=False)" in printed
     assert user.wait() == 0
 
 

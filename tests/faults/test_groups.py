@@ -142,11 +142,11 @@ class TestStopped:
         self, servers: list[Server], redises: list[Any], child: Callable[..., Child], kind: str, mode: str
     ) -> None:
         user = child(TAKE_AND_GIVE_BACK, servers[0].url, 1, mode, 150, kind, *[each.url for each in servers])
-        told: dict[str, Any] = json.loads(user.receive(60) or "{}")
-        assert told, "the child failed"
-        assert told["interrupts"] > 15
-        assert told["errors"] == []
-        assert told["kept"] == []
+        report: dict[str, Any] = json.loads(user.receive(60) or "{}")
+        assert report, "the child failed"
+        assert report["interrupts"] > 15
+        assert report["errors"] == []
+        assert report["kept"] == []
         # The client lives on: a hold that were still renewed would be there for ever.
         eventually(lambda: not left(redises), 5)
         user.send()

@@ -115,12 +115,12 @@ def test_interrupts_at_random_moments_leave_no_hold_behind(
 ) -> None:
     """Many programs limit a time by a signal whose handler raises the built-in TimeoutError, which is an OSError."""
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500, error)
-    told: dict[str, Any] = json.loads(user.receive(40) or "{}")
-    assert told, "the child failed"
-    assert told["interrupts"] > 50
-    assert told["errors"] == []
-    assert told["kept"] == []
-    assert told["waiters"] == 0
+    report: dict[str, Any] = json.loads(user.receive(40) or "{}")
+    assert report, "the child failed"
+    assert report["interrupts"] > 50
+    assert report["errors"] == []
+    assert report["kept"] == []
+    assert report["waiters"] == 0
     # The client lives on: a hold that were still renewed would be there for ever.
     eventually(lambda: not admin.exists("a"), 5)
     user.send()
@@ -167,10 +167,10 @@ print(json.dumps({"interrupts": interrupts, "kept": kept}))
 def test_interrupted_blocks_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], seed: int
 ) -> None:
-    told: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).receive(40) or "{}")
-    assert told, "the child failed"
-    assert told["interrupts"] > 50
-    assert told["kept"] == []
+    report: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).receive(40) or "{}")
+    assert report, "the child failed"
+    assert report["interrupts"] > 50
+    assert report["kept"] == []
 
 
 ASK_AND_BE_ANSWERED = (
@@ -214,10 +214,10 @@ def test_no_reply_goes_to_another_call_after_an_interrupt(
     server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
     admin.hset("endless", "another:1", 1)
-    told: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).receive(40) or "{}")
-    assert told, "the child failed"
-    assert told["interrupts"] > 100
-    assert told["wrong"] == []
+    report: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).receive(40) or "{}")
+    assert report, "the child failed"
+    assert report["interrupts"] > 100
+    assert report["wrong"] == []
 
 
 INTERRUPTED_ONCE = (

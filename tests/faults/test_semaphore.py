@@ -240,11 +240,11 @@ def test_interrupts_at_random_moments_leave_the_permits_whole(
 ) -> None:
     admin.set("stock", 1 if mode == "contended" else PERMITS)
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
-    told: dict[str, Any] = json.loads(user.receive(40) or "{}")
-    assert told, "the child failed"
-    assert told["interrupts"] > 50
-    assert told["errors"] == []
-    assert told["waiters"] == 0
+    report: dict[str, Any] = json.loads(user.receive(40) or "{}")
+    assert report, "the child failed"
+    assert report["interrupts"] > 50
+    assert report["errors"] == []
+    assert report["waiters"] == 0
     permits = b"1" if mode == "contended" else b"%d" % PERMITS
     eventually(lambda: admin.get("stock") == permits, 5)
     user.send()

@@ -88,17 +88,17 @@ async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
     backend: RawBackend, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
 ) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    told: list[Any] = []
+    notified: list[Any] = []
     locks = [client.get_lock(name) for name in "abc"]
     for lock in locks:
-        lock.on_lost(lambda lost: told.append(lost.name))
+        lock.on_lost(lambda lost: notified.append(lost.name))
         await backend.do(lock.lock())
     happened = no_thread("pyredisson-on-lost")
     admin.delete("a")
     assert await backend.run_blocking(happened.wait, 3)
-    assert told == []
+    assert notified == []
     admin.delete("b")
-    await backend.until(lambda: sorted(told) == ["a", "b"], 3)
+    await backend.until(lambda: sorted(notified) == ["a", "b"], 3)
     await backend.sleep(LEASE)
     assert not locks[2].lost.is_set()
     # At an exit an exception here would keep other clients from giving back.
@@ -144,10 +144,10 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
     assert admin.exists("held")
     # It keeps time, too.
     later = client.get_lock("later")
-    told: list[object] = []
-    later.on_lost(told.append)
+    notified: list[object] = []
+    later.on_lost(notified.append)
     await backend.do(later.lock(lease_time=0.05))
-    await backend.until(lambda: told, 3)
+    await backend.until(lambda: notified, 3)
     assert "no request id" in capsys.readouterr().err
 
 
@@ -172,10 +172,10 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
 @pytest.mark.parametrize("step", range(1, 6))
 def test_a_loss_that_two_threads_notice_is_reported_once(server: Server, step: int) -> None:
     """The timekeeper, and the owner's own question; here at each step of the one the other comes in."""
-    told: list[object] = []
+    notified: list[object] = []
     with pyredisson.connect(server.url) as client:
         lock = client.get_lock("a", owner=1)
-        lock.on_lost(told.append)
+        lock.on_lost(notified.append)
         lock.lock()
         holds, hold = client._session.holds, lock._logic.hold_of(1)
         assert hold is not None
@@ -202,4 +202,4 @@ def test_a_loss_that_two_threads_notice_is_reported_once(server: Server, step: i
         assert steps >= step
         other.join()
         # Closing waits for callbacks.
-    assert told == [lock]
+    assert notified == [lock]

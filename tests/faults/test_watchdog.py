@@ -141,19 +141,19 @@ async def test_a_deleted_key_is_reported_once_at_the_next_renewal(
     backend: RawBackend, server: Server, admin: Redis
 ) -> None:
     lock = backend.connect(server.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    told: list[object] = []
-    lock.on_lost(told.append)
+    notified: list[object] = []
+    lock.on_lost(notified.append)
     await backend.do(lock.lock())
     admin.delete("a")
     begin = time.monotonic()
     assert await backend.do(lock.lost.wait(5))
     # A third of the lease, and not all of it.
     assert time.monotonic() - begin < LEASE * 0.9
-    await backend.until(lambda: told)
+    await backend.until(lambda: notified)
     with pytest.raises(pyredisson.LockLostError):
         await backend.do(lock.unlock())
     await backend.sleep(LEASE)
-    assert len(told) == 1
+    assert len(notified) == 1
     assert not admin.exists("a")
 
 
@@ -175,8 +175,8 @@ async def test_a_released_permit_is_not_renewed(backend: RawBackend, proxy: Prox
 @pytest.mark.asyncio
 async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    told: list[object] = []
-    lock.on_lost(told.append)
+    notified: list[object] = []
+    lock.on_lost(notified.append)
     await backend.do(lock.lock())
     late = proxy.hold_request(RENEW)
     assert await backend.run_blocking(late.held.wait, 5)
@@ -185,7 +185,7 @@ async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy:
     assert not admin.exists("a")
     await backend.do(lock.lock())
     await backend.sleep(LEASE / 2)
-    assert told == []
+    assert notified == []
     assert await backend.do(lock.get_hold_count()) == 1
     await backend.do(lock.unlock())
 
@@ -227,14 +227,14 @@ async def test_one_key_of_a_wrong_type_stops_no_other_renewal(
     locks = [client.get_lock(f"a{number}") for number in range(250)]
     for lock in locks:
         await backend.do(lock.lock())
-    told: list[Any] = []
+    notified: list[Any] = []
     for number in (0, 99, 120, 249):
-        locks[number].on_lost(told.append)
+        locks[number].on_lost(notified.append)
         admin.delete(f"a{number}")
         admin.lpush(f"a{number}", "not a lock")
-    await backend.until(lambda: len(told) == 4)
+    await backend.until(lambda: len(notified) == 4)
     await backend.sleep(2 * LEASE)
-    assert len(told) == 4
+    assert len(notified) == 4
     assert sum(lock.lost.is_set() for lock in locks) == 4
     assert admin.exists(*[lock.name for lock in locks]) == 250
     assert min(admin.pttl(lock.name) for lock in locks[1:99]) > 0
@@ -273,15 +273,15 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
     backend: RawBackend, own_server: Server
 ) -> None:
     lock = backend.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2).get_lock("a")
-    told: list[object] = []
-    lock.on_lost(told.append)
+    notified: list[object] = []
+    lock.on_lost(notified.append)
     await backend.do(lock.lock())
     lost = lock.lost
     own_server.pause()
     begin = time.monotonic()
     assert await backend.do(lost.wait(5))
     assert time.monotonic() - begin < LEASE + 0.6
-    await backend.until(lambda: told)
+    await backend.until(lambda: notified)
     own_server.resume()
     with pytest.raises(pyredisson.LockLostError):
         await backend.do(lock.unlock())

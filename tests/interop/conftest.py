@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from pyredisson.testing import Cluster
 from tests.support.backends import Asyncio, Backend, Threads
-from tests.support.children import Child
 
 from .jvm import JavaClient, JavaThread, Jvm
 from .kinds import NON_REENTRANT, OLD, against
@@ -194,17 +193,3 @@ async def backend(request: pytest.FixtureRequest, target: Target) -> AsyncIterat
     made: Backend = request.param(target.url)
     yield made
     await made.close()
-
-
-@pytest.fixture
-def child() -> Iterator[Callable[..., Child]]:
-    """Starts Python processes, and ends them with the test."""
-    children: list[Child] = []
-
-    def start(program: str, *args: object) -> Child:
-        children.append(Child(program, *args))
-        return children[-1]
-
-    yield start
-    for each in children:
-        each.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.children import Program
 
 from .maven import BUILD, class_path
 
@@ -77,23 +78,17 @@ class Jvm:
         """The names of the targets on which the classes for the tests have been loaded."""
         log = BUILD / version / "log.txt"
         logging = (f"-Dorg.slf4j.simpleLogger.logFile={log}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-        self._process = subprocess.Popen(
-            ["java", *options, *logging, "-cp", class_path(version), "interop.Driver"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         self._ids = itertools.count()
         self._names = itertools.count()
         self._pending: dict[int, Pending] = {}
         self._mutex = threading.Lock()
         self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        command = ["java", *options, *logging, "-cp", class_path(version), "interop.Driver"]
+        self._program = Program(command, self._on_answer, self._on_end)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._program.process.pid
 
     def do(self, what: str, thread: str, **details: Any) -> Pending:
         command = {"id": next(self._ids), "do": what, "thread": thread, **details}
@@ -102,10 +97,7 @@ class Jvm:
             if self._ended:
                 raise EOFError("the Java process has ended")
             self._pending[command["id"]] = pending
-        stdin = self._process.stdin
-        assert stdin is not None
-        stdin.write(json.dumps(command) + "\n")
-        stdin.flush()
+        self._program.send(json.dumps(command))
         return pending
 
     def connect(self, yaml: str) -> JavaClient:
@@ -118,26 +110,19 @@ class Jvm:
 
     def kill(self) -> None:
         """Ends the process without a chance to release anything."""
-        self._process.kill()
-        self._process.wait()
+        self._program.process.kill()
+        self._program.process.wait()
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._program.close()
 
-    def _read(self) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None
-        for line in stdout:
-            answer = json.loads(line)
-            with self._mutex:
-                pending = self._pending.pop(answer["id"])
-            pending.set(answer)
+    def _on_answer(self, line: str) -> None:
+        answer = json.loads(line)
+        with self._mutex:
+            pending = self._pending.pop(answer["id"])
+        pending.set(answer)
+
+    def _on_end(self) -> None:
         with self._mutex:
             self._ended = True
             left = list(self._pending.values())

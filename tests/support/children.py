@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 
 from .waiting import TIME_LIMIT
 
@@ -14,49 +15,61 @@ HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_h
 """Makes a child handle Ctrl-C. A process in the background of a shell ignores SIGINT, and so do its children."""
 
 
+class Program:
+    """A process that exchanges lines of text with the test. A thread calls `on_line` for each, and then `on_end`."""
+
+    def __init__(self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[], None]) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._on_line = on_line
+        self._on_end = on_end
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def send(self, line: str) -> None:
+        stdin = self.process.stdin
+        assert stdin is not None
+        stdin.write(line + "\n")
+        stdin.flush()
+
+    def close(self) -> None:
+        """Kills the process if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _read(self) -> None:
+        stdout = self.process.stdout
+        assert stdout is not None
+        for line in stdout:
+            self._on_line(line.rstrip("\n"))
+        self._on_end()
+
+
 class Child:
     """A Python process that runs `program`. It sends lines to the test, and receives lines from it."""
 
     def __init__(self, program: str, *args: object) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-u", "-c", HEEDS_CTRL_C + program, *map(str, args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        command = [sys.executable, "-u", "-c", HEEDS_CTRL_C + program, *map(str, args)]
+        self._program = Program(command, self._lines.put, lambda: self._lines.put(""))
 
     def receive(self, seconds: float = 2 * TIME_LIMIT) -> str:
         """The next line from the process; empty at its end."""
         return self._lines.get(timeout=seconds)
 
     def send(self, line: str = "") -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
-        stdin.write(line + "\n")
-        stdin.flush()
+        self._program.send(line)
 
     def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        self._program.process.send_signal(number)
 
     def wait(self, seconds: float = 2 * TIME_LIMIT) -> int:
         """Its exit status."""
-        return self._process.wait(seconds)
+        return self._program.process.wait(seconds)
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _read(self) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None
-        for line in stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put("")
+        self._program.close()

@@ -7,9 +7,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from pyredisson._backends.runtime import OneServer
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.routing import Changes
 from pyredisson.logic.ports import Wakeup
 
 from .connections import Connections
@@ -20,11 +20,11 @@ OVERSHOOT = 5e-5
 """Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
 
 
-class SimRuntime:
+class SimRuntime(OneServer):
     """A `Runtime` over this network."""
 
     blocking = False
-    sharded = False
+    _node: Node
 
     def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
         self._node = node
@@ -55,26 +55,11 @@ class SimRuntime:
     def continues(self, redirect: Redirected) -> bool:
         return redirect.is_ask
 
-    def slot_of(self, key: bytes) -> int:
-        return 0
-
-    def shard_of(self, key: bytes) -> Hashable:
-        return self._node
-
-    def shard_of_command(self, payload: bytes) -> Hashable:
-        return self._node
-
-    def on_topology_change(self, listener: Callable[[Changes], None]) -> None:
-        pass
-
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         pass
 
     def on_command_served(self, payload: bytes) -> None:
         pass
-
-    def located(self, payload: bytes, error: RedisError) -> RedisError:
-        return error
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         replies, _ = await self._exchange(payloads, new_connection=new_connection)
