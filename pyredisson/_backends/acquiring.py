@@ -54,6 +54,9 @@ class Router(Sender, Protocol):
     def target(self, redirect: Redirected) -> Node:
         """The node that a redirect names."""
 
+    def as_sent(self, payload: bytes, *, asking: bool = False) -> bytes:
+        """A command in the form in which it has to be sent now. `asking`: it follows an ASK."""
+
     def replicas_in_view(self, node: Node) -> int:
         """How many replicas the master has as far as the routing table knows."""
 
@@ -185,6 +188,7 @@ class AcquireSender:
     ) -> tuple[Reply, bytes | None]:
         check = self._check
         needed = await check.needed(node)
+        payload = self._router.as_sent(payload, asking=asking)
         reply, confirmed, server_id = await self._router.connections_of(node).acquire(
             (ASKING, payload) if asking else (payload,),
             check.wait_command(needed),

@@ -9,10 +9,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from redis.exceptions import ClusterDownError, RedisError
 
 from pyredisson._backends.acquiring import AcquireSender, AcquiringConnections, ReplicaCheck
+from pyredisson._backends.batches import Batch
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._core import slot, slot_of_command
+from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import code_of
-from pyredisson._protocol.error_copies import copy_error
+from pyredisson._protocol.moving_slots import message_at_source
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING, Redirected
@@ -89,6 +91,8 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self.shard_of = table.node_of_key
         self.on_topology_change = table.listen
         self.slot_of: Callable[[bytes], int] = slot if self._has_slots else _no_slots
+        self.as_sent = table.settling.command
+        self._changes = table.settling.changes
         self._connections: dict[Node, C] = {}
         self._retries: dict[_Pause, None] = {}
         self._config = config
@@ -121,11 +125,11 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         connections = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
         if new_connection or connections is None:
             return self._connect_and_send(payload, new_connection=new_connection)
-        return connections.send(payload)
+        return connections.send(self.as_sent(payload) if self._changes else payload)
 
     async def _connect_and_send(self, payload: bytes, *, new_connection: bool) -> Reply:
         connections = self.connections_of(await self.known_node(payload))
-        return await connections.send(payload, new_connection=new_connection)
+        return await connections.send(self.as_sent(payload), new_connection=new_connection)
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         return await self._send_again(await self.known_node(payload), payload, new_connection=new_connection)
@@ -134,7 +138,11 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
     ) -> tuple[Reply, bytes | None]:
         node = self.target(redirect)
-        return await self._send_again(node, payload, new_connection=new_connection, asking=redirect.is_ask)
+        asking = redirect.is_ask
+        answer = await self._send_again(node, payload, new_connection=new_connection, asking=asking)
+        if asking:
+            await self._publish_at_source(redirect, payload, answer[0])
+        return answer
 
     def continues(self, redirect: Redirected) -> bool:
         assert redirect.asked is not None, "each connection says from which node a redirect came"
@@ -146,6 +154,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         # An earlier copy may be in doubt at this node, although the latest copy went to another one.
         new_connection = new_connection or bool(node.suspects)
         connections = self.connections_of(node)
+        payload = self.as_sent(payload, asking=asking)
         if asking:
             return await self._ask(connections, payload, new_connection=new_connection)
         (reply,), server_id = await connections.exchange((payload,), new_connection=new_connection)
@@ -161,21 +170,43 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         groups: dict[Node | None, list[int]] = {}
         for i, payload in enumerate(payloads):
             groups.setdefault(self.node_for(payload), []).append(i)
-        batches = [_Batch(payloads, replies, places) for places in groups.values()]
+        batches = [Batch(payloads, replies, places, self.as_sent) for places in groups.values()]
         if len(batches) == 1:
             await self._send_batch(batches[0], new_connection)
         else:
             await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
-        redirected: dict[tuple[Node, bool], list[int]] = {}
-        for i, reply in enumerate(replies):
-            if isinstance(reply, Redirected):
-                redirected.setdefault((self.target(reply), reply.is_ask), []).append(i)
-        if redirected:
-            followed = [_Batch(payloads, replies, places, *target) for target, places in redirected.items()]
-            await self._run_all([self._try_batch(batch, new_connection) for batch in followed])
+        redirects = {i: reply for i, reply in enumerate(replies) if isinstance(reply, Redirected)}
+        if redirects:
+            await self._follow_all(redirects, payloads, replies, new_connection)
         return replies
 
-    async def _try_batch(self, batch: _Batch, new_connection: bool) -> None:
+    async def _follow_all(
+        self, redirects: dict[int, Redirected], payloads: Sequence[bytes], replies: list[Reply], new_connection: bool
+    ) -> None:
+        """Sends those of several commands that were redirected, by their places, where the redirects lead."""
+        groups: dict[tuple[Node, bool], list[int]] = {}
+        for i, redirect in redirects.items():
+            groups.setdefault((self.target(redirect), redirect.is_ask), []).append(i)
+        batches = [Batch(payloads, replies, places, self.as_sent, *target) for target, places in groups.items()]
+        await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
+        for i, redirect in redirects.items():
+            if redirect.is_ask:
+                await self._publish_at_source(redirect, payloads[i], replies[i])
+
+    async def _publish_at_source(self, redirect: Redirected, payload: bytes, reply: Reply) -> None:
+        """Repeats the message of a command that has followed ASK on the node where its waiters are subscribed."""
+        message = message_at_source(payload, reply)
+        # The node that has replied may be a copy of that in the table, with another timeout.
+        source = None if redirect.asked is None else self._table.nodes.get(redirect.asked.endpoint)
+        if message is None or source is None:
+            return
+        try:
+            await self.connections_of(source).exchange((message,))
+        except (NoReply, RedisError) as error:
+            # The command has run. If the waiters' node is gone, they make an attempt by themselves.
+            logger.debug("a message could not be repeated on %s: %s", source.address, error)
+
+    async def _try_batch(self, batch: Batch, new_connection: bool) -> None:
         """As `_send_batch`. If the server doesn't reply, its error becomes the reply to each of the commands."""
         try:
             await self._send_batch(batch, new_connection)
@@ -184,11 +215,10 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         except RedisError as error:
             batch.fail(error)
 
-    async def _send_batch(self, batch: _Batch, new_connection: bool) -> None:
-        commands = batch.commands()
-        node = batch.node or await self.known_node(commands[-1])
+    async def _send_batch(self, batch: Batch, new_connection: bool) -> None:
+        node = batch.node or await self.known_node(batch.payload)
         new_connection = new_connection or (batch.node is not None and bool(node.suspects))
-        replies, _ = await self.connections_of(node).exchange(commands, new_connection=new_connection)
+        replies, _ = await self.connections_of(node).exchange(batch.commands(), new_connection=new_connection)
         batch.put(replies)
 
     # --- Nodes
@@ -308,39 +338,3 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
 def _no_slots(key: bytes) -> int:
     return 0
-
-
-class _Batch:
-    """Those of several commands that go to one server, and the list into which their replies belong."""
-
-    __slots__ = ("_asking", "_payloads", "_places", "_replies", "node")
-
-    def __init__(
-        self,
-        payloads: Sequence[bytes],
-        replies: list[Reply],
-        places: Sequence[int],
-        node: Node | None = None,
-        asking: bool = False,
-    ) -> None:
-        """`places`: which of all commands these are. `node`: that of a redirect. `asking`: the redirect is an ASK."""
-        self._payloads = payloads
-        self._replies = replies
-        self._places = places
-        self.node = node
-        self._asking = asking
-
-    def commands(self) -> list[bytes]:
-        """What is sent."""
-        commands = [self._payloads[i] for i in self._places]
-        return [part for payload in commands for part in (ASKING, payload)] if self._asking else commands
-
-    def put(self, replies: Sequence[Reply]) -> None:
-        """The replies to what was sent."""
-        for i, reply in zip(self._places, replies[1::2] if self._asking else replies, strict=True):
-            self._replies[i] = reply
-
-    def fail(self, error: RedisError) -> None:
-        """There are no replies."""
-        for i in self._places:
-            self._replies[i] = copy_error(error)

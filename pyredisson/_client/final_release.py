@@ -135,7 +135,8 @@ class FinalRelease:
             if node in self._failed:
                 raise self._failed[node]
             seconds = (self._deadline - clock()) / min(servers, SHARES)
-            replies = self._connection_to(node).send(payloads, clock() + seconds, asking=asking)
+            commands = [self._servers.as_sent(payload, asking=asking) for payload in payloads]
+            replies = self._connection_to(node).send(commands, clock() + seconds, asking=asking)
         except NoReply as failure:
             self._failed[node] = failure.error
         except RedisError as error:

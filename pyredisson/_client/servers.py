@@ -31,6 +31,10 @@ class SingleServer:
     def target(self, redirect: Redirected) -> Node | None:
         """The server that a redirect names; None if it is not to be followed."""
 
+    def as_sent(self, payload: bytes, *, asking: bool = False) -> bytes:
+        """A command in the form in which it has to be sent now. `asking`: it follows an ASK."""
+        return payload
+
     def is_failing(self, node: Node | None) -> bool:
         """Whether it is known that the server doesn't serve."""
         return False
@@ -53,6 +57,8 @@ class SeveralServers:
         self.table = self.keeper.table
         self.serving: Callable[[bytes], Node | None] = self.table.node_for
         """The server that serves a command. None: it isn't known."""
+        self.as_sent = self.table.settling.command
+        """As `SingleServer.as_sent`."""
 
     def target(self, redirect: Redirected) -> Node | None:
         """As `SingleServer.target`."""

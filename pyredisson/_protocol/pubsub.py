@@ -13,24 +13,33 @@ class PubSub(Enum):
     """The flavours that a client publishes and hears. The value is the end of a file's name in `lua/`."""
 
     PLAIN = "plain"
-    """PUBLISH and SUBSCRIBE. On a cluster a message reaches the subscribers of all nodes."""
+    """PUBLISH and SUBSCRIBE. On a cluster a message goes to all nodes, and reaches their subscribers."""
+    AUTO = "auto"
+    """Both are heard. A sharded message is always published, a plain one where somebody may hear it."""
     BOTH = "both"
-    """Every message is published twice, and heard twice. A client of Redisson on a cluster uses one flavour only."""
+    """Both are heard, and every message is published twice. A client of Redisson on a cluster uses one flavour only."""
     SHARDED = "sharded"
     """SPUBLISH and SSUBSCRIBE, which servers know from 7.0 on. A message stays on the node of the channel's slot."""
 
     @classmethod
     def of(cls, config: Config) -> PubSub:
         """The flavours for a client with these settings."""
-        if config.topology != "cluster" or config.sharded_pubsub == "off":
-            return cls.PLAIN
-        return cls.SHARDED if config.sharded_pubsub == "on" else cls.BOTH
+        return _BY_SETTING[config.sharded_pubsub] if config.topology == "cluster" else cls.PLAIN
+
+    @property
+    def hears_both(self) -> bool:
+        """Whether a message may come in either flavour."""
+        return self is PubSub.AUTO or self is PubSub.BOTH
 
     def flavours(self, channel: bytes) -> tuple[Flavour, ...]:
         """The flavours in which a channel is heard."""
         if self is PubSub.PLAIN or is_on_other_slot(channel):
             return (Flavour.PLAIN,)
         return (Flavour.SHARDED,) if self is PubSub.SHARDED else (Flavour.PLAIN, Flavour.SHARDED)
+
+
+_BY_SETTING = {"auto": PubSub.AUTO, "both": PubSub.BOTH, "on": PubSub.SHARDED, "off": PubSub.PLAIN}
+"""The flavours by `Config.sharded_pubsub`."""
 
 
 class Flavour(Enum):

@@ -15,6 +15,7 @@ from pyredisson._core import SlotMap
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.cluster import read_redirect
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.settling import Settling
 from pyredisson._protocol.topology import ALL_SLOTS, SLOTS, Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 
@@ -63,8 +64,14 @@ class RoutingTable:
     an interrupt may strike between any two lines, and a caller must never wait for the thread that applies views.
     """
 
-    def __init__(self, make_node: Callable[[Address], Node], map_address: Callable[[Address], Address] | None) -> None:
-        """`make_node` makes a node for a server. `map_address` translates an address that a server has announced."""
+    def __init__(
+        self,
+        make_node: Callable[[Address], Node],
+        map_address: Callable[[Address], Address] | None,
+        settling: float = 0.0,
+    ) -> None:
+        """`make_node` makes a node for a server. `map_address` translates an address that a server has announced.
+        `settling`: that of `Settling`."""
         self._make_node = make_node
         self._map_address = map_address
         self._slots = SlotMap()
@@ -80,6 +87,7 @@ class RoutingTable:
         """Another number after each change of the map."""
         self.ready = False
         """Whether a view was applied."""
+        self.settling = Settling(settling)
         self.epoch = 0
         """The largest epoch of an applied view."""
         self.on_request: Callable[[], None] = _do_nothing
@@ -119,6 +127,7 @@ class RoutingTable:
             return node
         # First of all: a view that is applied at this moment must not undo it.
         self._moved[redirect.slot] = (next(self._numbers), node)
+        self.settling.on_change()
         self._slots.assign(redirect.slot, redirect.slot, node)
         self.nodes.setdefault(node.endpoint, node)
         self.version = next(self._numbers)
@@ -213,6 +222,7 @@ class RoutingTable:
 
     def _assign(self, view: TopologyView, masters: dict[Address, Node], begun: int) -> None:
         """Writes a view into the map. A slot whose master stays the same keeps it at every moment."""
+        self.settling.on_change()
         end = 0
         ranges = sorted((first, last, shard.master.address) for shard in view.shards for first, last in shard.slots)
         for first, last, address in ranges:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -73,7 +74,7 @@ class Script:
                 raise AssertionError(f"{name}.lua doesn't begin with a #!lua line")
         self.name = name
         self.text = text.encode()
-        self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
+        self.sha = _sha(self.text)
 
     def head(self, keys: int, args: int) -> bytes:
         """The part of the EVALSHA command before its first key."""
@@ -83,6 +84,10 @@ class Script:
             len(str(keys)),
             keys,
         )
+
+
+def _sha(text: bytes) -> bytes:
+    return sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
 def _text(name: str, pubsub: PubSub) -> str:
@@ -139,7 +144,12 @@ class ScriptSet:
 NAMES = tuple(_SHAPES)
 _KNOWN: dict[bytes, tuple[str, PubSub]] = {}
 """The name and the form of each script that a client has used, by its SHA1."""
+_PUBLISHING_BOTH: dict[bytes, bytes] = {}
+"""For each script of `PubSub.AUTO` that publishes, by its SHA1 and by its text, those of `PubSub.BOTH`."""
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
+_EVAL = b"$4\r\nEVAL\r\n$"
+_LONGEST_COUNT = 16
+"""No more bytes than these are before the name of a command."""
 
 
 @cache
@@ -148,6 +158,10 @@ def _scripts(with_shebang: bool, pubsub: PubSub) -> dict[str, Script]:
     scripts = {name: Script(name, with_shebang=with_shebang, pubsub=pubsub) for name in NAMES}
     # A script that publishes nothing is the same in all forms, so its SHA1 may be known.
     _KNOWN.update((script.sha, (name, pubsub)) for name, script in scripts.items())
+    if pubsub is PubSub.AUTO:
+        for name, both in _scripts(with_shebang, PubSub.BOTH).items():
+            if both.sha != scripts[name].sha:
+                _PUBLISHING_BOTH.update({scripts[name].sha: both.sha, scripts[name].text: both.text})
     return scripts
 
 
@@ -158,7 +172,32 @@ def as_eval(payload: bytes, *, with_shebang: bool) -> bytes:
         raise ValueError("not an EVALSHA command")
     name, pubsub = _KNOWN[rest[:40]]
     text = _scripts(with_shebang, pubsub)[name].text
-    return b"%s$4\r\nEVAL\r\n$%d\r\n%s%s" % (count, len(text), text, rest[40:])
+    return b"%s%s%d\r\n%s%s" % (count, _EVAL, len(text), text, rest[40:])
+
+
+def script_name(words: Sequence[bytes]) -> str:
+    """The name of the script that a command runs, from the words of the command; empty: it runs none of these."""
+    if words[0] == b"EVALSHA":
+        sha = words[1]
+    elif words[0] == b"EVAL":
+        sha = _sha(words[1])
+    else:
+        return ""
+    return _KNOWN[sha][0] if sha in _KNOWN else ""
+
+
+def as_publishing_both(payload: bytes) -> bytes:
+    """The same call with the script of `PubSub.BOTH` for that of `PubSub.AUTO`. Any other command stays as it is."""
+    at = payload.find(_EVALSHA, 0, _LONGEST_COUNT + len(_EVALSHA)) + len(_EVALSHA)
+    if at >= len(_EVALSHA):
+        sha = _PUBLISHING_BOTH.get(payload[at : at + 40])
+        return payload if sha is None else b"%s%s%s" % (payload[:at], sha, payload[at + 40 :])
+    count, found, rest = payload.partition(_EVAL)
+    if not found or len(count) > _LONGEST_COUNT:
+        return payload
+    size, _, rest = rest.partition(b"\r\n")
+    text = _PUBLISHING_BOTH.get(rest[: int(size)])
+    return payload if text is None else b"%s%s%d\r\n%s%s" % (count, _EVAL, len(text), text, rest[int(size) :])
 
 
 def script(name: str, *, with_shebang: bool, pubsub: PubSub = PubSub.PLAIN) -> Script:

@@ -137,7 +137,7 @@ class Subscription:
     def _on_message(self, message: list[Reply]) -> None:
         plain, self._plain = self._plain, None
         if message[0] == b"message":
-            if self._pubsub is PubSub.BOTH:
+            if self._pubsub.hears_both:
                 self._plain = message
         elif plain is not None and plain[1:] == message[1:]:
             return
@@ -162,8 +162,8 @@ class Subscription:
 
     def _is_unknown(self, sent: _Sent, error: RedisError) -> bool:
         """Whether the server doesn't know sharded messages, and plain ones are heard anyway."""
-        both = self._pubsub is PubSub.BOTH and sent.name == Flavour.SHARDED.subscribed
-        return both and str(error).startswith("ERR unknown command")
+        sharded = self._pubsub.hears_both and sent.name == Flavour.SHARDED.subscribed
+        return sharded and str(error).startswith("ERR unknown command")
 
 
 def pause(failures: int) -> float:

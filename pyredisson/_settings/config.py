@@ -18,7 +18,7 @@ from pyredisson._settings.urls import settings_of_url
 from pyredisson.errors import ConfigError
 
 Topology = Literal["single", "cluster", "sentinel", "replicated"]
-ShardedPubsub = Literal["auto", "on", "off"]
+ShardedPubsub = Literal["auto", "both", "on", "off"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,8 @@ class Config:
     """Maps an address that servers announce to the address at which this client reaches that server, as with NAT."""
     sharded_pubsub: ShardedPubsub = "auto"
     """How waiters on a cluster are woken. `on`: by sharded messages (SPUBLISH; Redis 7.0 and later). `off`: by plain
-    messages (PUBLISH). `auto`: by both, where the servers know both. A Redisson client uses one of them."""
+    messages (PUBLISH). `auto` and `both`: by both, as a Redisson client uses one of them. With `auto` a plain message,
+    which goes to every node, is left out if nobody has subscribed to it on the master of its slot."""
     check_lock_synced_replicas: bool = True
     """Whether an acquire of a lock or of permits raises `NotReplicatedError` if too few replicas confirm it. Without
     effect for a single server, for a master without replicas, and for a user without the right to WAIT."""

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.pubsub import PubSub, is_on_other_slot
+from pyredisson._protocol.pubsub import is_on_other_slot
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson.logic.channels import Channel, ChannelRegistry, Subscriber
@@ -92,10 +92,9 @@ class RoutedChannels(ChannelRegistry):
     has another one: whatever was interrupted is done again by the next `refresh`.
     """
 
-    def __init__(self, clock: Callable[[], float], table: RoutingTable, pubsub: PubSub) -> None:
+    def __init__(self, clock: Callable[[], float], table: RoutingTable) -> None:
         super().__init__(clock)
         self._table = table
-        self._pubsub = pubsub
         self._version = -1
         """That of the map by which all channels were placed."""
         self._nodes: dict[Node, NodeChannels] = {}
@@ -232,8 +231,8 @@ class RoutedChannels(ChannelRegistry):
     def _node_of(self, name: bytes, present: Node | None) -> Node | None:
         """The node on which to subscribe to a channel; the present one, if its slot isn't served by any."""
         node = self._table.node_of_key(name) or present
-        if node is None and (self._pubsub is PubSub.PLAIN or is_on_other_slot(name)):
-            # A plain message reaches the subscribers of all nodes.
+        if node is None and is_on_other_slot(name):
+            # It is always published as a plain message, which reaches the subscribers of all nodes.
             node = next(iter(list(self._table.nodes.values())), None)
         return node
 

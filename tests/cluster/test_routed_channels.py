@@ -15,7 +15,6 @@ from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import latch_channel, slot
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson.logic.routed_channels import MOST_REDIRECTS, NodeChannels, RoutedChannels
@@ -54,9 +53,9 @@ class Listener:
 class Clients:
     """A registry, its table, and its listeners."""
 
-    def __init__(self, pubsub: PubSub = PubSub.BOTH) -> None:
+    def __init__(self) -> None:
         self.table = RoutingTable(make_node, None)
-        self.registry = RoutedChannels(clock, self.table, pubsub)
+        self.registry = RoutedChannels(clock, self.table)
         self.listeners: dict[Node, Listener] = {}
         self.registry.open(self)
         self.apply(*HALVES)
@@ -216,12 +215,13 @@ def test_a_slot_without_a_node() -> None:
     clients.check()
 
 
-@pytest.mark.parametrize("name", [HIGH, latch_channel(b"{foo}")])
-def test_plain_messages_come_from_any_node(name: bytes) -> None:
-    clients = Clients(PubSub.PLAIN if name == HIGH else PubSub.BOTH)
+def test_a_latch_with_a_brace_in_its_name_is_heard_on_any_node() -> None:
+    """Its messages are plain ones, in every form of the scripts. Those of other channels come from their own node."""
+    clients = Clients()
     clients.apply(shard(0, ((0, 1),), 3))
-    assert clients.table.node_of_key(name) is None
-    assert clients.registry.place_of(clients.join(name)) is not None
+    for name, placed in ((latch_channel(b"{foo}"), True), (HIGH, False)):
+        assert clients.table.node_of_key(name) is None
+        assert (clients.registry.place_of(clients.join(name)) is not None) is placed
 
 
 def test_a_channel_that_nobody_waits_for_does_not_follow() -> None:
@@ -326,7 +326,7 @@ def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_of_events(seed: int) -> None:
     rng = random.Random(seed)
-    clients = Clients(rng.choice(list(PubSub)))
+    clients = Clients()
     names = [b"%d" % number for number in range(12)]
     waiters: list[tuple[bytes, ThreadWakeup]] = []
     for _ in range(300):

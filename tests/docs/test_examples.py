@@ -13,10 +13,12 @@ from redis.exceptions import NoPermissionError
 
 import pyredisson
 from pyredisson import Client, Lock
-from pyredisson.testing import Server
+from pyredisson._client import topology
+from pyredisson.testing import Cluster, Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [*EXAMPLES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 ADDRESS = "redis://localhost:6379"
 """How the examples spell the server, in place of which they get the test's own."""
@@ -221,7 +223,7 @@ USES = {
 @pytest.mark.parametrize("primitive", USES)
 def test_the_rights_in_the_readme_are_enough_for_each_primitive(primitive: str) -> None:
     (rights,) = _of_language("acl")
-    found = re.search(rf"^\| `{primitive}` \| `(.*~.*)` \|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    found = re.search(rf"^\| `{primitive}` \| `(.*~.*)` \|$", _README, re.MULTILINE)
     assert found is not None
     with Server(users=[f"{rights.text.strip()} {found[1]}"]) as server:
         url = f"redis://app:secret@{server.host}:{server.port}/0"
@@ -229,3 +231,26 @@ def test_the_rights_in_the_readme_are_enough_for_each_primitive(primitive: str) 
             USES[primitive](one, other)
         with server.redis() as admin:
             assert not admin.acl_log()
+
+
+@pytest.mark.parametrize("useful", [True, False])
+def test_the_rights_in_the_readme_are_enough_on_a_cluster(useful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # At first every release publishes both kinds of messages, and needs no right to choose.
+    monkeypatch.setattr(topology, "SHORTEST_SETTLING", 0.0)
+    (rights,) = _of_language("acl")
+    found = re.search(r"On a cluster these are needed in addition: `(.*)`\. `(.*)` and\n`(.*)` are of use", _README)
+    assert found is not None
+    more = found[1].split() + ([found[2], found[3]] if useful else [])
+    with Cluster(masters=3, replicas=0) as cluster:
+        for node in cluster.nodes:
+            node.ask("ACL", "SETUSER", *rights.text.split(), *more)
+        url = cluster.url.replace("//", "//app:secret@", 1)
+        one = pyredisson.connect(url, topology_refresh_interval=0.01)
+        with one, pyredisson.connect(url) as other:
+            for number in range(6):
+                _exclude(one.get_lock(f"orders:{number}"), other.get_lock(f"orders:{number}"))
+        denied = set()
+        for node in cluster.nodes:
+            with node.redis() as admin:
+                denied |= {str(entry["object"]) for entry in admin.acl_log()}
+        assert denied == (set() if useful else {"cluster|info", "pubsub|numsub"})

@@ -42,7 +42,8 @@ def heard(made: Subscription, *replies: Reply) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pubsub", "commands"), [(PubSub.PLAIN, [b""]), (PubSub.BOTH, [b"", b"S"]), (PubSub.SHARDED, [b"S"])]
+    ("pubsub", "commands"),
+    [(PubSub.PLAIN, [b""]), (PubSub.AUTO, [b"", b"S"]), (PubSub.BOTH, [b"", b"S"]), (PubSub.SHARDED, [b"S"])],
 )
 def test_the_commands_for_each_form(pubsub: PubSub, commands: list[bytes]) -> None:
     made, events = subscription(pubsub)
@@ -54,7 +55,7 @@ def test_the_commands_for_each_form(pubsub: PubSub, commands: list[bytes]) -> No
 
 
 def test_a_channel_is_confirmed_when_both_flavours_are() -> None:
-    made, events = subscription(PubSub.BOTH)
+    made, events = subscription(PubSub.AUTO)
     made.subscribe_commands([b"a", b"b"])
     heard(made, [b"subscribe", b"a", 1], [b"message", b"a", b"0"])
     assert events == [("message", b"a 0")]
@@ -63,7 +64,7 @@ def test_a_channel_is_confirmed_when_both_flavours_are() -> None:
 
 
 def test_a_message_in_both_flavours_counts_once() -> None:
-    made, events = subscription(PubSub.BOTH)
+    made, events = subscription(PubSub.AUTO)
     plain, sharded, other = [b"message", b"a", b"0"], [b"smessage", b"a", b"0"], [b"smessage", b"a", b"1"]
     made.on_replies([plain, sharded, plain, sharded])
     assert events == [("message", b"a 0")] * 2
@@ -91,7 +92,7 @@ def test_a_latch_with_a_brace_in_its_name_is_heard_in_the_plain_flavour(pubsub: 
 
 
 def test_a_slot_that_leaves_the_node() -> None:
-    made, events = subscription(PubSub.BOTH)
+    made, events = subscription(PubSub.AUTO)
     made.subscribe_commands([b"a"])
     heard(made, [b"subscribe", b"a", 1], [b"ssubscribe", b"a", 1])
     made.ping_command()
@@ -107,7 +108,7 @@ def test_the_reply_to_an_own_command_is_no_slot_that_leaves() -> None:
 
 
 def test_a_refusal_names_its_channel() -> None:
-    made, events = subscription(PubSub.BOTH)
+    made, events = subscription(PubSub.AUTO)
     made.subscribe_commands([b"a", b"b"])
     heard(made, [b"subscribe", b"a", 1], MOVED, [b"subscribe", b"b", 2], [b"ssubscribe", b"b", 1])
     assert events == [("refused", b"a MOVED 1 127.0.0.1:7001"), ("subscribed", b"b")]
@@ -115,7 +116,7 @@ def test_a_refusal_names_its_channel() -> None:
 
 def test_a_server_that_knows_no_sharded_messages() -> None:
     unknown = as_error("ERR unknown command `SSUBSCRIBE`, with args beginning with: `a`, ")
-    made, events = subscription(PubSub.BOTH)
+    made, events = subscription(PubSub.AUTO)
     made.subscribe_commands([b"a"])
     heard(made, [b"subscribe", b"a", 1], unknown)
     assert events == [("subscribed", b"a")]

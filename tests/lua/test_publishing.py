@@ -126,7 +126,12 @@ CASES = {
         b"1",
     ),
 }
-FLAVOURS = {PubSub.PLAIN: {"message"}, PubSub.BOTH: {"message", "smessage"}, PubSub.SHARDED: {"smessage"}}
+FLAVOURS = {
+    PubSub.PLAIN: {"message"},
+    PubSub.AUTO: {"message", "smessage"},
+    PubSub.BOTH: {"message", "smessage"},
+    PubSub.SHARDED: {"smessage"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +167,7 @@ def test_a_script_that_publishes_nothing_has_one_form_only() -> None:
     for name in set(NAMES) - set(CASES):
         assert len({Script(name, with_shebang=True, pubsub=pubsub).sha for pubsub in PubSub}) == 1
     for name in CASES:
-        assert len({Script(name, with_shebang=True, pubsub=pubsub).sha for pubsub in PubSub}) == 3
+        assert len({Script(name, with_shebang=True, pubsub=pubsub).sha for pubsub in PubSub}) == len(PubSub)
 
 
 @pytest.mark.parametrize("pubsub", PubSub)
@@ -202,6 +207,54 @@ def test_a_user_without_a_right_to_the_channel(server: Server, admin: Any, pubsu
     with server.redis(username="somebody", password="x") as theirs:
         assert run(theirs, "lock_release", ["orders"], [LOCK, "me:1", 0], pubsub) == 1
     assert admin.exists("orders") == 0
+    admin.execute_command("ACL", "DELUSER", "somebody")
+
+
+def published(redis: Any) -> dict[str, int]:
+    """How many messages of each flavour have been published, by scripts or otherwise."""
+    stats = redis.info("commandstats")
+    return {name: stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("publish", "spublish")}
+
+
+def release(admin: Any, runner: Any, pubsub: PubSub, channel: str = LOCK) -> dict[str, int]:
+    """Releases a lock, and returns how many messages of each flavour that has published."""
+    admin.hset("orders", "me:1", 1)
+    before = published(admin)
+    assert run(runner, "lock_release", ["orders"], [channel, "me:1", 0], pubsub) == 1
+    return {name: count - before[name] for name, count in published(admin).items()}
+
+
+@pytest.mark.parametrize("pubsub", PubSub)
+@pytest.mark.parametrize("subscribed", [(), ("plain",), ("sharded",), ("plain", "sharded")])
+def test_what_each_form_publishes(admin: Any, subscribed: tuple[str, ...], pubsub: PubSub) -> None:
+    with admin.pubsub() as plain, admin.pubsub() as sharded:
+        # Those of another channel don't count, nor do patterns.
+        plain.subscribe(f"{LOCK}:java:1", *([LOCK] if "plain" in subscribed else []))
+        plain.psubscribe("redisson_lock__channel:*")
+        sharded.ssubscribe(f"{LOCK}:java:1", *([LOCK] if "sharded" in subscribed else []))
+        always = pubsub in (PubSub.PLAIN, PubSub.BOTH)
+        wanted = {
+            "publish": always or (pubsub is PubSub.AUTO and "plain" in subscribed),
+            "spublish": pubsub is not PubSub.PLAIN,
+        }
+        assert release(admin, admin, pubsub) == wanted
+
+
+@pytest.mark.parametrize(
+    ("right", "messages"),
+    [
+        ("pubsub", {"publish": 1, "spublish": 1}),
+        ("pubsub|numsub", {"publish": 1, "spublish": 1}),
+        ("spublish", {"publish": 1, "spublish": 0}),
+    ],
+)
+def test_a_user_without_a_right_that_the_gate_needs(
+    server: Server, admin: Any, right: str, messages: dict[str, int]
+) -> None:
+    """The plain message is published although nobody is seen who hears it."""
+    admin.execute_command("ACL", "SETUSER", "somebody", "on", ">x", "~*", "&*", "+@all", f"-{right}")
+    with server.redis(username="somebody", password="x") as theirs:
+        assert release(admin, theirs, PubSub.AUTO) == messages
     admin.execute_command("ACL", "DELUSER", "somebody")
 
 

@@ -70,7 +70,7 @@ class ClientConnections:
             self._listener = listener
         else:
             runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
-            channels = RoutedChannels(clock, servers.table, servers.scripts.pubsub)
+            channels = RoutedChannels(clock, servers.table)
             listeners = AioListeners(channels)
             channels.open(listeners)
             runtime.before_wait = listeners.before_wait

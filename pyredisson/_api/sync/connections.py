@@ -61,7 +61,7 @@ class ClientConnections:
             self._listener = listener
         else:
             self._runtime = RoutedThreadRuntime(self._config, servers.scripts, servers.keeper, post, size)
-            channels = RoutedChannels(clock, servers.table, servers.scripts.pubsub)
+            channels = RoutedChannels(clock, servers.table)
             self._listener = ThreadListeners(channels)
             channels.open(self._listener)
         self._runtime.callers = self._callers

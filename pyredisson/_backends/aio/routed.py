@@ -77,7 +77,7 @@ class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
         if holder is None:
             self._post_elsewhere(payload)
         else:
-            holder.post(payload, self._post_elsewhere)
+            holder.post(self.as_sent(payload), self._post_elsewhere)
 
     def stop(self) -> list[asyncio.Future[Any]]:
         self._end_pauses()

@@ -7,10 +7,15 @@ from pyredisson._client.topology.keeper import Source, TopologyKeeper
 from pyredisson._client.topology.replicated_source import ReplicatedSource
 from pyredisson._client.topology.sentinel_source import SentinelSource
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
+
+SHORTEST_SETTLING = 15.0
+"""Seconds after a change of the topology within which all clients have noticed it: usually three times the interval at
+which they look, which is 5 s for Redisson, too."""
 
 
 def open_topology(config: Config, client_id: str, scripts: ScriptSet) -> TopologyKeeper:
@@ -25,7 +30,8 @@ def open_topology(config: Config, client_id: str, scripts: ScriptSet) -> Topolog
         node.scripts = scripts
         return node
 
-    table = RoutingTable(make_node, None if config.address_mapper is None else config.map_address)
+    settling = max(SHORTEST_SETTLING, 3 * config.topology_refresh_interval) if scripts.pubsub is PubSub.AUTO else 0.0
+    table = RoutingTable(make_node, None if config.address_mapper is None else config.map_address, settling)
     return TopologyKeeper(table, _source(config, table), config.topology_refresh_interval, config.describe())
 
 

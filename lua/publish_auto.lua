@@ -1,0 +1,21 @@
+-- Included by scripts that publish. pcall: a call of a user that may not publish on the channel must still take effect.
+-- A plain message goes to every node of the cluster. So it is left out if nobody has subscribed to it on this node, which
+-- has the slot of the channel: that is where clients subscribe. Where one may not be there yet, the client sends the
+-- script with the text of publish_both.lua.
+local function publish(channel, message)
+    -- A latch with a brace in its name has its channel on another slot, where a script can't publish a sharded message.
+    if string.find(channel, '^redisson_countdownlatch__channel__{.*{') then
+        redis.pcall('PUBLISH', channel, message)
+        return
+    end
+    -- An error has no second element: for a user without a right to PUBSUB there may be a subscriber.
+    local plain = redis.pcall('PUBSUB', 'NUMSUB', channel)[2] ~= 0
+    if plain then
+        redis.pcall('PUBLISH', channel, message)
+    end
+    local heard = redis.pcall('SPUBLISH', channel, message)
+    -- An error: the server knows no sharded messages, or this user may not publish any.
+    if not plain and type(heard) == 'table' then
+        redis.pcall('PUBLISH', channel, message)
+    end
+end

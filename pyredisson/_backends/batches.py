@@ -1,0 +1,56 @@
+"""Commands for several servers at once: those that go to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson._protocol.error_copies import copy_error
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import ASKING
+
+
+class Batch:
+    """Those of several commands that go to one server, and the list into which their replies belong."""
+
+    __slots__ = ("_as_sent", "_asking", "_payloads", "_places", "_replies", "node")
+
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        replies: list[Reply],
+        places: Sequence[int],
+        as_sent: Callable[..., bytes],
+        node: Node | None = None,
+        asking: bool = False,
+    ) -> None:
+        """`places`: which of all commands these are. `as_sent`: `RoutedRuntime.as_sent`. `node`: that of a redirect.
+        `asking`: the redirect is an ASK."""
+        self._payloads = payloads
+        self._replies = replies
+        self._places = places
+        self._as_sent = as_sent
+        self.node = node
+        self._asking = asking
+
+    @property
+    def payload(self) -> bytes:
+        """One of the commands, which tells where all of them go."""
+        return self._payloads[self._places[-1]]
+
+    def commands(self) -> list[bytes]:
+        """What is sent."""
+        commands = [self._as_sent(self._payloads[i], asking=self._asking) for i in self._places]
+        return [part for payload in commands for part in (ASKING, payload)] if self._asking else commands
+
+    def put(self, replies: Sequence[Reply]) -> None:
+        """The replies to what was sent."""
+        for i, reply in zip(self._places, replies[1::2] if self._asking else replies, strict=True):
+            self._replies[i] = reply
+
+    def fail(self, error: RedisError) -> None:
+        """There are no replies."""
+        for i in self._places:
+            self._replies[i] = copy_error(error)
