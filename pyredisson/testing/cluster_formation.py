@@ -33,7 +33,13 @@ def write_membership(nodes: Sequence[ClusterNode], master_count: int) -> None:
     masters, others = nodes[:master_count], nodes[master_count:]
     master_of = {node.id: masters[number % master_count].id for number, node in enumerate(others)}
     epochs = {node.id: number for number, node in enumerate(masters, 1)}
-    members = [(node.id, node.bus_address, epochs[master_of.get(node.id, node.id)]) for node in nodes]
+    shards = {node.id: master_of.get(node.id, node.id) for node in nodes}
+    members = [(node.id, node.bus_address + _shard(node, shards[node.id]), epochs[shards[node.id]]) for node in nodes]
     for node in nodes:
         text = nodes_file(node.id, members, [each.id for each in masters], master_of)
         (node.prepare() / "nodes.conf").write_text(text)
+
+
+def _shard(node: ClusterNode, name: str) -> str:
+    """What tells a node who is in its shard. Without it Valkey 9.1 ends at the first SPUBLISH, if it has no replica."""
+    return f",,shard-id={name}" if node.version >= (7, 2) else ""

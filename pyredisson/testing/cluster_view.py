@@ -77,7 +77,7 @@ def nodes_file(
 
     Args:
         myself: the id of the node whose file it is.
-        members: the id, the address (``host:port@bus``) and the configuration epoch of each node.
+        members: the id, the address (``host:port@bus``, and what else belongs to it) and the epoch of each node.
         masters: the ids of the masters, which get all slots in equal parts.
         master_of: the id of each replica's master.
     """

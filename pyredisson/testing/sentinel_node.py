@@ -65,10 +65,12 @@ class SentinelNode(Node):
                 return f"the sentinel {self.port} doesn't know the connected replica {replica.port}: {known}"
         met = {each["runid"]: each for each in self._list("SENTINELS", name)}
         for other in others:
-            if other is not self and met.get(other.id, {}).get("flags") != "sentinel":
+            # Valkey 9.1 keeps for good what another sentinel has said last about a master that was down.
+            flags = met.get(other.id, {}).get("flags", "").split(",")
+            if other is not self and set(flags) - {"master_down"} != {"sentinel"}:
                 return f"the sentinel {self.port} doesn't know the sentinel {other.port}: {met.get(other.id)}"
-        flags = _pairs(self.ask("SENTINEL", "MASTER", name))["flags"]
-        return None if flags == "master" else f"the sentinel {self.port} says about the master: {flags}"
+        state = _pairs(self.ask("SENTINEL", "MASTER", name))["flags"]
+        return None if state == "master" else f"the sentinel {self.port} says about the master: {state}"
 
     def _list(self, what: str, name: str) -> list[dict[str, str]]:
         return [_pairs(each) for each in self.ask("SENTINEL", what, name)]

@@ -15,7 +15,6 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
-from pyredisson.testing.cluster_view import SLOTS
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.waiting import eventually
 
@@ -231,8 +230,8 @@ async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster,
         return str(removed.ask("CLIENT", "LIST")).count("name=to-be-seen")
 
     assert connections() >= 1
-    slots = sum(own_cluster.node_of(slot) is removed for slot in range(SLOTS))
-    own_cluster.reshard(slots, removed, target)
+    slots = removed.view()[removed.id].slots
+    own_cluster.reshard(sum(last - first + 1 for first, last in slots), removed, target)
     await backend.until(lambda: connections() == 0, 10)
 
 

@@ -201,10 +201,11 @@ def test_a_restarted_replica_is_connected_again(program: str) -> None:
         assert master.ask("EXISTS", name) == 1
 
 
-def test_a_cluster_of_one_node_serves_all_slots() -> None:
-    with Cluster(masters=1, replicas=0) as cluster:
+def test_a_cluster_of_one_node_serves_all_slots(program: str) -> None:
+    with Cluster(masters=1, replicas=0, executable=program) as cluster:
         [node] = cluster.nodes
         assert {cluster.node_of(slot) for slot in (0, SLOTS - 1)} == {node}
+        assert node.ask("SPUBLISH", "channel", "message") == 0
         cluster.restart(node)
         assert node.ask("SET", "a", 1)
 
