@@ -4,7 +4,12 @@ An attempt and a retry are different things. An attempt asks for a lock or a per
 makes another one later. A retry sends another copy of the same command, because the copy before it got no usable reply.
 So one attempt may need several retries.
 
-A redirect (MOVED or ASK) says that the command has not run, and which server to send it to. So it leaves no doubt.
+A redirect (MOVED or ASK) says that the command has not run, and which server to send it to. So it leaves no doubt. It
+is followed at once and within any limits.
+
+A command is in doubt as soon as a copy of it may have run without a reply. Then it is sent again at once, one time,
+even with no retries remaining or after each limit: it would be wrong to report a lock as not acquired that was
+acquired. Every other retry follows after a pause.
 
 Three places retry by rules of their own: a pool uses another connection if one was stale, `repairs` repeats commands in
 the background, and the final release of a client has little time.
@@ -57,10 +62,6 @@ async def send(
     Returns the reply, and when the copy was sent that the reply answers: a lease counts from that moment. Raises the
     latest error of Redis or the network when it gives up.
 
-    A command is in doubt as soon as a copy of it may have run without a reply. Then it is sent again at once, one time,
-    even with no retries remaining or after each limit: it would be wrong to report a lock as not acquired that was
-    acquired. Every other retry follows after a pause.
-
     - `retries`: how many retries follow after a pause. It counts only with the deadline `LIMITED_BY_RETRIES`.
     - `deadline`: until when the command is sent again, on the clock of the runtime. None: until a server replies.
     - `expires`: from when on the result is of no use. It counts only with `LIMITED_BY_RETRIES`.
@@ -68,8 +69,6 @@ async def send(
     - `idempotent_until`: if the command becomes in doubt at this moment or later, it isn't sent again either.
     - `reply_if_done`: makes the true reply from that of a copy, if an earlier copy may have run on the same server.
     - `on_doubt`: is called once, when the command becomes in doubt.
-
-    A redirect is followed at once and within any limits: it is no failure.
     """
     sent_at = runtime.clock()
     try:
@@ -77,17 +76,8 @@ async def send(
         return await runtime.send(payload, new_connection=not idempotent), sent_at
     except (NoReply, RedisError) as problem:
         failure = problem
-    return await send_again(
-        runtime,
-        payload,
-        failure,
-        retries=retries,
-        deadline=deadline,
-        expires=expires,
-        idempotent_until=idempotent_until if idempotent else -math.inf,
-        reply_if_done=reply_if_done,
-        on_doubt=on_doubt,
-    )
+    limits = _Limits(retries, deadline, expires, idempotent_until if idempotent else -math.inf)
+    return await _Retry(runtime, payload, limits, reply_if_done, on_doubt).run(failure)
 
 
 async def send_again(
@@ -175,7 +165,7 @@ class _Retry:
         self._new_connection = False
         """Whether the next try needs a new connection."""
         self._shard: Hashable = runtime.shard_of_command(payload)
-        """The server to which the latest try went, if it followed no redirect."""
+        """The server that served the command at the latest try, as far as known."""
         self._in_doubt = False
         self._met_stale_connection = False
         self._servers_in_doubt: set[bytes | None] = set()
@@ -214,6 +204,10 @@ class _Retry:
             # After a redirect the same server is asked again: another one may know the script, but doesn't serve it.
             self._payload = _as_eval(self._runtime, self._payload)
             return
+        if self._redirect is not None:
+            # MOVED has changed who serves the command. That server has failed by now, so a pause must not end because
+            # it isn't the one that the first try went to: two nodes may name each other for a while.
+            self._shard = self._runtime.shard_of_command(self._payload)
         self._redirect = None
         if isinstance(problem, Redirected):
             self._redirects += 1

@@ -85,13 +85,8 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
         settings = replication_settings(self.version, password, tls)
         settings |= cluster_settings(node_timeout, tls, self._replication_host)
-        options: dict[str, Any] = {
-            "executable": program,
-            "password": password,
-            "users": users,
-            "tls": tls,
-            "config": settings | dict(config or {}),
-        }
+        settings |= dict(config or {})
+        options = {"executable": program, "password": password, "users": users, "tls": tls, "config": settings}
         first = ClusterNode(**options)
         others = [ClusterNode(certificates_of=first, **options) for _ in range(masters * (1 + replicas) - 1)]
         self.nodes = (first, *others)

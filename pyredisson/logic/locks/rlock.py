@@ -240,7 +240,15 @@ class LockLogic(LockStatus):
         if hold is not None:
             self.release_in_background(call.owner, hold, ReleaseCall())
 
-    # Releasing: check, begin, send, finish.
+    # Releasing: check, begin, send, finish. The outcomes of `release`:
+    # - It returns: the level is released, or its release was handed to the background by a finalizer. If a reply was
+    #   lost and the same server doesn't know the hold any more, the earlier copy has released the last level.
+    # - `LockNotHeldError`: the owner has no hold, or another call has released it.
+    # - `LockLostError`: the hold was lost before; or its lease ended while no server replied; or the server doesn't
+    #   know the hold. After a lost reply, the last case is also a server that was restarted or replaced: it can't be
+    #   found out whether the earlier copy had released the lock on the old one.
+    # - `ClosedError`: the client was closed, which releases all its holds.
+    # - A Redis error or an interrupt: the release goes on in the background.
 
     async def release(self, owner: Owner, hold: Hold | None, call: ReleaseCall | None = None) -> None:
         """Releases one level of `hold_of(owner)`. Raises if there is none, or if it was lost.
@@ -248,16 +256,6 @@ class LockLogic(LockStatus):
         Afterwards the level counts as released, whatever happens: what can't be sent now is sent in the background.
         A caller that may be interrupted outside this coroutine passes `call`, so that it can call
         `release_in_background` with the same one. Does nothing if the level of `call` is dropped already.
-
-        The outcomes:
-        - It returns: the level is released, or its release was handed to the background by a finalizer. If a reply was
-          lost and the same server doesn't know the hold any more, the earlier copy has released the last level.
-        - `LockNotHeldError`: the owner has no hold, or another call has released it.
-        - `LockLostError`: the hold was lost before; or its lease ended while no server replied; or the server doesn't
-          know the hold. After a lost reply, the last case is also a server that was restarted or replaced: it can't be
-          found out whether the earlier copy had released the lock on the old one.
-        - `ClosedError`: the client was closed, which releases all its holds.
-        - A Redis error or an interrupt: the release goes on in the background.
         """
         session = self.session
         if session.closed:
