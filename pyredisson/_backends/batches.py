@@ -15,7 +15,7 @@ from pyredisson._protocol.redirects import ASKING
 class Batch:
     """Those of several commands that go to one server, and the list into which their replies belong."""
 
-    __slots__ = ("_as_sent", "_asking", "_payloads", "_places", "_replies", "node")
+    __slots__ = ("_as_sent", "_payloads", "_places", "_replies", "node")
 
     def __init__(
         self,
@@ -24,16 +24,14 @@ class Batch:
         places: Sequence[int],
         as_sent: Callable[..., bytes],
         node: Node | None = None,
-        asking: bool = False,
     ) -> None:
-        """`places`: which of all commands these are. `as_sent`: `RoutedRuntime.as_sent`. `node`: that of a redirect.
-        `asking`: the redirect is an ASK."""
+        """`places`: which of all commands these are. `as_sent`: `RoutedRuntime.as_sent`. `node`: that which ASK has
+        named."""
         self._payloads = payloads
         self._replies = replies
         self._places = places
         self._as_sent = as_sent
         self.node = node
-        self._asking = asking
 
     @property
     def payload(self) -> bytes:
@@ -42,12 +40,13 @@ class Batch:
 
     def commands(self) -> list[bytes]:
         """What is sent."""
-        commands = [self._as_sent(self._payloads[i], asking=self._asking) for i in self._places]
-        return [part for payload in commands for part in (ASKING, payload)] if self._asking else commands
+        asking = self.node is not None
+        commands = [self._as_sent(self._payloads[i], asking=asking) for i in self._places]
+        return [part for payload in commands for part in (ASKING, payload)] if asking else commands
 
     def put(self, replies: Sequence[Reply]) -> None:
         """The replies to what was sent."""
-        for i, reply in zip(self._places, replies[1::2] if self._asking else replies, strict=True):
+        for i, reply in zip(self._places, replies if self.node is None else replies[1::2], strict=True):
             self._replies[i] = reply
 
     def fail(self, error: RedisError) -> None:

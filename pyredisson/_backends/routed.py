@@ -13,7 +13,7 @@ from pyredisson._backends.batches import Batch
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._core import slot, slot_of_command
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import code_of
+from pyredisson._protocol.error_codes import REDIRECTS, code_of
 from pyredisson._protocol.moving_slots import message_at_source
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
@@ -26,6 +26,10 @@ from pyredisson.logic.ports import Granted, Sender, Wakeup
 
 SERVER_IS_RIGHT = frozenset({"BUSY", "NOREPLICAS", "TRYAGAIN"})
 """Codes of errors that don't mean that another server may serve the command."""
+
+ONE_SLOT_ONLY = REDIRECTS | {"TRYAGAIN"}
+"""Codes of errors that say nothing about the server: it serves its other slots. While slots are being moved, each of
+many calls may meet one of them, and a warning for each that fails and each that is served again would flood the log."""
 
 
 class Settable(Protocol):
@@ -175,23 +179,25 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             await self._send_batch(batches[0], new_connection)
         else:
             await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
-        redirects = {i: reply for i, reply in enumerate(replies) if isinstance(reply, Redirected)}
-        if redirects:
-            await self._follow_all(redirects, payloads, replies, new_connection)
+        # MOVED changes the routing table, so the caller's next copy of the command goes to the other node.
+        targets = {i: self.target(reply) for i, reply in enumerate(replies) if isinstance(reply, Redirected)}
+        asked = {i: node for i, node in targets.items() if replies[i].is_ask}
+        if asked:
+            await self._ask_all(asked, payloads, replies, new_connection)
         return replies
 
-    async def _follow_all(
-        self, redirects: dict[int, Redirected], payloads: Sequence[bytes], replies: list[Reply], new_connection: bool
+    async def _ask_all(
+        self, asked: dict[int, Node], payloads: Sequence[bytes], replies: list[Reply], new_connection: bool
     ) -> None:
-        """Sends those of several commands that were redirected, by their places, where the redirects lead."""
-        groups: dict[tuple[Node, bool], list[int]] = {}
-        for i, redirect in redirects.items():
-            groups.setdefault((self.target(redirect), redirect.is_ask), []).append(i)
-        batches = [Batch(payloads, replies, places, self.as_sent, *target) for target, places in groups.items()]
+        """Sends those of several commands, by their places, that ASK has sent to other nodes."""
+        redirects = {i: replies[i] for i in asked}
+        groups: dict[Node, list[int]] = {}
+        for i, node in asked.items():
+            groups.setdefault(node, []).append(i)
+        batches = [Batch(payloads, replies, places, self.as_sent, node) for node, places in groups.items()]
         await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
         for i, redirect in redirects.items():
-            if redirect.is_ask:
-                await self._publish_at_source(redirect, payloads[i], replies[i])
+            await self._publish_at_source(redirect, payloads[i], replies[i])
 
     async def _publish_at_source(self, redirect: Redirected, payload: bytes, reply: Reply) -> None:
         """Repeats the message of a command that has followed ASK on the node where its waiters are subscribed."""
@@ -306,9 +312,12 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         node = self.node_for(payload)
-        if node is not None:
+        code = code_of(error)
+        if code in ONE_SLOT_ONLY:
+            logger.debug("slot %d isn't served by one server at this moment: %s", slot_of_command(payload), error)
+        elif node is not None:
             node.on_command_failed(error)
-        if code_of(error) not in SERVER_IS_RIGHT:
+        if code not in SERVER_IS_RIGHT:
             self._table.request_refresh(str(error))
 
     def on_command_served(self, payload: bytes) -> None:

@@ -68,6 +68,9 @@ class HoldCommands(Protocol):
     renew: Renewal
     """Holds whose commands share this function are renewed in the same calls."""
 
+    restore: Renewal
+    """As `renew`, but it extends fixed leases, too: another server may lack their latest extension."""
+
     renews_fixed_leases: bool
     """Whether the watchdog visits holds with a fixed lease too, because they keep something up on the server."""
 

@@ -86,7 +86,10 @@ class Runtime(Sender, Protocol):
     """Whether a call occupies its thread until it ends, so that no other call can go on there."""
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        """Sends several commands, in one write to each server; follows redirects once. Error replies are in the list.
+        """Sends several commands, in one write to each server. Error replies are in the list.
+
+        ASK is followed, as no other server serves the command. MOVED isn't, so a caller waits for no server that it
+        didn't mean: it is in the list, and the same command goes to the other server from then on.
 
         `NoReply` is raised if all commands go to one server. If they go to several, the error of a server that doesn't
         reply is in the list, for each of its commands.

@@ -25,6 +25,8 @@ from pyredisson.logic.repairs import RepairQueue, Unsent
 
 BATCH = 100
 """Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
+PROMISE_STEP = 100
+"""Milliseconds, to a multiple of which a fixed lease is rounded up that another server is to confirm."""
 RETRIES_PER_ROUND = 10
 """How often a failed renewal is repeated in the time of one round."""
 IDLE_LEASES = 2
@@ -71,7 +73,7 @@ class Batch:
         self.renew = renew
         self.slot = slot
         self.lease = lease
-        """In ms. 0: no lease changes, and the server only says which of the holds it knows."""
+        """In ms."""
         self.reason = reason
         """Why a hold is lost that the server doesn't know."""
         self.holds = holds
@@ -168,9 +170,10 @@ class Renewer(LoopOwner):
             self._last_work = self._runtime.clock()
         try:
             failed = await self._renew_due()
-            if self._runtime.sharded:
-                self.repairs.hand_over(self._serves_command, self._dispatcher.dispatch_unsent)
+            self._hand_over()
             failed |= await self.repairs.send()
+            # What was redirected now.
+            self._hand_over()
         except ClosedError:
             # The loop ends before the next round.
             failed = False
@@ -202,6 +205,11 @@ class Renewer(LoopOwner):
         while self.due:
             self._dispatcher.dispatch(*self.due.popitem())
         self.repairs.hand_over(lambda _: False, self._dispatcher.dispatch_unsent)
+
+    def _hand_over(self) -> None:
+        """Gives the repairs and notices that another shard serves by now to its renewer."""
+        if self._runtime.sharded:
+            self.repairs.hand_over(self._serves_command, self._dispatcher.dispatch_unsent)
 
     def _serves_command(self, payload: bytes) -> bool:
         return self._runtime.shard_of_command(payload) is self.shard
@@ -236,11 +244,13 @@ class Renewer(LoopOwner):
             owner = hold.acquired_by
             if hold.state is not HELD or (owner is not None and owner.calls.ended and self._is_released(hold)):
                 continue
-            lease = self._lease_ms if hold.needs_renewal else 0
+            commands = hold.commands
+            renew, lease = commands.renew, self._lease_ms if hold.needs_renewal else 0
+            if reason is not GONE:
+                renew, lease = commands.restore, max(lease, self._promised(hold))
             # A level may have been released since the renewal was due: the only one that the watchdog renews.
-            if lease or reason is not GONE:
-                commands = hold.commands
-                batch = (commands.renew, slot_of(commands.key), lease, reason)
+            if lease:
+                batch = (renew, slot_of(commands.key), lease, reason)
                 if batch in due:
                     due[batch].append(hold)
                 else:
@@ -251,6 +261,14 @@ class Renewer(LoopOwner):
             if self._keeps(holds, reason)
             for i in range(0, len(holds), BATCH)
         ]
+
+    def _promised(self, hold: Hold) -> int:
+        """For how many ms from now on the hold is relied on; 0: it isn't. Rounded up, so that many holds share a call.
+
+        Another server that knows the hold may lack the extension of its lease by a nested acquire.
+        """
+        remaining = 1000 * (hold.valid_until - self._runtime.clock())
+        return max(0, math.ceil(remaining / PROMISE_STEP)) * PROMISE_STEP
 
     def _is_released(self, hold: Hold) -> bool:
         try:

@@ -158,8 +158,9 @@ class RepairQueue:
             # command in doubt can't run after its repair.
             replies = await self._send_scripts(pending, new_connection=True)
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
-            if failed:
-                logger.info("%d releases were refused and are tried again", len(failed))
+            refused = sum(isinstance(reply, RedisError) and not isinstance(reply, Redirected) for reply in replies)
+            if refused:
+                logger.info("%d releases were refused and are tried again", refused)
         except (NoReply, RedisError) as error:
             logger.info("%d releases failed and are tried again: %s", len(pending), error)
         finally:

@@ -117,7 +117,8 @@ class Watchdog(LoopOwner):
     def check(self, holds: Iterable[Hold]) -> None:
         """Has the servers asked at once which of these holds they know. What they don't know is lost.
 
-        A lease that the watchdog renews is renewed; a fixed lease doesn't change.
+        A lease that the watchdog renews is renewed. A fixed lease lasts on the server for as long as it is relied on:
+        another server that knows the hold may lack the latest extension.
         """
         for hold in holds:
             if hold.state is HELD:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from redis.exceptions import TryAgainError
+from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
 from pyredisson._client.servers import SeveralServers
+from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
 from tests.support.backends import Backend
@@ -176,7 +179,7 @@ class TestAsk:
 
     @pytest.mark.parametrize("kind", ["get_fenced_lock", "get_fair_lock"])
     async def test_keys_in_both_places_wait_for_the_end_of_the_move(
-        self, cluster: Cluster, backend: Backend, kind: str
+        self, cluster: Cluster, backend: Backend, kind: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         client = connect(backend)
         lock = getattr(client, kind)(NAME)
@@ -194,6 +197,7 @@ class TestAsk:
         await lock.unlock()
         end.join()
         assert not await lock.is_locked()
+        assert not [record for record in caplog.records if "available" in record.message]
 
     async def test_a_call_that_does_not_get_through_says_where(self, cluster: Cluster, backend: Backend) -> None:
         client = connect(backend, retry_attempts=1)
@@ -208,6 +212,48 @@ class TestAsk:
         cluster.finish_move(slot)
         # The release goes on in the background.
         assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
+
+
+@contextmanager
+def naming_each_other(cluster: Cluster, slot: int) -> Iterator[None]:
+    """Each of two nodes says that the other one serves the slot, as for a moment at the end of a move."""
+    source = cluster.node_of(slot)
+    other = other_than(source, cluster)
+    source.ask("CLUSTER", "SETSLOT", slot, "NODE", other.id)
+    try:
+        yield
+    finally:
+        source.ask("CLUSTER", "SETSLOT", slot, "NODE", source.id)
+
+
+class TestNodesThatNameEachOther:
+    async def test_a_call_pauses_after_some_redirects(self, cluster: Cluster, backend: Backend) -> None:
+        client = connect(backend)
+        lock = client.get_lock(NAME)
+        await lock.lock()
+        await lock.unlock()
+        before = redirects(cluster)
+        with naming_each_other(cluster, cluster.slot_of_key(NAME)):
+            with pytest.raises(RedisError, match="MOVED"):
+                await lock.try_lock(wait_time=1)
+            followed = redirects(cluster) - before
+        assert MOST_REDIRECTS < followed < 10 * MOST_REDIRECTS
+
+    async def test_a_call_outlasts_them(
+        self, cluster: Cluster, backend: Backend, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Also one that waits for no other owner."""
+        client = connect(backend)
+        lock = client.get_lock(NAME)
+        await lock.lock()
+        await lock.unlock()
+        with naming_each_other(cluster, cluster.slot_of_key(NAME)):
+            call = backend.spawn(lock.try_lock)
+            await backend.sleep(0.5)
+            assert not call.done()
+        assert await call.result()
+        # Their other slots are served.
+        assert not [record for record in caplog.records if "available" in record.message]
 
 
 async def test_scripts_are_flushed_on_every_node(cluster: Cluster, backend: Backend) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import pyredisson
 from pyredisson.errors import LockLostError
-from pyredisson.testing import Cluster, Sentinels
+from pyredisson.testing import Cluster, Replicated, Sentinels
 from pyredisson.testing.cluster_node import ClusterNode
-from tests.support.backends import Backend
+from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio
@@ -120,6 +120,35 @@ async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, b
         assert remaining is not None
         assert 30 < remaining < 60 if number % 2 else 25 < remaining <= 30
         await lock.unlock()
+
+
+@pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicated, kind: type[Backend]) -> None:
+    """The new master knows the hold, but not the nested acquire with a longer lease: the lease is extended again."""
+    backend = kind("redis+replicated://" + ",".join(f"{host}:{port}" for host, port in replicated.addresses))
+    client = backend.connect(topology_refresh_interval=0.2)
+    (replica,) = replicated.replicas()
+    reader, writer = client.get_read_write_lock("reader").read_lock(), client.get_read_write_lock("writer").write_lock()
+    locks = [reader, writer, client.get_lock("lock"), client.get_fair_lock("fair"), client.get_fenced_lock("fenced")]
+    for lock in locks:
+        await lock.lock(15)
+        await lock.lock(60)
+    # The watchdog renews one of the levels.
+    mixed = client.get_lock("mixed")
+    await mixed.lock()
+    await mixed.lock(60)
+    locks.append(mixed)
+    replica.ask("CONFIG", "SET", "replica-read-only", "no")
+    for key in replica.ask("KEYS", "*"):
+        replica.ask("PEXPIRE", key, 15_000)
+    await asyncio.to_thread(replicated.fail_over, replica)
+    for lock in locks:
+        await backend.until(lambda lock=lock: replica.ask("PTTL", lock.name) > 30_000)  # type: ignore[misc]
+    for lock in locks:
+        assert not lock.lost.is_set()
+        await lock.unlock()
+        await lock.unlock()
+    await backend.close()
 
 
 async def test_a_dead_master_delays_no_renewal_on_another(own_cluster: Cluster, backend: Backend) -> None:

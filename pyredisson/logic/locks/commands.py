@@ -47,7 +47,7 @@ class LockCommands:
     owner_suffix = b""
     """What follows the owner's name in its field of the hash."""
     renews_fixed_leases = False
-    renew = staticmethod(renew_holds)
+    renew = restore = staticmethod(renew_holds)
 
     def __init__(self, session: Session, key: bytes) -> None:
         self.session = session

@@ -80,6 +80,16 @@ def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
 
     With a lease of 0 it does the latter only.
     """
+    return _lease_command(scripts, holds, [lease if hold.renewed else 0 for hold in holds])
+
+
+def restore_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
+    """The command that extends the leases of all levels of these readers. 0: it only asks."""
+    return _lease_command(scripts, holds, [lease] * len(holds))
+
+
+def _lease_command(scripts: ScriptSet, holds: Sequence[Hold], extensions: Sequence[int]) -> bytes:
+    """`extensions`: the lease of each reader in ms, 0 for one that isn't extended."""
     keys = [hold.commands.key for hold in holds]
     prefixes = [suffixed(key, b"") for key in keys]
     leases = [
@@ -89,8 +99,8 @@ def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     ]
     readers = [
         word
-        for prefix, hold in zip(prefixes, holds, strict=True)
-        for word in (prefix, hold.owner, lease if hold.renewed else 0)
+        for prefix, hold, lease in zip(prefixes, holds, extensions, strict=True)
+        for word in (prefix, hold.owner, lease)
     ]
     return command(b"EVALSHA", scripts.read_renew, len(keys) + len(leases), *keys, *leases, *readers)
 
@@ -100,7 +110,7 @@ class ReadCommands(SideCommands):
 
     __slots__ = ()
 
-    renew = staticmethod(renew_reads)
+    renew, restore = staticmethod(renew_reads), staticmethod(restore_reads)
     # A reader in Java shortens the whole lock to its own lease when it renews.
     renews_fixed_leases = True
     side, other = READ, WRITE

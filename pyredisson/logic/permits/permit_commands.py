@@ -41,7 +41,7 @@ class PermitCommands(PermitPoolCommands):
 
     __slots__ = ("in_use",)
 
-    renew = staticmethod(renew_permits)
+    renew = restore = staticmethod(renew_permits)
     renews_fixed_leases = False
 
     def __init__(self, session: Session, key: bytes) -> None:
