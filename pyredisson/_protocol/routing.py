@@ -108,6 +108,8 @@ class RoutingTable:
         self._restarted: dict[Node, None] = {}
         """Nodes whose server was found to be another process since the latest view."""
         self._urgent_until = 0.0
+        self._trouble_began = 0.0
+        """When a node began to fail last, or a server not to serve."""
         self._listeners: list[weakref.WeakMethod[Callable[[Changes], None]]] = []
 
     # --- What callers need
@@ -118,7 +120,8 @@ class RoutingTable:
         if redirect.address is None:
             # It isn't known where the node is. The next view may contain its address.
             self.request_refresh(f"a redirect without an address: {error}")
-            return asked
+            # Connections may have a copy of the node, with other timeouts.
+            return self._node_at(asked.endpoint)
         map_address = self._map_address
         node = self._node_at(redirect.address if map_address is None else map_address(redirect.address))
         if redirect.ask:
@@ -150,7 +153,10 @@ class RoutingTable:
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
         logger.debug("the topology is looked at: %s", reason)
-        self._urgent_until = monotonic() + URGENT
+        now = monotonic()
+        if now >= self._urgent_until:
+            self._trouble_began = now
+        self._urgent_until = now + URGENT
         self.on_request()
 
     def listen(self, callback: Callable[[Changes], None]) -> None:
@@ -179,6 +185,11 @@ class RoutingTable:
     def troubled(self) -> bool:
         """Whether the topology is likely to change now, because a master fails or doesn't serve."""
         return monotonic() < self._urgent_until or any(map(self.is_failing, list(self.nodes)))
+
+    @property
+    def trouble_lasts(self) -> float:
+        """For how many seconds the latest trouble has lasted, if there is any."""
+        return monotonic() - self._trouble_began
 
     def contradicts(self, view: TopologyView, begun: int) -> bool:
         """Whether a redirect that came after `begun` names another master than the view."""
@@ -326,6 +337,8 @@ class RoutingTable:
 
     def _on_failure(self, node: Node) -> None:
         if self.nodes.get(node.endpoint) is node:
+            if not self.is_failing(node.endpoint):
+                self._trouble_began = monotonic()
             self._failing[node] = monotonic()
             self.on_request()
 

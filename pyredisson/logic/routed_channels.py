@@ -133,6 +133,10 @@ class RoutedChannels(ChannelRegistry):
             if place is not None:
                 place.waiting.discard(wakeup)
 
+    def uses(self, place: NodeChannels) -> bool:
+        """Whether channels of that node will be subscribed to there, if there are any again."""
+        return self._nodes.get(place.node) is place
+
     def place_of(self, wakeup: Wakeup) -> NodeChannels | None:
         """Where a waiter's message will arrive. None: nowhere yet."""
         return self._place_of.get(wakeup)

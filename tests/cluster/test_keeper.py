@@ -12,7 +12,9 @@ import pytest
 from redis.exceptions import AuthenticationError, ConnectionError
 
 from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._client.topology import keeper
 from pyredisson._client.topology.keeper import TopologyKeeper
+from pyredisson._protocol import routing
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
@@ -173,6 +175,28 @@ def test_it_is_looked_at_often_while_a_master_fails(scripted: Make) -> None:
     one.source.permits.release(2)
     eventually(lambda: one.table.node_of_slot(0) is not node)
     assert not one.table.troubled
+
+
+def test_it_is_looked_at_less_often_in_a_long_outage(scripted: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(routing, "monotonic", lambda: now)
+    one = scripted()
+    begun = one.table.begin_view()
+    one.table.apply(view(shard(0, ((0, 99),)), shard(1, ((100, LAST),))), begun)
+    one.keeper.close()
+    first, second = (one.table.nodes[address(number)] for number in (0, 1))
+    pauses = []
+    for _ in range(1000):
+        first.on_failure()
+        pauses.append(one.keeper._pause())
+        now += 1
+    assert pauses[15] == keeper.PAUSE
+    assert 0.25 < pauses[60] < 0.35
+    assert pauses[-1] == keeper.LONGEST_PAUSE
+    assert pauses == sorted(pauses)
+    # Another master may be replaced within seconds.
+    second.on_failure()
+    assert one.keeper._pause() == keeper.PAUSE
 
 
 def test_a_master_that_recovers_ends_that(scripted: Make) -> None:

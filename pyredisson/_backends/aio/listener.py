@@ -105,6 +105,9 @@ class AioListener:
                 failures += 1
                 # Not a warning: the node warns once of a server that is away.
                 logger.debug("subscription lost, it is made anew: %s", error)
+            # Nobody else does it without a connection. Channels that nobody waits for must not keep this task trying to
+            # connect to a server that is gone.
+            self._channels.sweep()
             await asyncio.sleep(pause(failures))
 
     def _ends(self) -> bool:

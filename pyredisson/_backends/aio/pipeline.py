@@ -24,6 +24,7 @@ class PipelineHolder:
         self.pipeline: Pipeline | None = None
         self._connecting: asyncio.Task[Pipeline] | None = None
         self._closed = False
+        self._retired = False
 
     @property
     def connected(self) -> bool:
@@ -77,11 +78,20 @@ class PipelineHolder:
 
     async def opened(self) -> Pipeline:
         """An open pipeline of the running loop."""
+        self._check_not_retired()
         pipeline = await self._connect()
+        self._check_not_retired()
         if pipeline.state is not OPEN:
             # The connection failed after it was made, and before this task ran again.
             raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
         return pipeline
+
+    def _check_not_retired(self) -> None:
+        """Raises `NoReply` if the server serves nothing any more: nobody would close a new connection to it."""
+        if self._retired:
+            # Stale: another server serves the command now, so it is sent again at once.
+            error = ConnectionError(f"{self._node.address} serves nothing any more")
+            raise NoReply(error, may_have_run=False, stale=True)
 
     async def _connect(self) -> Pipeline:
         """The pipeline of the running loop, or a new one, which callers that ask at the same time share."""
@@ -123,10 +133,14 @@ class PipelineHolder:
                 # The client was closed after the handshake, and before this callback.
                 task.result().close()
             else:
-                self.pipeline = task.result()
+                pipeline = self.pipeline = task.result()
+                # Read after the pipeline was stored, as `retire` sets it before it looks for a pipeline.
+                if self._retired:
+                    pipeline.drain()
 
     def retire(self) -> None:
-        """Closes the connection, after the replies to its commands. Can be called on any thread."""
+        """Closes the connection, after the replies to its commands, and makes no other. Can be called on any thread."""
+        self._retired = True
         pipeline = self.pipeline
         if pipeline is not None:
             call_in(pipeline.loop, pipeline.drain)

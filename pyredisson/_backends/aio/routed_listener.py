@@ -24,8 +24,9 @@ class AioListeners:
     def open(self, channels: NodeChannels, node: Node) -> AioListener:
         """With the registry's mutex held."""
         for earlier, listener in list(self._listeners.items()):
-            # A node that is a master again later has a new listener.
-            if not listener.running and earlier.is_unused():
+            # A node that is a master again later has a new listener. The others may be started again: then `stop` has
+            # to find them.
+            if not listener.running and not self._channels.uses(earlier):
                 self._listeners.pop(earlier, None)
         listener = self._listeners[channels] = AioListener(node, channels)
         if self._stopped:

@@ -125,6 +125,9 @@ class ThreadListener:
                 if self._connect_and_serve(self_pipe):
                     failures = 0
                 failures += 1
+                # Nobody else does it without a connection. Channels that nobody waits for must not keep this thread
+                # trying to connect to a server that is gone.
+                self._channels.sweep()
                 if not self._stopped:
                     self._wakeup.clear()
                     self._wakeup.wait(pause(failures))

@@ -22,8 +22,9 @@ class ThreadListeners:
     def open(self, channels: NodeChannels, node: Node) -> ThreadListener:
         """With the registry's mutex held."""
         for earlier, listener in list(self._listeners.items()):
-            # A node that is a master again later has a new listener.
-            if not listener.running and earlier.is_unused():
+            # A node that is a master again later has a new listener. The others may be started again: then `close` has
+            # to find them.
+            if not listener.running and not self._channels.uses(earlier):
                 self._listeners.pop(earlier, None)
         listener = self._listeners[channels] = ThreadListener(node, channels)
         if self._stopped:

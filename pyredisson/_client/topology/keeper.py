@@ -22,6 +22,10 @@ from pyredisson._protocol.topology import TopologyView
 PAUSE = 0.1
 """Seconds between two refreshes, at least; up to twice as many, so that clients don't ask at the same moments. A
 promoted replica is found within this time."""
+LONGEST_PAUSE = 1.0
+GROWTH = 0.005
+"""In a long outage the pause is this part of its duration so far, and no longer than that: a master without a replica
+may be away for hours, and every client of the cluster asks the others about it."""
 SPREAD = 0.1
 """The part of the interval by which it is varied."""
 
@@ -146,13 +150,19 @@ class TopologyKeeper:
                 if self._closed:
                     return
                 self._refresh()
-                self._ended.wait(PAUSE * (1 + random.random()))
+                self._ended.wait(self._pause() * (1 + random.random()))
                 if not self.table.troubled:
                     # Without a map somebody has to need one: a wrong password must not be sent again and again.
                     seconds = self._interval * random.uniform(1 - SPREAD, 1 + SPREAD)
                     self._requested.wait(seconds if self.table.ready else threading.TIMEOUT_MAX)
         finally:
             self._runs.clear()
+
+    def _pause(self) -> float:
+        """Seconds until the next refresh, at least."""
+        if not self.table.troubled:
+            return PAUSE
+        return min(max(PAUSE, GROWTH * self.table.trouble_lasts), LONGEST_PAUSE)
 
     def _refresh(self) -> None:
         self._refreshing = True
