@@ -206,7 +206,7 @@ class TopologyKeeper:
 
     def _on_success(self) -> None:
         self._failure = None
-        self.failures = 0
         since, self._failing_since = self._failing_since, None
         if since is not None:
             logger.warning("the topology is refreshed again (%s) after %.1f s", self._servers, monotonic() - since)
+        self.failures = 0
