@@ -6,7 +6,7 @@ Without a JDK or Maven these tests are skipped, unless the environment variable 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 import pytest
 import pytest_asyncio
@@ -22,6 +22,8 @@ from .targets import ClusterOfServers, SingleServer, Target
 TARGETS = ("single", "cluster")
 CLUSTER_MODULES = (
     "test_locks",
+    "test_messages",
+    "test_names",
     "test_fair_queue",
     "test_read_write_lock",
     "test_semaphores",
@@ -141,11 +143,14 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 @pytest.fixture
 def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]]:
-    """Makes Redisson clients, with settings as in Redisson's configuration file; closed after the test."""
+    """Makes Redisson clients, with settings as in Redisson's configuration file; closed after the test.
+
+    `servers`: settings of the servers' section. `prefix`: what the name mapper puts before each name.
+    """
     clients: list[JavaClient] = []
 
-    def connect(**settings: object) -> JavaClient:
-        clients.append(jvm.connect(target.yaml(**settings)))
+    def connect(servers: Mapping[str, object] | None = None, *, prefix: str = "", **settings: object) -> JavaClient:
+        clients.append(jvm.connect(target.yaml(servers, **settings), prefix))
         return clients[-1]
 
     if target.name not in jvm.warmed_up:

@@ -100,9 +100,9 @@ class Jvm:
         self._program.send(json.dumps(command))
         return pending
 
-    def connect(self, yaml: str) -> JavaClient:
-        """A Redisson client of that configuration."""
-        return JavaClient(self, self.do("connect", "main", yaml=yaml).result())
+    def connect(self, yaml: str, prefix: str = "") -> JavaClient:
+        """A Redisson client of that configuration, whose name mapper puts the prefix before each name."""
+        return JavaClient(self, self.do("connect", "main", yaml=yaml, prefix=prefix).result())
 
     def thread(self) -> JavaThread:
         """A thread of its own: an owner of locks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from redis import Redis
@@ -28,8 +28,9 @@ class Target(ABC):
     """A plain client, which sees all keys."""
 
     @abstractmethod
-    def yaml(self, **settings: object) -> str:
-        """The configuration of a Redisson client; `settings` are those of its outermost level."""
+    def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
+        """The configuration of a Redisson client. `servers`: settings of the servers' section; `settings`: those of the
+        outermost level."""
 
     @abstractmethod
     def listeners(self, channel: str) -> int:
@@ -52,7 +53,7 @@ class Target(ABC):
 
     def queue(self, name: str) -> list[str]:
         """The owners that wait for a fair lock, in the order of their turns."""
-        return [owner.decode() for owner in self.redis.lrange(f"redisson_lock_queue:{{{name}}}", 0, -1)]
+        return [owner.decode() for owner in self.redis.lrange(f"redisson_lock_queue:{_tagged(name)}", 0, -1)]
 
     def all_keys(self) -> set[str]:
         """All keys but those that Redisson keeps for some seconds so that a release can be repeated."""
@@ -79,7 +80,7 @@ class Target(ABC):
 
 def channel_of(kind: str, name: str) -> str:
     """The channel on which the waiters for that object listen, but for a fair lock."""
-    tagged = name if "{" in name else f"{{{name}}}"
+    tagged = _tagged(name)
     match kind:
         case "ReadLock" | "WriteLock":
             return f"redisson_rwlock:{tagged}"
@@ -88,6 +89,10 @@ def channel_of(kind: str, name: str) -> str:
         case "CountDownLatch":
             return f"redisson_countdownlatch__channel__{{{name}}}"
     return f"redisson_lock__channel:{tagged}"
+
+
+def _tagged(name: str) -> str:
+    return name if "{" in name else f"{{{name}}}"
 
 
 def _yaml(mode: str, servers: dict[str, object], settings: dict[str, object]) -> str:
@@ -112,7 +117,7 @@ class SingleServer(Target):
         self.redis: Redis = server.redis()
         self._address = f"redis://{server.host}:{server.port}"
 
-    def yaml(self, **settings: object) -> str:
+    def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
         return _yaml(
             "singleServerConfig",
             {
@@ -120,6 +125,7 @@ class SingleServer(Target):
                 "connectionMinimumIdleSize": 1,
                 "connectionPoolSize": 32,
                 "subscriptionConnectionMinimumIdleSize": 1,
+                **(servers or {}),
             },
             settings,
         )
@@ -141,12 +147,13 @@ class ClusterOfServers(Target):
     name = "cluster"
 
     def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self.url = cluster.url
         self.redis: RedisCluster = cluster.redis()
         self._nodes = [Redis(*node.address) for node in cluster.nodes]
         self._addresses = [f"redis://{host}:{port}" for host, port in (node.address for node in cluster.nodes)]
 
-    def yaml(self, **settings: object) -> str:
+    def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
         return _yaml(
             "clusterServersConfig",
             {
@@ -158,6 +165,7 @@ class ClusterOfServers(Target):
                 "masterConnectionPoolSize": 32,
                 "slaveConnectionMinimumIdleSize": 1,
                 "subscriptionConnectionMinimumIdleSize": 1,
+                **(servers or {}),
             },
             settings,
         )

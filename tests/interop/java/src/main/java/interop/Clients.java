@@ -3,6 +3,9 @@ package interop;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import java.io.IOException;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -29,10 +32,42 @@ final class Clients {
         }
     }
 
-    String connect(String yaml) throws IOException {
-        RedissonClient client = Redisson.create(Config.fromYAML(yaml));
+    /** The name mapper of the client puts that prefix before each name. */
+    String connect(String yaml, String prefix) throws IOException, ReflectiveOperationException {
+        Config config = Config.fromYAML(yaml);
+        if (!prefix.isEmpty()) {
+            setNameMapper(config, prefix);
+        }
+        RedissonClient client = Redisson.create(config);
         clients.put(client.getId(), client);
         return client.getId();
+    }
+
+    /** The mapper's interface, and the object that takes it, differ between the versions of Redisson. */
+    private static void setNameMapper(Config config, String prefix) throws ReflectiveOperationException {
+        Object[] takers = {config, config.isClusterConfig() ? config.useClusterServers() : config.useSingleServer()};
+        for (Object taker : takers) {
+            for (Method method : taker.getClass().getMethods()) {
+                if (method.getName().equals("setNameMapper") && !method.isBridge()) {
+                    Class<?> type = method.getParameterTypes()[0];
+                    Class<?>[] types = {type};
+                    method.invoke(taker, Proxy.newProxyInstance(type.getClassLoader(), types, mapper(prefix)));
+                    return;
+                }
+            }
+        }
+        throw new NoSuchMethodException("setNameMapper");
+    }
+
+    private static InvocationHandler mapper(String prefix) {
+        return (proxy, method, args) -> switch (method.getName()) {
+            case "map" -> prefix + args[0];
+            case "unmap" -> ((String) args[0]).substring(prefix.length());
+            case "toString" -> prefix;
+            case "hashCode" -> prefix.hashCode();
+            case "equals" -> proxy == args[0];
+            default -> throw new UnsupportedOperationException(method.getName());
+        };
     }
 
     Object shutdown(String id) {

@@ -72,7 +72,7 @@ public final class Driver {
 
     private Object result(JsonObject command) throws Exception {
         return switch (command.get("do").getAsString()) {
-            case "connect" -> clients.connect(command.get("yaml").getAsString());
+            case "connect" -> clients.connect(command.get("yaml").getAsString(), command.get("prefix").getAsString());
             case "shutdown" -> clients.shutdown(command.get("client").getAsString());
             case "thread id" -> Thread.currentThread().getId();
             case "call" -> {
