@@ -22,7 +22,6 @@ from .targets import ClusterOfServers, SingleServer, Target
 TARGETS = ("single", "cluster")
 CLUSTER_MODULES = (
     "test_locks",
-    "test_messages",
     "test_names",
     "test_fair_queue",
     "test_read_write_lock",
@@ -30,6 +29,7 @@ CLUSTER_MODULES = (
     "test_soak",
     "test_watchdogs",
 )
+CLUSTER_ONLY = ("test_messages",)
 CLUSTER_KINDS = (None, "Lock", "FairLock", "ReadLock", "WriteLock")
 """What is tested on a cluster, too. Only routing, redirects and messages differ there."""
 CALM_NODE_TIMEOUT = 10.0
@@ -45,14 +45,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         version, kind = params.get("version"), params.get("kind")
-        if (version in OLD and kind in NON_REENTRANT) or (
-            params.get("target") == "cluster" and not (item.path.stem in CLUSTER_MODULES and kind in CLUSTER_KINDS)
-        ):
+        if (version in OLD and kind in NON_REENTRANT) or not _is_tested_on(params.get("target"), item.path.stem, kind):
             left_out.append(item)
         elif version in VERSIONS:
             item.add_marker(pytest.mark.xdist_group(f"redisson-{version}"))
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+def _is_tested_on(target: object, module: str, kind: object) -> bool:
+    if target == "cluster":
+        return module in (*CLUSTER_MODULES, *CLUSTER_ONLY) and kind in CLUSTER_KINDS
+    return module not in CLUSTER_ONLY
 
 
 class Jvms:
