@@ -169,35 +169,35 @@ async def test_many_tasks_share_each_wait(master: ReplicatedMaster) -> None:
 # Replicas come and go
 
 
-async def test_a_replica_that_has_left_is_not_missed(backend_of_own: Backend, own_master: ReplicatedMaster) -> None:
-    lock = backend_of_own.connect(replicas_sync_timeout=SHORT).get_lock("a")
+async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_master: ReplicatedMaster) -> None:
+    lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
     (replica,) = own_master.replicas
     for _ in range(2):
         await lock.lock()
         await lock.unlock()
         own_master.cluster.kill(replica)
-        await backend_of_own.until(lambda: own_master.online() == 0)
+        await backend.until(lambda: own_master.online() == 0)
         # The number that the client knows is an old one.
         await lock.lock()
         await lock.unlock()
         own_master.cluster.restart(replica)
-        await backend_of_own.until(lambda: own_master.online() == 1, 10)
+        await backend.until(lambda: own_master.online() == 1, 10)
         before = own_master.waits()
-        await backend_of_own.sleep(1.1)
+        await backend.sleep(1.1)
         await lock.lock()
         await lock.unlock()
         assert own_master.waits() > before
 
 
 async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
-    backend_of_own: Backend, own_master: ReplicatedMaster
+    backend: Backend, own_master: ReplicatedMaster
 ) -> None:
-    client = backend_of_own.connect(replicas_sync_timeout=SHORT)
+    client = backend.connect(replicas_sync_timeout=SHORT)
     await client.get_lock("a").lock()
     own_master.cluster.fail_over(own_master.node, takeover=True)
     promoted = ReplicatedMaster(own_master.cluster)
     assert promoted.node is own_master.replicas[0]
-    await backend_of_own.until(lambda: promoted.online() == 1, 10)
+    await backend.until(lambda: promoted.online() == 1, 10)
     await client.get_lock("b").lock(lease_time=20)
     assert promoted.exists("b")
     promoted.freeze()
@@ -225,10 +225,16 @@ async def test_a_master_that_is_replaced_while_an_acquire_waits(kind: type[Backe
 
 
 @pytest.fixture
-def own_master() -> Iterator[ReplicatedMaster]:
+def own_cluster() -> Iterator[Cluster]:
     with Cluster(masters=1, replicas=1) as running:
         running.set_node_timeout(60)
-        yield ReplicatedMaster(running)
+        yield running
+
+
+@pytest.fixture
+def own_master(own_cluster: Cluster) -> ReplicatedMaster:
+    """A master with one replica, both of this test's own."""
+    return ReplicatedMaster(own_cluster)
 
 
 # Rights
