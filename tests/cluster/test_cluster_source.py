@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 import time
@@ -107,6 +108,21 @@ def test_all_but_one_of_the_users_addresses_are_dead(own_cluster: Cluster, watch
         watched = watch([silent.getsockname()[:2], dead, own_cluster.masters()[0]])
         watched.discover()
         assert_same(watched, own_cluster)
+
+
+@pytest.mark.usefixtures("all_timed")
+def test_most_of_the_users_addresses_hang(own_cluster: Cluster, watch: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that hang may take all the time of the first refresh, but not that of the next one too."""
+    monkeypatch.setattr(random, "sample", lambda population, count: list(population)[:count])
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        silent = [each.getsockname()[:2] for each in (one, other)]
+        watched = watch([*silent, own_cluster.masters()[0]])
+        with pytest.raises(NoReply):
+            watched.discover()
+        began = time.monotonic()
+        watched.discover()
+        assert time.monotonic() - began < 1
+        assert watched.table.ready
 
 
 def test_a_node_that_hangs_is_asked_last(cluster: Cluster, watch: Open) -> None:

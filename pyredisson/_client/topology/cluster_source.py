@@ -70,11 +70,10 @@ class ClusterSource:
     def _candidates(self) -> Iterator[Address]:
         """Whom to ask, one after the other, until one answers."""
         asked: set[Address] = set()
-        seeds = random.sample(self._config.nodes, len(self._config.nodes))
         # The known nodes may all have been replaced. The names that the user gave are resolved anew.
-        for group in (self._known(), seeds):
+        for group in (self._known, self._seeds):
             until = monotonic() + SECONDS_FOR_NODES
-            for count, address in enumerate(group):
+            for count, address in enumerate(group()):
                 if count >= FEWEST_ASKED and monotonic() >= until:
                     break
                 if address not in asked:
@@ -89,6 +88,15 @@ class ClusterSource:
             # The new master of a slot knows of it before the others do.
             known.insert(0, target.endpoint)
         return self._servers.sort(known, self._table.is_failing)
+
+    def _seeds(self) -> list[Address]:
+        """The addresses that the user gave in random order, those that have not replied lately at the end.
+
+        Not all of them may be asked in one refresh. With another order, the same two that hang might be asked again in
+        the next one.
+        """
+        seeds = random.sample(self._config.nodes, len(self._config.nodes))
+        return self._servers.sort(seeds, self._table.is_failing)
 
     def _ask(self, address: Address) -> TopologyView:
         replies = self._servers.ask(self._config.at(address), QUERY)
