@@ -8,8 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from pyredisson._backends.acquiring import AcquireSender, AcquiringConnections, ReplicaCheck
+from pyredisson._backends.acquiring import AcquireSender, AcquiringConnections
 from pyredisson._backends.batches import Batch
+from pyredisson._backends.peers import PeerConnections
+from pyredisson._backends.replica_check import ReplicaCheck
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._core import slot, slot_of_command
 from pyredisson._diagnostics import logger
@@ -20,6 +22,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING, Redirected
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted, Sender, Wakeup
@@ -94,10 +97,13 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self.shard_of_command = table.node_for
         self.shard_of = table.node_of_key
         self.on_topology_change = table.listen
+        self.request_refresh = table.request_refresh
         self.slot_of: Callable[[bytes], int] = slot if self._has_slots else _no_slots
         self.as_sent = table.settling.command
         self._changes = table.settling.changes
         self._connections: dict[Node, C] = {}
+        """Also those of `_peers`."""
+        self._peers = PeerConnections(config, self._connections)
         self._retries: dict[_Pause, None] = {}
         self._config = config
         table.listen(self._on_change)
@@ -263,6 +269,18 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     def replicas_in_view(self, node: Node) -> int:
         """How many replicas a master has as far as the routing table knows."""
         return self._table.replicas.get(node.endpoint, 0)
+
+    def successors_in_view(self, node: Node) -> tuple[Address, ...]:
+        """The servers that may take over from a master as far as the routing table knows."""
+        return self._table.successors.get(node.endpoint, ())
+
+    def connections_of_peer(self, address: Address, master: Node) -> C:
+        """The connections to a server that may have replaced a master."""
+        connections = self._peers.connections_of(address, master, self._connections_to)
+        # Read after the connections were stored, as in `connections_of`.
+        if self._closed:
+            self._end(connections)
+        return connections
 
     def connections_of(self, node: Node) -> C:
         """The connections to a node, new ones if there are none."""

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, RedisError
 from pyredisson._protocol.availability import Availability
 from pyredisson._protocol.handshake import ConnectionId, ServerInfo
 from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.replication import ReplicaCount
+from pyredisson._protocol.replication import ReplicaState
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -37,8 +37,8 @@ class Node:
         The next handshake has the server drop them before any other command is sent."""
         self.availability = Availability()
         """Whether the server serves its clients. Copies of this node share it."""
-        self.replica_count = ReplicaCount()
-        """How many replicas the server has. Copies of this node share it."""
+        self.replicas = ReplicaState()
+        """The replicas of the server. Copies of this node share it."""
         self.on_failure: Callable[[], None] = _do_nothing
         """Called when no connection can be made, or when a command or a PING gets no reply. A master that dies or hangs
         doesn't say who replaces it, so a client of several servers has to ask the others."""

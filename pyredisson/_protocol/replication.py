@@ -1,19 +1,24 @@
-"""How many replicas of a master have what was acquired: the commands that ask, and the meaning of the replies."""
+"""The replicas of a master: whether they have what was acquired, and whether one of them has replaced the master."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._core import command
+from pyredisson._settings.address import Address
 
 INFO = command(b"INFO", b"replication")
 NEVER = -math.inf
 """Before every reading of the clock."""
 ASKED_EVERY = 1.0
-"""Seconds for which the number of a master's replicas is relied on."""
+"""Seconds for which what a master says about its replicas is relied on."""
+REMEMBERED = 60.0
+"""Seconds for which a replica is remembered that has left its master, and that the routing table doesn't know."""
 
 
 class NotConfirmed(Exception):
@@ -29,29 +34,85 @@ class NotConfirmed(Exception):
         )
 
 
-class ReplicaCount:
-    """How many replicas one master has, as that master itself says.
+class Replication(NamedTuple):
+    """What a server says about its replication."""
 
-    The number changes while the client lives, and the routing table learns that late. So it is asked again from time to
-    time, and before an acquire fails because of it.
+    is_master: bool
+    history: bytes
+    """The id of the history that it writes (`master_replid`). A replica has that of its master."""
+    former_history: bytes
+    """The id of the history that it has continued since it became a master (`master_replid2`)."""
+    replicas: tuple[Address, ...]
+    """The replicas that can confirm a write.
+
+    A replica that is still being sent the whole database is connected, but confirms nothing: it doesn't count.
     """
 
-    __slots__ = ("asked_at", "none_until", "online", "refused")
+    def replaces(self, history: bytes) -> bool:
+        """Whether the server was a replica of the master with that history, and is a master in its place now."""
+        # Not the other way round: the former master, which may still believe to be one, continues nobody's history.
+        return self.is_master and bool(history) and self.former_history == history
+
+    def mapped(self, mapper: Callable[[Address], Address]) -> Replication:
+        """The same with other addresses, for servers that announce addresses of their own network."""
+        return self._replace(replicas=tuple(map(mapper, self.replicas)))
+
+
+class ReplicaState:
+    """Which replicas one master has, as that master itself says, and which of them have left it.
+
+    The replicas change while the client lives, and the routing table learns that late. So the master is asked again
+    from time to time, and before an acquire fails because of it.
+
+    A replica that has left may have been promoted, and the master may not have been demoted yet. Then both grant locks.
+    So where replicas are away, an acquire counts only after they were asked (`_backends.succession`).
+    """
+
+    __slots__ = ("asked_at", "away", "history", "left", "none_until", "online", "refused", "seen", "unreachable")
 
     def __init__(self) -> None:
         self.online: int | None = None
         """How many replicas can confirm a write. None: it isn't known."""
+        self.history = b""
+        """The id of the history that the master writes. Empty: unknown."""
         self.asked_at = NEVER
         """When the master was asked, on the clock of the runtime."""
         self.none_until = NEVER
-        """Until when the master is known to have no replica that can be waited for."""
+        """Until when the master is known to have no replica that can be waited for, and none that is away."""
         self.refused = False
         """Whether the server doesn't let this user run WAIT."""
+        self.seen: dict[Address, float] = {}
+        """When a replica was connected last."""
+        self.away: tuple[Address, ...] = ()
+        """Servers that are not connected to the master at present, but were its replicas, or are to be."""
+        self.left: dict[Address, float] = {}
+        """When a server was found to be away that was not away before, until it is known that it is no master."""
+        self.unreachable: dict[Address, float] = {}
+        """Until when a server that gave no answer isn't asked again."""
 
-    def set(self, online: int | None, now: float) -> None:
-        """The server was asked at `now`, and has so many replicas. None: it is not a master."""
+    def set(self, replication: Replication, known: Iterable[Address], now: float) -> None:
+        """The server was asked at `now`. `known`: what the routing table knows as its replicas, connected or not."""
+        if not replication.is_master:
+            self.online, self.asked_at, self.none_until = None, now, NEVER
+            return
+        connected = dict.fromkeys(replication.replicas, now)
+        seen = {address: at for address, at in self.seen.items() if now - at < REMEMBERED} | connected
+        away = tuple(dict.fromkeys(address for address in (*seen, *known) if address not in connected))
+        for address in away:
+            if address not in self.away:
+                self.left[address] = now
+        for answers in (self.left, self.unreachable):
+            for address in list(answers):
+                if address not in away:
+                    answers.pop(address, None)
+        self.seen, self.away, self.history = seen, away, replication.history
+        self.online, self.asked_at = len(connected), now
+        self.none_until = NEVER if connected or away else now + ASKED_EVERY
+
+    def set_number(self, online: int, now: float) -> None:
+        """The server may not be asked, and has so many replicas as far as is known."""
         self.online, self.asked_at = online, now
-        self.none_until = now + ASKED_EVERY if online == 0 else NEVER
+        self.none_until = NEVER if online else now + ASKED_EVERY
 
     def refuse(self) -> None:
         """WAIT was refused: nothing can be waited for."""
@@ -62,6 +123,19 @@ class ReplicaCount:
         """Whether the master has to be asked again."""
         return not self.refused and (self.online is None or now - self.asked_at >= ASKED_EVERY)
 
+    def is_unreachable(self, address: Address, now: float) -> bool:
+        """Whether a server has not answered lately."""
+        return self.unreachable.get(address, NEVER) > now
+
+    def on_unreachable(self, address: Address, until: float) -> None:
+        """A server doesn't answer, or is about to be asked again after it didn't."""
+        self.unreachable[address] = until
+
+    def on_answer(self, address: Address, asked_at: float) -> None:
+        """A server that was away at `asked_at` is no master in place of this one."""
+        if self.left.get(address, math.inf) <= asked_at:
+            self.left.pop(address, None)
+
 
 def wait_command(replicas: int, seconds: float) -> bytes:
     """Waits until so many replicas have what this connection has written, so many seconds at most."""
@@ -69,14 +143,16 @@ def wait_command(replicas: int, seconds: float) -> bytes:
     return command(b"WAIT", replicas, max(1, math.ceil(seconds * 1000)))
 
 
-def online_replicas(reply: bytes) -> int | None:
-    """From the reply to INFO: how many replicas can confirm a write. None: the server isn't a master any more.
-
-    A replica that is still being sent the whole database is connected, but confirms nothing: it doesn't count.
-    """
-    if not re.search(rb"(?m)^role:master\b", reply):
-        return None
-    return len(re.findall(rb"(?m)^slave\d+:.*\bstate=online\b", reply))
+def read_replication(reply: bytes) -> Replication:
+    """The meaning of the reply to INFO."""
+    fields = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", reply))
+    replicas = re.findall(rb"(?m)^slave\d+:ip=([^,\r\n]*),port=(\d+),(?:[^\r\n]*,)?state=online\b", reply)
+    return Replication(
+        fields.get(b"role") == b"master",
+        fields.get(b"master_replid", b""),
+        fields.get(b"master_replid2", b""),
+        tuple(Address(host.decode(), int(port)) for host, port in replicas),
+    )
 
 
 def is_refusal(error: RedisError) -> bool:

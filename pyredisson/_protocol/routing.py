@@ -83,6 +83,8 @@ class RoutingTable:
         """The masters. It also contains nodes that redirects have named and that no view contains yet."""
         self.replicas: dict[Address, int] = {}
         """How many replicas each master has, as the latest view says."""
+        self.successors: dict[Address, tuple[Address, ...]] = {}
+        """For each master the servers that may take over from it, as the latest view says: its replicas, and others."""
         self.version = 0
         """Another number after each change of the map."""
         self.ready = False
@@ -226,6 +228,10 @@ class RoutingTable:
         failed_over |= self._restarted_slots()
         self._assign(view, masters, begun)
         self.replicas = {shard.master.address: len(shard.replicas) for shard in view.shards}
+        self.successors = {
+            shard.master.address: (*(member.address for member in shard.replicas), *shard.absent)
+            for shard in view.shards
+        }
         self._shards = view.shards
         removed = self._remove_unused(set(masters))
         new = tuple(node for address, node in masters.items() if address not in former)

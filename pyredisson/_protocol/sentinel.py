@@ -27,18 +27,20 @@ class SentinelAnswer(NamedTuple):
     """The epoch of the failover that made it the master. A Sentinel that knows a smaller one knows less. 0: unknown."""
     sentinels: tuple[Address, ...]
     """The other Sentinels."""
+    replicas: tuple[Address, ...] = ()
+    """The replicas of the master, also those that are not connected to it. One of them is promoted in a failover."""
 
 
 def sentinel_query(master_name: str) -> tuple[bytes, ...]:
     """The commands whose replies `read_sentinel` takes."""
     # The first one names the new master as soon as it was promoted, the second one after the whole failover.
-    verbs = (b"GET-MASTER-ADDR-BY-NAME", b"MASTER", b"SENTINELS")
+    verbs = (b"GET-MASTER-ADDR-BY-NAME", b"MASTER", b"SENTINELS", b"REPLICAS")
     return tuple(command(b"SENTINEL", verb, master_name) for verb in verbs)
 
 
 def read_sentinel(replies: Sequence[Reply], asked: Address) -> SentinelAnswer | None:
     """What the Sentinel at `asked` says. None: it doesn't know the master's name. An error reply is raised."""
-    master, details, sentinels = replies
+    master, details, sentinels, replicas = replies
     if isinstance(master, RedisError):
         raise master
     if master is None:
@@ -46,11 +48,11 @@ def read_sentinel(replies: Sequence[Reply], asked: Address) -> SentinelAnswer | 
     try:
         host, port = master
         fields = {} if isinstance(details, RedisError) else _fields(details)
-        others = () if isinstance(sentinels, RedisError) else [_fields(other) for other in sentinels]
         return SentinelAnswer(
             Address(host.decode(), int(port)),
             int(fields.get(b"config-epoch", 0)),
-            tuple(Address(other[b"ip"].decode(), int(other[b"port"])) for other in others),
+            _addresses(sentinels),
+            _addresses(replicas),
         )
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise InvalidResponse(f"the Sentinel at {asked} has replied with {replies!r}") from error
@@ -91,6 +93,12 @@ def unconfirmed_master(replies: Sequence[Reply], address: Address, epoch: int) -
 
 def _master(address: Address, server: Reply) -> Member:
     return Member(address, _info(server).get(b"run_id", b""))
+
+
+def _addresses(servers: Reply) -> tuple[Address, ...]:
+    """Of the servers in a list of a Sentinel. None if it refuses to tell."""
+    fields = [] if isinstance(servers, RedisError) else map(_fields, servers)
+    return tuple(Address(server[b"ip"].decode(), int(server[b"port"])) for server in fields)
 
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ class Shard:
     master: Member
     replicas: tuple[Member, ...] = ()
     slots: tuple[tuple[int, int], ...] = ALL_SLOTS
+    absent: tuple[Address, ...] = ()
+    """Further servers that may take over from the master. They are not its replicas at present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class TopologyView:
         """How many slots have a master."""
         return sum(last - first + 1 for shard in self.shards for first, last in shard.slots)
 
+    def with_absent(self, servers: Iterable[Address]) -> TopologyView:
+        """The view of a master of all slots, which one of these servers may replace."""
+        (shard,) = self.shards
+        present = {shard.master.address, *(member.address for member in shard.replicas)}
+        absent = tuple(sorted(address for address in set(servers) if address not in present))
+        return replace(self, shards=(replace(shard, absent=absent),))
+
     def mapped(self, mapper: Callable[[Address], Address]) -> TopologyView:
         """The view with other addresses, for servers that announce addresses of their own network."""
 
@@ -52,7 +61,12 @@ class TopologyView:
             return member._replace(address=mapper(member.address))
 
         shards = tuple(
-            replace(shard, master=map_member(shard.master), replicas=tuple(map(map_member, shard.replicas)))
+            replace(
+                shard,
+                master=map_member(shard.master),
+                replicas=tuple(map(map_member, shard.replicas)),
+                absent=tuple(map(mapper, shard.absent)),
+            )
             for shard in self.shards
         )
         return replace(self, shards=shards)

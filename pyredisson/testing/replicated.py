@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 from redis import Redis
 
 from pyredisson.testing.deployment import Deployment, Node, replication_settings
-from pyredisson.testing.process import ServerError, find_executable, lasting_ports, read_version
+from pyredisson.testing.process import (
+    HOST,
+    ServerError,
+    credentials,
+    find_executable,
+    lasting_ports,
+    read_version,
+)
 
 __all__ = ["Replicated", "ReplicatedNode", "ReplicatedNodes"]
 
@@ -161,6 +168,19 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The host and port of each node."""
         return tuple(node.address for node in self.nodes)
+
+    @property
+    def url(self) -> str:
+        """All nodes, for clients without TLS."""
+        return self._url("redis", [node.port for node in self.nodes])
+
+    @property
+    def tls_url(self) -> str:
+        """All nodes, for clients with TLS, which need `ca_file` beside this address."""
+        return self._url("rediss", [node.tls_port for node in self.nodes])
+
+    def _url(self, scheme: str, ports: Sequence[int]) -> str:
+        return f"{scheme}+replicated://{credentials(self.password)}{','.join(f'{HOST}:{port}' for port in ports)}"
 
     def redis(self, **options: Any) -> Redis:
         """Return a new redis-py client for the present master; `options` override the arguments of `redis.Redis`."""

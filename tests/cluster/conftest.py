@@ -15,6 +15,12 @@ from tests.support.replicated_master import ReplicatedMaster
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
+NO_FAILOVER = 60.0
+"""Seconds: nodes that a test freezes don't count as failed."""
+
+
+SERVERS = ("own_master", "own_cluster", "sentinels", "replicated", "master", "cluster")
+"""The fixtures whose URL the clients of a test get. The first one counts that the test uses."""
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +44,36 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
-    """The test runs on each of the two backends. Their clients are those of the cluster that the test asks for."""
-    name = next(name for name in ("own_cluster", "shared_master", "cluster") if name in request.fixturenames)
+    """The test runs on each of the two backends, whose clients are those of the servers that the test uses."""
+    name = next(name for name in SERVERS if name in request.fixturenames)
     made: Backend = request.param(request.getfixturevalue(name).url)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def master(shared_master: Cluster | Sentinels | Replicated) -> Iterator[ReplicatedMaster[Any]]:
+    """A master whose replicas a test may freeze. `shared_master` is the servers that the tests of a module share."""
+    shared_master.flush()
+    made = ReplicatedMaster(shared_master)
+    made.node.ask("CONFIG", "RESETSTAT")
+    yield made
+    made.restore()
+
+
+@pytest.fixture
+def own_master() -> Iterator[ReplicatedMaster[Cluster]]:
+    """A master with one replica, both of this test's own."""
+    with Cluster(masters=1, replicas=1) as running:
+        running.set_node_timeout(NO_FAILOVER)
+        yield ReplicatedMaster(running)
+
+
+@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
+    """For tests that make and close a backend themselves."""
+    made: type[Backend] = request.param
+    return made
 
 
 @pytest.fixture
@@ -50,16 +81,6 @@ def own_cluster() -> Iterator[Cluster]:
     """A cluster of this test's own, whose nodes it may kill, pause and restart."""
     with Cluster() as running:
         yield running
-
-
-@pytest.fixture
-def master(shared_master: Cluster) -> Iterator[ReplicatedMaster]:
-    """The only master of `shared_master`, a fixture of the test's module. Its replicas can be frozen."""
-    shared_master.flush()
-    made = ReplicatedMaster(shared_master)
-    made.node.ask("CONFIG", "RESETSTAT")
-    yield made
-    made.restore()
 
 
 @pytest.fixture

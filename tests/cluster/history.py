@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyredisson.testing import ClusterNode, ReplicatedNode
-from tests.faults.soak_judge import Hold, Journals, judge
+from tests.faults.soak_judge import Journals, judge
 
 __all__ = ["Failure", "History", "left_behind", "starved"]
 
@@ -75,15 +75,10 @@ class History(Journals):
             if hold.begin > moment and hold.end >= hold.begin > hold.asked
         }
 
-    def faults(self, but_for: Period | None = None) -> list[str]:
-        """Overlaps, fencing tokens that decrease, errors that nobody expects; one line each.
-
-        In the period `but_for` two masters may have granted one lock: only what was held before and after it counts.
-        """
+    def faults(self) -> list[str]:
+        """Overlaps, fencing tokens that decrease, errors that nobody expects; one line each."""
         found = [f"unexpected: {error}" for error in self.errors]
         holds = list(self.holds.values())
-        if but_for is not None:
-            holds = [part for hold in holds for part in parts_outside(hold, but_for)]
         for name in dict.fromkeys(hold.name for hold in holds):
             # Only the tokens of one lock rise in one sequence.
             found += judge(Journals({str(number): hold for number, hold in enumerate(holds) if hold.name == name}))
@@ -100,18 +95,6 @@ class History(Journals):
         errors = sorted({failure.error or "refused" for failure in self.failures})
         lost = sum(hold.lost for hold in self.holds.values())
         return f"{len(self.holds)} holds ({counts}), {lost} lost, {len(self.failures)} failed acquires {errors}"
-
-
-def parts_outside(hold: Hold, period: Period) -> list[Hold]:
-    """What of a hold was before the period, and what was after it."""
-    begin, end = period
-    parts = []
-    if hold.begin < begin:
-        parts.append(replace(hold, end=min(hold.end, begin)))
-    if hold.end > end:
-        # A token is compared once.
-        parts.append(replace(hold, begin=max(hold.begin, end), token=0 if parts else hold.token))
-    return parts
 
 
 def starved(history: History, since: float, bound: float) -> list[str]:

@@ -15,7 +15,7 @@ from tests.faults.soak_worker import clock
 from tests.support.children import Child
 from tests.support.waiting import eventually
 
-from .history import History, Period, Taken, left_behind, starved
+from .history import History, Taken, left_behind, starved
 from .load_worker import PERMITS, Wanted
 
 ROOT = Path(__file__).parents[2]
@@ -125,10 +125,10 @@ class Load:
 
         eventually(taken, seconds)
 
-    def end(self, calm_since: float, *, bound: float = 2 * LEASE, but_for: Period | None = None) -> History:
+    def end(self, calm_since: float, *, bound: float = 2 * LEASE) -> History:
         """Ends the load and judges it.
 
-        No two holds overlap (except in the period `but_for`), nothing stays on the servers, and since `calm_since`
+        No two holds overlap, nothing stays on the servers, and since `calm_since`
         no lock was waited for, and acquired by nobody, for longer than `bound`.
         """
         for child in self._children:
@@ -137,7 +137,7 @@ class Load:
             assert child.receive(END_SECONDS) == "done"
             assert child.wait(END_SECONDS) == 0
         self.history.update()
-        found = self.history.faults(but_for)
+        found = self.history.faults()
         found += starved(self.history, calm_since, bound)
         found += self._wait_until_nothing_is_left()
         assert not found, "\n".join([*found, self.history.summary()])

@@ -46,21 +46,6 @@ def test_owners_of_the_two_backends_exclude_each_other(tmp_path: Path) -> None:
     assert history_of(tmp_path, *WITHIN, backend="asyncio").faults()
 
 
-@pytest.mark.parametrize(
-    ("period", "overlaps"),
-    [((2.1, 2.4), 1), ((2.5, 2.6), 0), ((2.4, 2.55), 1), ((2.55, 9), 1), ((0, 2.6), 0), ((0, 9), 0)],
-)
-def test_a_period_that_does_not_count(tmp_path: Path, period: tuple[float, float], overlaps: int) -> None:
-    assert len(history_of(tmp_path, *FIRST, *WITHIN).faults(period)) == overlaps
-
-
-def test_tokens_beside_a_period_that_does_not_count(tmp_path: Path) -> None:
-    history = history_of(tmp_path, *FENCED, "still a 3", "token b 7", "still b 5")
-    assert not history.faults((3.9, 6)), "the second hold was in that period only"
-    (found,) = history.faults((2.5, 2.6))
-    assert found.startswith("a later hold has no greater token")
-
-
 def test_each_lock_has_tokens_of_its_own(tmp_path: Path) -> None:
     other = "hold b fenced y exclusive 2 4"
     assert not history_of(tmp_path, *FENCED[:2], other, "token b 1").faults()

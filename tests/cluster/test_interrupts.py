@@ -15,6 +15,7 @@ from pyredisson.testing import Cluster
 from tests.faults.test_cancellation import STEPS, take_and_end
 from tests.faults.test_interrupts import TAKE_AND_GIVE_BACK
 from tests.support.children import Child
+from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import cancel_after, eventually
 
 from .test_redirects import other_than
@@ -68,6 +69,25 @@ def test_ctrl_c_at_random_moments_while_the_slot_moves(
     assert report["kept"] == []
     assert report["waiters"] == 0
     eventually(lambda: not held(cluster), 10)
+    user.send()
+    assert user.wait() == 0
+
+
+@pytest.mark.parametrize("mode", ["free", "contended"])
+def test_ctrl_c_at_random_moments_while_replicas_confirm(
+    own_master: ReplicatedMaster[Cluster], child: Callable[..., Child], mode: str
+) -> None:
+    # Longer than it takes to connect after the interrupt before.
+    program = TAKE_AND_GIVE_BACK.replace("3.5e-4", "4e-3")
+    user = child(program, own_master.url, 1, mode, 400, "KeyboardInterrupt")
+    told: dict[str, Any] = json.loads(user.receive(50) or "{}")
+    assert told, "the child failed"
+    assert own_master.waits() > 50
+    assert told["interrupts"] > 50
+    assert told["errors"] == []
+    assert told["kept"] == []
+    assert told["waiters"] == 0
+    eventually(lambda: not own_master.exists(NAME), 10)
     user.send()
     assert user.wait() == 0
 

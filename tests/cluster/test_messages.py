@@ -14,7 +14,7 @@ from pyredisson._backends.threads import listener
 from pyredisson.logic import channels
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from pyredisson.testing.cluster_node import ClusterNode
-from tests.support.backends import Asyncio, Backend, OtherOwner, Threads
+from tests.support.backends import Backend, OtherOwner
 
 pytestmark = pytest.mark.asyncio
 
@@ -370,12 +370,7 @@ async def test_a_master_with_replicas_is_replaced(
 ) -> None:
     """Without slots there are plain messages only, which are heard on the present master."""
     servers: Sentinels | Replicated = request.getfixturevalue(kind)
-    url = (
-        servers.url
-        if isinstance(servers, Sentinels)
-        else "redis+replicated://" + ",".join(f"{host}:{port}" for host, port in servers.addresses)
-    )
-    backend = backend_kind(url)
+    backend = backend_kind(servers.url)
 
     def subscribers() -> int:
         with servers.master().redis() as redis:
@@ -406,9 +401,3 @@ async def test_a_master_with_replicas_is_replaced(
         assert time.monotonic() - begun < SOON
     finally:
         await backend.close()
-
-
-@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
-    made: type[Backend] = request.param
-    return made

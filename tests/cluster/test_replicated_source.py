@@ -76,6 +76,22 @@ def test_a_master_that_fails_is_replaced_and_comes_back(replicated: Replicated, 
     assert not watched.changes
 
 
+def test_of_two_masters_the_one_that_has_replaced_the_other_counts(replicated: Replicated, watch: Open) -> None:
+    old, promoted = replicated.nodes
+    watched = watch(replicated.nodes)
+    watched.discover()
+    promoted.ask("REPLICAOF", "NO", "ONE")
+    assert old.is_master
+    watched.table.request_refresh("its replica has left")
+    eventually(lambda: watched.changes)
+    assert watched.changes[0].demoted_nodes
+    for nodes in (replicated.nodes, replicated.nodes[::-1]):
+        other = watch(nodes)
+        other.discover()
+        assert watched.only_node is watched.node_at(promoted)
+        assert other.only_node is other.node_at(promoted)
+
+
 def test_a_master_that_was_restarted_is_another_server(watch: Open) -> None:
     with Server() as server:
         watched = watch([server])

@@ -27,27 +27,29 @@ def test_the_query_names_the_master() -> None:
 
 
 def test_the_answer_of_a_sentinel() -> None:
-    answer = read_sentinel([[b"10.0.0.1", b"6379"], DETAILS, OTHERS], ASKED)
-    assert answer == SentinelAnswer(MASTER, 7, (Address("10.0.0.8", 26379), Address("::1", 26380)))
+    replicas = [[b"ip", b"10.0.0.2", b"port", b"6380", b"flags", b"s_down,slave,disconnected"]]
+    answer = read_sentinel([[b"10.0.0.1", b"6379"], DETAILS, OTHERS, replicas], ASKED)
+    others = Address("10.0.0.8", 26379), Address("::1", 26380)
+    assert answer == SentinelAnswer(MASTER, 7, others, (Address("10.0.0.2", 6380),))
 
 
 def test_a_sentinel_without_details() -> None:
     refused = NoPermissionError("NOPERM")
-    assert read_sentinel([[b"10.0.0.1", b"6379"], refused, refused], ASKED) == SentinelAnswer(MASTER, 0, ())
+    assert read_sentinel([[b"10.0.0.1", b"6379"], refused, refused, refused], ASKED) == SentinelAnswer(MASTER, 0, ())
 
 
 def test_a_sentinel_that_knows_no_such_master() -> None:
     unknown = ResponseError("ERR No such master with that name")
-    assert read_sentinel([None, unknown, unknown], ASKED) is None
+    assert read_sentinel([None, unknown, unknown, unknown], ASKED) is None
 
 
 def test_an_error_reply_of_a_sentinel_is_raised() -> None:
     with pytest.raises(NoPermissionError):
-        read_sentinel([NoPermissionError("NOPERM"), DETAILS, OTHERS], ASKED)
+        read_sentinel([NoPermissionError("NOPERM"), DETAILS, OTHERS, []], ASKED)
 
 
 @pytest.mark.parametrize(
-    "replies", [[[b"10.0.0.1"], DETAILS, []], [[b"h", b"x"], DETAILS, []], [[b"h", b"1"], [b"odd"], []]]
+    "replies", [[[b"10.0.0.1"], DETAILS, [], []], [[b"h", b"x"], DETAILS, [], []], [[b"h", b"1"], [b"odd"], [], []]]
 )
 def test_an_unreadable_answer_is_an_error_of_redis(replies: list[object]) -> None:
     with pytest.raises(InvalidResponse, match=r"10\.0\.0\.9:26379"):

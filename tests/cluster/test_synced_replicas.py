@@ -13,12 +13,15 @@ from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.replicated_master import ReplicatedMaster
 
+from .conftest import NO_FAILOVER
+
 pytestmark = pytest.mark.asyncio
 
 SHORT = 0.3
 """`replicas_sync_timeout` where replicas don't answer."""
 REPLICAS = 2
 
+Replicas = ReplicatedMaster[Cluster]
 Acquire = Callable[[pyredisson.asyncio.Client], Awaitable[Any]]
 
 LOCKS: dict[str, Acquire] = {
@@ -35,14 +38,12 @@ LOCKS: dict[str, Acquire] = {
 @pytest.fixture(scope="module")
 def shared_master() -> Iterator[Cluster]:
     with Cluster(masters=1, replicas=REPLICAS) as running:
-        running.set_node_timeout(60)
+        running.set_node_timeout(NO_FAILOVER)
         yield running
 
 
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_a_lock_is_on_a_replica_when_it_is_acquired(
-    master: ReplicatedMaster, backend: Backend, kind: str
-) -> None:
+async def test_a_lock_is_on_a_replica_when_it_is_acquired(master: Replicas, backend: Backend, kind: str) -> None:
     # The first call of a script is sent twice.
     await LOCKS[kind](backend.connect(check_lock_synced_replicas=False))
     master.node.ask("FLUSHALL")
@@ -53,9 +54,7 @@ async def test_a_lock_is_on_a_replica_when_it_is_acquired(
 
 
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_without_a_confirmation_a_lock_is_not_acquired(
-    master: ReplicatedMaster, backend: Backend, kind: str
-) -> None:
+async def test_without_a_confirmation_a_lock_is_not_acquired(master: Replicas, backend: Backend, kind: str) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
     master.freeze()
     with pytest.raises(NotReplicatedError) as raised:
@@ -70,7 +69,7 @@ async def test_without_a_confirmation_a_lock_is_not_acquired(
 
 
 async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
-    master: ReplicatedMaster, backend: Backend
+    master: Replicas, backend: Backend
 ) -> None:
     lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
     await lock.lock()
@@ -86,7 +85,7 @@ async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
     assert not master.exists("a")
 
 
-async def test_permits_without_a_confirmation_are_not_acquired(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_permits_without_a_confirmation_are_not_acquired(master: Replicas, backend: Backend) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
     semaphore = client.get_semaphore("s")
     await semaphore.try_set_permits(3)
@@ -97,9 +96,7 @@ async def test_permits_without_a_confirmation_are_not_acquired(master: Replicate
     await backend.until(lambda: master.node.ask("GET", "s") == "3")
 
 
-async def test_permits_with_ids_without_a_confirmation_are_not_acquired(
-    master: ReplicatedMaster, backend: Backend
-) -> None:
+async def test_permits_with_ids_without_a_confirmation_are_not_acquired(master: Replicas, backend: Backend) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
     semaphore = client.get_permit_expirable_semaphore("e")
     await semaphore.try_set_permits(3)
@@ -110,7 +107,7 @@ async def test_permits_with_ids_without_a_confirmation_are_not_acquired(
     assert not client._session.holds.table
 
 
-async def test_so_many_must_confirm_as_the_user_wants(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_so_many_must_confirm_as_the_user_wants(master: Replicas, backend: Backend) -> None:
     one = backend.connect(replicas_sync_timeout=SHORT)
     all_ = backend.connect(replicas_sync_timeout=SHORT, min_synced_replicas=REPLICAS)
     assert await all_.get_lock("a").try_lock()
@@ -122,13 +119,13 @@ async def test_so_many_must_confirm_as_the_user_wants(master: ReplicatedMaster, 
     await backend.until(lambda: not master.exists("b"))
 
 
-async def test_no_more_must_confirm_than_are_connected(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_no_more_must_confirm_than_are_connected(master: Replicas, backend: Backend) -> None:
     client = backend.connect(min_synced_replicas=REPLICAS + 5)
     assert await client.get_lock("a").try_lock()
     assert await client.get_lock("a").get_hold_count() == 1
 
 
-async def test_a_refused_attempt_needs_no_confirmation(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_a_refused_attempt_needs_no_confirmation(master: Replicas, backend: Backend) -> None:
     one, other = backend.connect(), backend.connect(replicas_sync_timeout=SHORT)
     assert await one.get_lock("a").try_lock()
     semaphore = one.get_semaphore("s")
@@ -142,14 +139,14 @@ async def test_a_refused_attempt_needs_no_confirmation(master: ReplicatedMaster,
     assert await other.get_permit_expirable_semaphore("e").try_acquire() is None
 
 
-async def test_replicas_may_take_longer_than_a_reply(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_replicas_may_take_longer_than_a_reply(master: Replicas, backend: Backend) -> None:
     client = backend.connect(timeout=0.2, replicas_sync_timeout=0.8, retry_attempts=0)
     master.freeze()
     with pytest.raises(NotReplicatedError, match=r"within 0\.8 s"):
         await client.get_lock("a").lock()
 
 
-async def test_the_check_can_be_switched_off(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_the_check_can_be_switched_off(master: Replicas, backend: Backend) -> None:
     client = backend.connect(check_lock_synced_replicas=False)
     master.freeze()
     assert await client.get_lock("a").try_lock()
@@ -158,7 +155,7 @@ async def test_the_check_can_be_switched_off(master: ReplicatedMaster, backend: 
     assert not master.waits()
 
 
-async def test_a_frozen_replica_delays_no_release(master: ReplicatedMaster, backend: Backend) -> None:
+async def test_a_frozen_replica_delays_no_release(master: Replicas, backend: Backend) -> None:
     client = backend.connect(replicas_sync_timeout=2)
     held = client.get_lock("held")
     await held.lock()

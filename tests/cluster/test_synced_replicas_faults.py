@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._backends.acquiring import ReplicaCheck
+from pyredisson._backends.aio.connection import Pipeline
+from pyredisson._backends.replica_check import ReplicaCheck
+from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.scripts import script
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Proxy
 from tests.support.backends import Asyncio, Backend, Threads
-from tests.support.faults import ACQUIRE, LOSSES, InterruptAt, Lose
+from tests.support.faults import ACQUIRE, FLAGS, LOSSES, InterruptAt, Lose
 from tests.support.programs import PROGRAMS
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import cancel_after, eventually
+
+from .conftest import NO_FAILOVER
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,6 +32,8 @@ SHORT = 0.3
 """`replicas_sync_timeout` where replicas don't answer."""
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
+RELEASE = script("lock_release", with_shebang=FLAGS, pubsub=PubSub.BOTH).sha
+Replicas = ReplicatedMaster[Cluster]
 APP = "app on >secret ~* &* +@all"
 
 
@@ -34,14 +42,14 @@ def shared_master() -> Iterator[Cluster]:
     with Cluster(
         masters=1, replicas=1, proxied=True, users=[f"{APP} -wait", f"{APP} -info".replace("app", "no-info")]
     ) as running:
-        running.set_node_timeout(60)
+        running.set_node_timeout(NO_FAILOVER)
         yield running
 
 
 @pytest.fixture
-def proxy(master: ReplicatedMaster) -> Proxy:
+def proxy(master: Replicas) -> Proxy:
     """The one between the clients and the master."""
-    return master.cluster.proxy_of(master.node)
+    return master.proxy
 
 
 # Replies are lost
@@ -50,7 +58,7 @@ def proxy(master: ReplicatedMaster) -> Proxy:
 @LOSSES
 @pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"])
 async def test_a_lost_reply_leaves_one_hold(
-    master: ReplicatedMaster, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
+    master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
     lock = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT).get_lock("a")
     assert not await lock.is_locked()
@@ -66,7 +74,7 @@ async def test_a_lost_reply_leaves_one_hold(
 @LOSSES
 @pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"])
 async def test_an_acquire_that_is_given_up_in_doubt_is_undone(
-    master: ReplicatedMaster, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
+    master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
     lock = backend.connect(timeout=0.3, replicas_sync_timeout=0.2, retry_attempts=0).get_lock("a")
     await lock.lock()
@@ -80,26 +88,66 @@ async def test_an_acquire_that_is_given_up_in_doubt_is_undone(
     assert await lock.try_lock()
 
 
+@LOSSES
+async def test_an_undo_that_is_lost_is_repeated(master: Replicas, backend: Backend, proxy: Proxy, lose: Lose) -> None:
+    lock = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT).get_lock("a")
+    await lock.lock()
+    await lock.unlock()
+    master.freeze()
+    fault = lose(proxy, RELEASE)
+    with pytest.raises(NotReplicatedError):
+        await lock.lock()
+    await backend.until(fault.happened.is_set)
+    await backend.until(lambda: not master.exists("a"))
+    master.restore()
+    assert await lock.try_lock()
+
+
+async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked_for_its_replicas(
+    master: Replicas, proxy: Proxy
+) -> None:
+    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, retry_attempts=0) as client:
+        lock = client.get_lock("a")
+        await lock.lock()
+        await lock.unlock()
+        runtime: Any = client._session.runtime
+        # The question goes over the connection of other commands, which is closed and can't be made again.
+        connections, *_ = runtime._connections.values()
+        pipeline: Pipeline = connections.pipeline
+        assert pipeline.connection_id is not None
+        master.freeze()
+        wait = proxy.hold_reply(b"WAIT")
+        acquire = asyncio.ensure_future(lock.try_lock())
+        await asyncio.to_thread(wait.held.wait, 5)
+        proxy.refuse(True)
+        master.node.ask("CLIENT", "KILL", "ID", pipeline.connection_id.id)
+        await pipeline.failed
+        await asyncio.to_thread(wait.deliver)
+        with pytest.raises(ConnectionError):
+            await acquire
+        assert master.exists("a")
+        proxy.refuse(False)
+        await asyncio.to_thread(eventually, lambda: not master.exists("a"), 5)
+
+
 @pytest.fixture(params=PROGRAMS)
-def any_master(request: pytest.FixtureRequest) -> Iterator[ReplicatedMaster]:
+def any_master(request: pytest.FixtureRequest) -> Iterator[Replicas]:
     """A master of this test's own, on each kind of server."""
     with Cluster(masters=1, replicas=1, proxied=True, executable=request.param()) as running:
-        running.set_node_timeout(60)
+        running.set_node_timeout(NO_FAILOVER)
         yield ReplicatedMaster(running)
 
 
 @pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def test_a_repeated_acquire_of_permits_is_confirmed_anew(
-    any_master: ReplicatedMaster, kind: type[Backend]
-) -> None:
-    backend = kind(any_master.cluster.url)
+async def test_a_repeated_acquire_of_permits_is_confirmed_anew(any_master: Replicas, kind: type[Backend]) -> None:
+    backend = kind(any_master.url)
     client = backend.connect(timeout=0.3, replicas_sync_timeout=SHORT)
     semaphore, expirable = client.get_semaphore("s"), client.get_permit_expirable_semaphore("e")
     for each in (semaphore, expirable):
         await each.try_set_permits(3)
         await each.acquire()
     any_master.freeze()
-    proxy = any_master.cluster.proxy_of(any_master.node)
+    proxy = any_master.proxy
     # The copy finds the permits acquired. Newer servers confirm at once what its connection has not written.
     for name, acquire in (("s", semaphore.acquire), ("e", expirable.acquire)):
         fault = proxy.cut_reply(b"WAIT")
@@ -115,8 +163,8 @@ async def test_a_repeated_acquire_of_permits_is_confirmed_anew(
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(master: ReplicatedMaster, frozen: bool) -> None:
-    async with pyredisson.asyncio.connect(master.cluster.url, replicas_sync_timeout=SHORT) as client:
+async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(master: Replicas, frozen: bool) -> None:
+    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT) as client:
         lock = client.get_lock("a")
         await lock.lock()
         await lock.unlock()
@@ -138,8 +186,8 @@ async def take_and_end(client: pyredisson.asyncio.Client) -> None:
         return
 
 
-async def test_an_interrupt_after_the_script_leaves_no_key(master: ReplicatedMaster) -> None:
-    with pyredisson.connect(master.cluster.url, replicas_sync_timeout=SHORT) as client:
+async def test_an_interrupt_after_the_script_leaves_no_key(master: Replicas) -> None:
+    with pyredisson.connect(master.url, replicas_sync_timeout=SHORT) as client:
         lock = client.get_lock("a")
         with InterruptAt(ReplicaCheck.check) as interrupt, pytest.raises(KeyboardInterrupt):
             lock.lock()
@@ -149,9 +197,9 @@ async def test_an_interrupt_after_the_script_leaves_no_key(master: ReplicatedMas
         assert lock.try_lock()
 
 
-async def test_many_tasks_share_each_wait(master: ReplicatedMaster) -> None:
+async def test_many_tasks_share_each_wait(master: Replicas) -> None:
     tasks = 200
-    async with pyredisson.asyncio.connect(master.cluster.url, replicas_sync_timeout=SHORT) as client:
+    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT) as client:
         await client.get_lock("a").lock()
         master.node.ask("CONFIG", "RESETSTAT")
         assert all(await asyncio.gather(*(client.get_lock(f"a{i}").try_lock() for i in range(tasks))))
@@ -169,18 +217,18 @@ async def test_many_tasks_share_each_wait(master: ReplicatedMaster) -> None:
 # Replicas come and go
 
 
-async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_master: ReplicatedMaster) -> None:
+async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_master: Replicas) -> None:
     lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
     (replica,) = own_master.replicas
     for _ in range(2):
         await lock.lock()
         await lock.unlock()
-        own_master.cluster.kill(replica)
+        own_master.servers.kill(replica)
         await backend.until(lambda: own_master.online() == 0)
         # The number that the client knows is an old one.
         await lock.lock()
         await lock.unlock()
-        own_master.cluster.restart(replica)
+        own_master.servers.restart(replica)
         await backend.until(lambda: own_master.online() == 1, 10)
         before = own_master.waits()
         await backend.sleep(1.1)
@@ -189,13 +237,11 @@ async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_maste
         assert own_master.waits() > before
 
 
-async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
-    backend: Backend, own_master: ReplicatedMaster
-) -> None:
+async def test_after_a_failover_the_replicas_of_the_new_master_confirm(backend: Backend, own_master: Replicas) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
     await client.get_lock("a").lock()
-    own_master.cluster.fail_over(own_master.node, takeover=True)
-    promoted = ReplicatedMaster(own_master.cluster)
+    own_master.servers.fail_over(own_master.node, takeover=True)
+    promoted = ReplicatedMaster(own_master.servers)
     assert promoted.node is own_master.replicas[0]
     await backend.until(lambda: promoted.online() == 1, 10)
     await client.get_lock("b").lock(lease_time=20)
@@ -209,7 +255,7 @@ async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
 @pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def test_a_master_that_is_replaced_while_an_acquire_waits(kind: type[Backend]) -> None:
     with Cluster(masters=1, replicas=2) as cluster:
-        cluster.set_node_timeout(60)
+        cluster.set_node_timeout(NO_FAILOVER)
         master, backend = ReplicatedMaster(cluster), kind(cluster.url)
         client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
         lock = client.get_lock("a")
@@ -224,24 +270,11 @@ async def test_a_master_that_is_replaced_while_an_acquire_waits(kind: type[Backe
         await backend.close()
 
 
-@pytest.fixture
-def own_cluster() -> Iterator[Cluster]:
-    with Cluster(masters=1, replicas=1) as running:
-        running.set_node_timeout(60)
-        yield running
-
-
-@pytest.fixture
-def own_master(own_cluster: Cluster) -> ReplicatedMaster:
-    """A master with one replica, both of this test's own."""
-    return ReplicatedMaster(own_cluster)
-
-
 # Rights
 
 
 async def test_without_the_right_to_wait_nothing_is_confirmed(
-    master: ReplicatedMaster, backend: Backend, caplog: pytest.LogCaptureFixture
+    master: Replicas, backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = backend.connect(username="app", password="secret")
     master.freeze()
@@ -252,7 +285,7 @@ async def test_without_the_right_to_wait_nothing_is_confirmed(
 
 
 async def test_without_the_right_to_info_the_routing_table_knows_the_replicas(
-    master: ReplicatedMaster, backend: Backend
+    master: Replicas, backend: Backend
 ) -> None:
     client = backend.connect(username="no-info", password="secret", replicas_sync_timeout=SHORT)
     await client.get_lock("a").lock()

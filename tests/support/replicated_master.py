@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from pyredisson.testing import Cluster
-from pyredisson.testing.cluster_node import ClusterNode
+from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
+
+Servers = TypeVar("Servers", bound=Cluster | Sentinels | Replicated)
 
 
-class ReplicatedMaster:
-    """The master of a cluster of one, and its replicas."""
+class ReplicatedMaster(Generic[Servers]):
+    """The only master among some servers, and its replicas."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        (self.node,) = cluster.masters()
-        self.replicas = cluster.replicas_of(self.node)
-        self.frozen: list[ClusterNode] = []
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
+        self.url = servers.url
+        self.node: Any
+        """A `ClusterNode` or a `ReplicatedNode`."""
+        self.replicas: tuple[Any, ...]
+        if isinstance(servers, Cluster):
+            (self.node,) = servers.masters()
+            self.replicas = servers.replicas_of(self.node)
+        else:
+            self.node, self.replicas = servers.master(), servers.replicas()
+        self._frozen: list[Any] = []
 
     def freeze(self, count: int | None = None) -> None:
         """Freezes so many replicas, or all of them. They stay connected."""
         for replica in self.replicas[:count]:
-            self.frozen.append(replica)
+            self._frozen.append(replica)
             replica.pause()
 
     def restore(self) -> None:
-        while self.frozen:
-            self.frozen.pop().resume()
+        """Lets the frozen replicas go on."""
+        while self._frozen:
+            self._frozen.pop().resume()
         assert self.node.ask("WAIT", len(self.replicas), 10000) is not None
 
     def online(self) -> int:
+        """How many replicas the master has that can confirm a write."""
         info: dict[str, Any] = self.node.ask("INFO", "replication")
         return sum(info[key]["state"] == "online" for key in info if key.startswith("slave") and key[5:].isdigit())
 
     def waits(self) -> int:
         """How often the server has executed WAIT."""
+        return self.calls("wait")
+
+    def calls(self, name: str) -> int:
+        """How often the server has executed a command."""
         stats: dict[str, Any] = self.node.ask("INFO", "commandstats")
-        return int(stats.get("cmdstat_wait", {"calls": 0})["calls"])
+        return int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
     def exists(self, name: str) -> bool:
         return bool(self.node.ask("EXISTS", name))
+
+    @property
+    def proxy(self) -> Proxy:
+        """The one between the clients and the master."""
+        assert isinstance(self.servers, Cluster)
+        return self.servers.proxy_of(self.node)

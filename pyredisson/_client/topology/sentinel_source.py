@@ -77,4 +77,6 @@ class SentinelSource:
         if self._table.is_failing(address):
             # It is known already that it doesn't reply, and asking it would delay the news of its successor.
             raise ConnectionError(f"the Sentinels have not replaced {address} yet, which fails")
-        return self._roles.confirm(address, answer.epoch, trusted=True)
+        view = self._roles.confirm(address, answer.epoch, trusted=True).view
+        # One that isn't connected to the master may have been promoted in its place, before this Sentinel says so.
+        return view.with_absent(map(self._config.map_address, answer.replicas))

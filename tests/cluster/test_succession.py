@@ -1,0 +1,207 @@
+"""A replica is promoted before its master is demoted: what both of them grant must not be held by two owners."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError
+
+from pyredisson._backends.peers import LONGEST
+from pyredisson._protocol.replication import ASKED_EVERY
+from pyredisson.testing import Replicated, ReplicatedNode, Sentinels
+from tests.support.backends import Backend
+from tests.support.replicated_master import ReplicatedMaster
+
+pytestmark = pytest.mark.asyncio
+
+SHORT = 0.3
+"""`replicas_sync_timeout` where replicas don't answer."""
+LONG = 60_000
+"""Milliseconds. A Sentinel demotes a master that it has not promoted after four of these periods."""
+ONE_TRY: dict[str, Any] = {"retry_attempts": 0, "replicas_sync_timeout": SHORT}
+
+
+@pytest.fixture(params=[1, 2], ids=["one-replica", "two-replicas"])
+def idle_sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
+    """Sentinels that don't interfere when a replica is promoted without them."""
+    with Sentinels(replicas=request.param) as running:
+        for sentinel in running.sentinels:
+            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", LONG)
+        yield running
+
+
+def promoted_replica(servers: Sentinels | Replicated) -> tuple[ReplicatedNode, ReplicatedNode]:
+    """The master that all name, which still is one, and the replica that was promoted in its place."""
+    master, promoted = servers.master(), servers.replicas()[0]
+    promoted.ask("REPLICAOF", "NO", "ONE")
+    assert master.is_master
+    assert promoted.is_master
+    return master, promoted
+
+
+def runtime_of(client: Any) -> Any:
+    return getattr(client, "_target", client)._session.runtime
+
+
+async def test_the_former_master_grants_nothing_any_more(
+    idle_sentinels: Sentinels, backend_kind: type[Backend]
+) -> None:
+    backend = backend_kind(idle_sentinels.url)
+    replicas = len(idle_sentinels.replicas())
+    client = backend.connect(**ONE_TRY, min_synced_replicas=replicas)
+    lock, semaphore = client.get_lock("a"), client.get_semaphore("s")
+    permits = client.get_permit_expirable_semaphore("e")
+    for each in (semaphore, permits):
+        await each.try_set_permits(3)
+    await lock.lock()
+    await lock.unlock()
+    master, promoted = promoted_replica(idle_sentinels)
+    for acquire in (lock.try_lock, semaphore.try_acquire, permits.try_acquire):
+        with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
+            await acquire()
+    assert not client._session.holds.table
+    # What was granted is undone.
+    await backend.until(lambda: master.ask("EXISTS", "a") == 0)
+    await backend.until(lambda: master.ask("MGET", "s", "e") == ["3", "3"])
+    # The promotion was a mistake.
+    promoted.follow(master)
+    idle_sentinels.wait_until_consistent()
+    await lock.lock()
+    assert promoted.ask("EXISTS", "a")
+    await backend.close()
+
+
+async def test_a_client_that_has_never_seen_the_replica_knows_of_it(
+    idle_sentinels: Sentinels, backend_kind: type[Backend]
+) -> None:
+    master, promoted = promoted_replica(idle_sentinels)
+    backend = backend_kind(idle_sentinels.url)
+    with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
+        await backend.connect(**ONE_TRY).get_lock("a").try_lock()
+    await backend.close()
+
+
+async def test_a_replica_that_stays_does_not_hide_for_long_that_another_one_was_promoted(
+    backend_kind: type[Backend],
+) -> None:
+    with Sentinels(replicas=2) as sentinels:
+        for sentinel in sentinels.sentinels:
+            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", LONG)
+        backend = backend_kind(sentinels.url)
+        client = backend.connect(**ONE_TRY)
+        await client.get_lock("a").lock()
+        promoted_replica(sentinels)
+        await backend.sleep(ASKED_EVERY)
+        # One replica is enough, and one confirms it. But it isn't the one that will be followed.
+        for name in "bc":
+            with pytest.raises(ConnectionError, match="was replaced as the master"):
+                await client.get_lock(name).try_lock()
+        await backend.close()
+
+
+async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(
+    replicated: Replicated, backend_kind: type[Backend]
+) -> None:
+    backend = backend_kind(replicated.url)
+    client, other = backend.connect(), backend.connect()
+    held = client.get_lock("held")
+    await held.lock()
+    _, promoted = promoted_replica(replicated)
+    for each in (client, other):
+        # Both clients, one of which has just come, leave the former master although it still is one.
+        lock = each.get_lock("a")
+        assert await lock.try_lock(5)
+        assert promoted.ask("EXISTS", "a")
+        await lock.unlock()
+    assert not await other.get_lock("held").try_lock()
+    assert await held.is_held()
+    await backend.close()
+
+
+async def test_what_the_former_master_renews_is_lost_once_the_new_one_is_known(
+    replicated: Replicated, backend_kind: type[Backend]
+) -> None:
+    backend = backend_kind(replicated.url)
+    client = backend.connect(check_lock_synced_replicas=False, topology_refresh_interval=600, lock_watchdog_timeout=1.5)
+    copied, lost = client.get_lock("copied"), client.get_lock("lost")
+    await copied.lock()
+    assert replicated.master().ask("WAIT", 1, 1000) == 1
+    promoted_replica(replicated)
+    await lost.lock()
+    await backend.sleep(2)
+    assert await lost.is_held()
+    runtime_of(client)._table.request_refresh("a command has failed")
+    # The lease that the former master has renewed counts for nothing.
+    await backend.until(lost.lost.is_set, 1)
+    # The new master has counted the lease from the last renewal that reached it.
+    assert (await copied.is_held()) is (replicated.nodes[1].ask("EXISTS", "copied") == 1)
+    await backend.close()
+
+
+async def test_a_replica_that_is_gone_is_not_missed(sentinels: Sentinels, backend_kind: type[Backend]) -> None:
+    backend = backend_kind(sentinels.url)
+    client = backend.connect(**ONE_TRY)
+    lock = client.get_lock("a")
+    await lock.lock()
+    await lock.unlock()
+    master = ReplicatedMaster(sentinels)
+    sentinels.kill(master.replicas[0])
+    await backend.until(lambda: master.online() == 0)
+    for _ in range(20):
+        await lock.lock()
+        await lock.unlock()
+    await backend.close()
+
+
+async def test_a_replica_that_hangs_costs_little(sentinels: Sentinels, backend_kind: type[Backend]) -> None:
+    backend = backend_kind(sentinels.url)
+    client = backend.connect(**ONE_TRY)
+    lock = client.get_lock("a")
+    await lock.lock()
+    await lock.unlock()
+    master = ReplicatedMaster(sentinels)
+    master.freeze()
+    master.node.ask("CLIENT", "KILL", "TYPE", "replica")
+    await backend.until(lambda: master.online() == 0)
+    began = time.monotonic()
+    for _ in range(20):
+        await lock.lock()
+        await lock.unlock()
+    assert time.monotonic() - began < SHORT + 2 * LONGEST + 1
+    await backend.close()
+
+
+async def test_a_replica_that_only_lost_its_connection_is_asked(
+    replicated: Replicated, backend_kind: type[Backend]
+) -> None:
+    backend = backend_kind(replicated.url)
+    client = backend.connect(**ONE_TRY)
+    await client.get_lock("a").lock()
+    master = ReplicatedMaster(replicated)
+    (replica,) = master.replicas
+    # It follows a server that doesn't exist.
+    replica.ask("REPLICAOF", replica.host, 1)
+    await backend.until(lambda: master.online() == 0)
+    replica.ask("CONFIG", "RESETSTAT")
+    for name in "bcd":
+        await client.get_lock(name).lock()
+    # Each time, as it may be promoted at any moment.
+    assert replica.ask("INFO", "commandstats")["cmdstat_info"]["calls"] >= 3
+    await backend.close()
+
+
+async def test_a_master_without_replicas_pays_nothing(backend_kind: type[Backend]) -> None:
+    with Sentinels(replicas=0) as sentinels:
+        backend = backend_kind(sentinels.url)
+        client = backend.connect(topology_refresh_interval=60)
+        lock = client.get_lock("a")
+        await lock.lock()
+        await lock.unlock()
+        runtime = runtime_of(client)
+        (node,) = runtime._table.nodes.values()
+        assert node.replicas.none_until > node.replicas.asked_at
+        assert not runtime._peers._nodes
+        await backend.close()
