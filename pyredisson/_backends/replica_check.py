@@ -13,7 +13,6 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replication import (
     INFO,
-    NEVER,
     NotConfirmed,
     is_refusal,
     read_replication,
@@ -53,12 +52,12 @@ class ReplicaCheck:
         state = node.replicas
         now = self._masters.clock()
         if state.is_due(now):
-            # Other calls use the number known so far. If there is none, each of them asks.
-            state.asked_at = now
+            # If nothing is known, each of the other calls asks, too.
+            state.begin_question(now)
             try:
                 await self._ask(node)
             except BaseException as error:
-                state.asked_at = NEVER
+                state.forget_question()
                 if isinstance(error, NoReply):
                     # The acquire was not sent.
                     raise NoReply(error.error, may_have_run=False, stale=error.stale) from error

@@ -90,6 +90,16 @@ class ReplicaState:
         self.unreachable: dict[Address, float] = {}
         """Until when a server that gave no answer isn't asked again."""
 
+    def begin_question(self, now: float) -> None:
+        """The server is asked. Until it has replied, other calls use what it has said last, if there is anything."""
+        self.asked_at = now
+        if self.none_until > NEVER:
+            self.none_until = now + ASKED_EVERY
+
+    def forget_question(self) -> None:
+        """The server didn't reply. The next call asks again."""
+        self.asked_at = self.none_until = NEVER
+
     def set(self, replication: Replication, known: Iterable[Address], now: float) -> None:
         """The server was asked at `now`. `known`: what the routing table knows as its replicas, connected or not."""
         if not replication.is_master:
