@@ -98,7 +98,9 @@ class ReplicaState:
 
     def forget_question(self) -> None:
         """The server didn't reply. The next call asks again."""
-        self.asked_at = self.none_until = NEVER
+        self.asked_at = NEVER
+        if not self.refused:
+            self.none_until = NEVER
 
     def set(self, replication: Replication, known: Iterable[Address], now: float) -> None:
         """The server was asked at `now`. `known`: what the routing table knows as its replicas, connected or not."""

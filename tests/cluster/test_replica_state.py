@@ -39,6 +39,26 @@ def asked(state: ReplicaState, now: float, *replicas: Address, known: tuple[Addr
     state.set(Replication(True, HISTORY, FORMER, replicas), known, now)
 
 
+def test_while_a_master_without_replicas_is_asked_others_rely_on_its_latest_answer() -> None:
+    state = ReplicaState()
+    state.begin_question(9.0)
+    assert state.none_until < 9.0, "nothing is known yet"
+    asked(state, 10.0)
+    assert state.none_until == 10.0 + ASKED_EVERY
+    state.begin_question(12.0)
+    assert not state.is_due(12.0)
+    assert state.none_until == 12.0 + ASKED_EVERY
+    state.forget_question()
+    assert state.is_due(12.0)
+    assert state.none_until < 12.0
+    asked(state, 13.0, Address("h", 1))
+    state.begin_question(15.0)
+    assert state.none_until < 15.0
+    state.refuse()
+    state.forget_question()
+    assert state.none_until > 1e9
+
+
 def test_a_master_without_replicas_is_relied_on_for_a_while() -> None:
     state = ReplicaState()
     assert state.is_due(0)
