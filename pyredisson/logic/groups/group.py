@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply
-from pyredisson.errors import LockLostError, LockTimeoutError, RedissonError
+from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
@@ -45,6 +45,12 @@ class MemberRelease(NamedTuple):
     async def release(self) -> None:
         """Releases the level. Does nothing if it is released already, also in the background."""
         await self.member.release(self.owner, self.hold, self.call)
+
+    @property
+    def place(self) -> Hashable:
+        """The server of the member, if its client has several. All others are one place."""
+        runtime = self.member.session.runtime
+        return runtime.shard_of(self.member.key) if runtime.sharded else None
 
     def release_in_background(self) -> None:
         """Releases the level: here at once, on the server in the background. Does nothing if it is released already."""
@@ -301,17 +307,6 @@ class _Watch(Alarm):
     def __call__(self, hold: Hold | None) -> None:
         if self._hold.state is not HELD:
             self._listener(self._hold)
-
-
-async def run_all(operations: Iterable[Callable[[], Awaitable[None]]]) -> list[Exception]:
-    """Runs the operations one after the other, also after one has failed. Returns their errors."""
-    errors: list[Exception] = []
-    for operation in operations:
-        try:
-            await operation()
-        except (RedissonError, RedisError) as error:
-            errors.append(error)
-    return errors
 
 
 def release_all_in_background(member_releases: Iterable[MemberRelease]) -> None:

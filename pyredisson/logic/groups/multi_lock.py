@@ -3,12 +3,13 @@
 The model is Redisson's `RedissonMultiLock`. The members are acquired one after the other, and released again if one of
 them isn't acquired in time. A fixed lease begins when all members are acquired. Redisson acquires the members as they
 are listed; here all programs acquire them in the same order (`members_of` in the API), so that no two of them wait for
-each other.
+each other. For the same reason members on different nodes of a cluster aren't acquired in parallel: who held a later
+member while waiting for an earlier one could block others. They are released in parallel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 
 from redis.exceptions import RedisError
@@ -22,8 +23,9 @@ from pyredisson.logic.groups.group import (
     GroupLogic,
     GroupOwner,
     MemberRelease,
-    run_all,
+    release_all_in_background,
 )
+from pyredisson.logic.groups.parallel import run_all, run_side_by_side
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 
@@ -33,6 +35,8 @@ the held ones are released, because a program that acquires the members in anoth
 LONGEST_PAUSE = 0.1
 """Seconds, at most, between two attempts. The pause is random, so that two programs that blocked each other don't do so
 in the next attempt too."""
+LEASE_PARTS = 3
+"""Where members are released in parallel, a release takes this part of the watchdogs' lease at most."""
 EXTEND_AFTER = 0.05
 """A member's lease is extended if more than this part of it is over when the last member is acquired."""
 
@@ -79,7 +83,21 @@ class MultiLockLogic(GroupLogic):
         """
         if self.expire_if_due(hold):
             raise self.loss_of(owner, hold)
-        _raise_main_error(await run_all(member_release.release for member_release in member_releases))
+        _raise_main_error(await self.release_members(member_releases))
+
+    async def release_members(self, member_releases: Sequence[MemberRelease]) -> list[Exception]:
+        """Releases these members, on different nodes of a cluster in parallel. Returns the errors."""
+        places: dict[Hashable, list[Callable[[], Awaitable[None]]]] = {}
+        for member_release in member_releases:
+            places.setdefault(member_release.place, []).append(member_release.release)
+        if len(places) <= 1:
+            return await run_all(member_release.release for member_release in member_releases)
+        errors = await run_side_by_side(
+            self.session.runtime, list(places.values()), self.session.lease_ms / LEASE_PARTS / 1000
+        )
+        # A release that still waits for its reply counts as done.
+        release_all_in_background(member_releases)
+        return errors
 
     async def _release_without_hold(self, owner: GroupOwner) -> None:
         """Releases each member, as Redisson does: the owner may have acquired them one by one."""
@@ -98,6 +116,8 @@ class _Attempt(GroupAttempt):
     """Acquires the members in their order. The first one that isn't acquired in time ends the attempt."""
 
     __slots__ = ("_acquired", "_deadline", "_lease")
+
+    group: MultiLockLogic
 
     def __init__(self, group: MultiLockLogic, owner: GroupOwner, lease: int | None, deadline: float | None) -> None:
         super().__init__(group, owner)
@@ -124,7 +144,7 @@ class _Attempt(GroupAttempt):
         return self._acquired
 
     async def release_members(self, member_releases: list[MemberRelease]) -> None:
-        for error in await run_all(member_release.release for member_release in member_releases):
+        for error in await self.group.release_members(member_releases):
             # The member was lost, or is released in the background. The caller need not know: it never held the group.
             logger.info("releasing one of several locks: %s", error)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError, TimeoutError
 
 from pyredisson._diagnostics import logger
+from pyredisson.errors import RedissonError
 from pyredisson.logic.ports import Runtime
 
 SHORTEST_GRACE = 0.05
@@ -90,3 +92,53 @@ class ParallelOperations:
         """What was raised. Errors that are no trouble with a server come first, timeouts last."""
         errors = [outcome for outcome in self.outcomes.values() if isinstance(outcome, Exception)]
         return sorted(errors, key=lambda error: (isinstance(error, RedisError), isinstance(error, OperationTimeout)))
+
+
+async def run_all(operations: Iterable[Callable[[], Awaitable[None]]]) -> list[Exception]:
+    """Runs the operations one after the other, also after one has failed. Returns their errors."""
+    errors: list[Exception] = []
+    for operation in operations:
+        try:
+            await operation()
+        except (RedissonError, RedisError) as error:
+            errors.append(error)
+    return errors
+
+
+async def run_side_by_side(
+    runtime: Runtime, places: Sequence[Sequence[Callable[[], Awaitable[None]]]], timeout: float
+) -> list[Exception]:
+    """Runs the operations of each place one after the other, and those of different places in parallel.
+
+    Returns their errors. The first place is this thread's or task's own. After `timeout` seconds it doesn't wait for
+    the others any more, and they go on: a finalizer may run this on a thread that holds a mutex which they need.
+    """
+    outcomes: dict[int, list[Exception]] = {}
+    ended = runtime.wakeup()
+
+    async def run(number: int) -> None:
+        errors: list[Exception] = []
+        try:
+            errors = await run_all(places[number])
+        except Exception as error:  # noqa: BLE001 - the caller looks at the errors
+            errors = [error]
+        finally:
+            # Also if the program has cancelled this task.
+            outcomes[number] = errors
+            ended.set()
+
+    end = runtime.clock() + timeout
+    own = [0]
+    for number in range(1, len(places)):
+        try:
+            runtime.spawn(partial(run, number))
+        except RuntimeError:
+            # No thread can be started.
+            own.append(number)
+    for number in own:
+        outcomes[number] = await run_all(places[number])
+    while len(outcomes) < len(places) and (remaining := end - runtime.clock()) > 0:
+        await runtime.wait(ended, remaining)
+        ended.clear()
+    late = [OperationTimeout("a server didn't answer in time") for _ in range(len(places) - len(outcomes))]
+    return [error for number in sorted(outcomes) for error in outcomes[number]] + late

@@ -1,0 +1,104 @@
+"""Groups whose members are on different nodes: what is done in parallel, counted in round trips."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+import pyredisson.asyncio
+from pyredisson.testing import Cluster
+from tests.support.backends import Asyncio, Backend, Threads
+
+from .test_failed_nodes import names_on
+
+pytestmark = pytest.mark.asyncio
+
+LATENCY = 0.1
+"""Seconds, in each direction."""
+MEMBERS = 3
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[Cluster]:
+    """A cluster with a proxy before each node."""
+    with Cluster(masters=MEMBERS, replicas=0, proxied=True) as running:
+        yield running
+
+
+class Scene:
+    """A client that is connected to all nodes, each of which is far away."""
+
+    def __init__(self, cluster: Cluster, backend: Backend) -> None:
+        self.client = backend.connect(topology_refresh_interval=600, check_lock_synced_replicas=False)
+        self.members = [self.client.get_lock(names_on(cluster, node, 1)[0]) for node in cluster.masters()]
+        self._cluster = cluster
+
+    async def begin(self) -> None:
+        for member in self.members:
+            await member.lock()
+        for member in self.members:
+            await member.unlock()
+        # One connection for each call that is in flight at the same time.
+        group = self.client.get_red_lock(*self.members)
+        await group.lock()
+        await group.unlock()
+        for node in self._cluster.nodes:
+            self._cluster.proxy_of(node).latency(LATENCY)
+
+    async def end(self) -> None:
+        for node in self._cluster.nodes:
+            self._cluster.proxy_of(node).latency(0)
+        await self.client.close()
+
+    @staticmethod
+    async def round_trips(call: Callable[[], Awaitable[object]]) -> float:
+        begun = time.monotonic()
+        await call()
+        return (time.monotonic() - begun) / (2 * LATENCY)
+
+
+@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def scene(request: pytest.FixtureRequest, proxied: Cluster) -> AsyncIterator[Scene]:
+    proxied.flush()
+    made = Scene(proxied, request.param(proxied.url))
+    await made.begin()
+    yield made
+    await made.end()
+
+
+async def test_a_red_lock(scene: Scene) -> None:
+    group = scene.client.get_red_lock(*scene.members)
+    assert 1 <= await scene.round_trips(group.lock) < 1.8
+    assert 1 <= await scene.round_trips(group.is_held) < 1.8
+    assert 1 <= await scene.round_trips(group.unlock) < 1.8
+
+
+async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(scene: Scene) -> None:
+    group = scene.client.get_multi_lock(*scene.members)
+    assert MEMBERS <= await scene.round_trips(group.lock) < MEMBERS + 0.8
+    assert 1 <= await scene.round_trips(group.unlock) < 1.8
+    for member in scene.members:
+        assert not await member.is_locked()
+
+
+async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
+    last = max(scene.members, key=lambda member: str(member.name))
+    proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
+    group = scene.client.get_multi_lock(*scene.members)
+    assert MEMBERS + 1 <= await scene.round_trips(group.try_lock) < MEMBERS + 1.8
+    for member in scene.members:
+        assert await member.is_locked() == (member is last)
+
+
+async def test_a_lost_member(proxied: Cluster, scene: Scene) -> None:
+    group = scene.client.get_multi_lock(*scene.members)
+    await group.lock()
+    lost = scene.members[1]
+    proxied.node_of_key(str(lost.name)).ask("DEL", lost.name)
+    with pytest.raises(pyredisson.LockLostError):
+        await group.unlock()
+    for member in scene.members:
+        assert not await member.is_locked()
