@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from typing import TypeVar
 
 from redis.exceptions import ClusterDownError, RedisError
 
 from pyredisson._backends.clock import clock
+from pyredisson._backends.thread_start import start_thread
 from pyredisson._client.last_connection import LastConnection
 from pyredisson._client.servers import Servers
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import Redirected
 
+THREAD_NAME = "pyredisson-final-release"
 BATCH = 1000
 POLL_INTERVAL = 0.005
 """Seconds between two looks whether calls are in flight."""
@@ -29,6 +32,11 @@ MOST_REDIRECTS = 2
 SHARES = 4
 """A server may use this part of the remaining time, or an equal part of it if there are fewer servers. One that hangs
 must not use up the time of the others."""
+
+
+T = TypeVar("T")
+Target = tuple[Node | None, bool]
+"""A server, and whether its commands follow ASKING. None: it isn't known."""
 
 
 class FinalRelease:
@@ -50,9 +58,11 @@ class FinalRelease:
         self._deadline = deadline
         self._count_calls_in_flight = count_calls_in_flight
         self._abort_calls = abort_calls
-        self._connections: dict[Node, LastConnection] = {}
+        self._connections: dict[tuple[Node, bool], LastConnection] = {}
         self._failed: dict[Node | None, RedisError] = {}
         """The servers that didn't reply. They are not tried again."""
+        self._starts_threads = False
+        """Whether threads may be started: not in the handler of a signal, which may have interrupted another start."""
         self._reached = False
         """Whether any server has replied."""
         self._lost = 0
@@ -64,6 +74,7 @@ class FinalRelease:
         `main_thread_stopped`: one of the calls in flight may be that of the main thread, which a signal handler has
         stopped. Such a call never ends. So no call is waited for after the abort.
         """
+        self._starts_threads = not main_thread_stopped
         try:
             self._send_until_quiet(main_thread_stopped)
         except RedisError:
@@ -71,7 +82,7 @@ class FinalRelease:
             self._lost = len(self._unsent)
             self._unsent.clear()
         finally:
-            for connection in self._connections.values():
+            for connection in list(self._connections.values()):
                 connection.close()
             # No caller needs the result of a call that is still in flight: the client is closed.
             self._abort_calls()
@@ -88,10 +99,11 @@ class FinalRelease:
             now, in_flight = clock(), self._count_calls_in_flight()
             if in_flight:
                 busy_at = now
-            if batch := list(islice(list(self._unsent), BATCH)):
-                self._send_batch(batch)
-                for payload in batch:
-                    self._unsent.pop(payload, None)
+            if unsent := list(self._unsent):
+                for i in range(0, len(unsent), BATCH):
+                    self._send_batch(unsent[i : i + BATCH])
+                    for payload in unsent[i : i + BATCH]:
+                        self._unsent.pop(payload, None)
             elif (not in_flight and now - busy_at >= QUIET) or (main_thread_stopped and now >= abort_at + QUIET):
                 return
             elif now >= self._deadline:
@@ -104,7 +116,7 @@ class FinalRelease:
 
     def _send_batch(self, batch: Sequence[bytes]) -> None:
         """Sends commands, each to its server. Raises if no server has replied yet."""
-        groups: dict[tuple[Node | None, bool], list[bytes]] = {}
+        groups: dict[Target, list[bytes]] = {}
         for payload in batch:
             groups.setdefault((self._servers.serving(payload), False), []).append(payload)
         for _ in range(1 + MOST_REDIRECTS):
@@ -112,43 +124,77 @@ class FinalRelease:
         if not self._reached:
             raise next(iter(self._failed.values()))
 
-    def _send_groups(
-        self, groups: dict[tuple[Node | None, bool], list[bytes]]
-    ) -> dict[tuple[Node | None, bool], list[bytes]]:
+    def _send_groups(self, groups: dict[Target, list[bytes]]) -> dict[Target, list[bytes]]:
         """Sends the commands of each server, with ASKING or without. Returns those that were redirected."""
-        redirected: dict[tuple[Node | None, bool], list[bytes]] = {}
+        redirected: dict[Target, list[bytes]] = {}
         # A server that fails anyway comes last, as it takes the most time.
-        in_order = sorted(groups.items(), key=lambda group: self._servers.is_failing(group[0][0]))
-        for i, ((node, asking), payloads) in enumerate(in_order):
-            replies = self._send_to(node, payloads, len(in_order) - i, asking=asking)
-            for payload, reply in zip(payloads, replies, strict=False):
+        in_order = sorted(groups, key=lambda target: self._servers.is_failing(target[0]))
+        sent = {
+            target: [self._servers.as_sent(payload, asking=target[1]) for payload in groups[target]]
+            for target in in_order
+        }
+        self._connect(in_order)
+        # All is written before the first reply is read: so the servers work at the same time.
+        for i, target in enumerate(in_order):
+            self._use(target, len(in_order) - i, LastConnection.write, sent[target])
+        for i, target in enumerate(in_order):
+            payloads = groups[target]
+            replies = self._use(target, len(in_order) - i, LastConnection.read, sent[target])
+            if replies is None:
+                self._lost += len(payloads)
+                continue
+            self._reached = True
+            for payload, reply in zip(payloads, replies, strict=True):
                 if isinstance(reply, Redirected):
-                    target = self._servers.target(reply)
-                    redirected.setdefault((target, reply.is_ask), []).append(payload)
+                    node = self._servers.target(reply)
+                    redirected.setdefault((node, reply.is_ask), []).append(payload)
         return redirected
 
-    def _send_to(self, node: Node | None, payloads: Sequence[bytes], servers: int, *, asking: bool) -> list[Reply]:
-        """The replies of one of so many servers that remain; none if it doesn't reply."""
+    def _connect(self, targets: Sequence[Target]) -> None:
+        """Connects to several servers at the same time. What this leaves out, `write` does one after the other."""
+        new = [
+            (node, asking)
+            for node, asking in targets
+            if node is not None and (node, asking) not in self._connections and not self._servers.is_failing(node)
+        ]
+        if not self._starts_threads or len(new) < 2:
+            return
+
+        def connect(target: Target) -> None:
+            self._use(target, 1, lambda connection, _, deadline: connection.open(deadline), [])
+
+        threads = [threading.Thread(target=connect, args=(target,), name=THREAD_NAME, daemon=True) for target in new]
+        started: list[threading.Thread] = []
+        try:
+            for thread in threads:
+                start_thread(thread)
+                started.append(thread)
+        except RuntimeError:
+            # No more threads can be started, for example because the interpreter exits.
+            self._starts_threads = False
+        for thread in started:
+            thread.join(max(0.0, self._deadline - clock()))
+
+    def _use(
+        self,
+        target: Target,
+        servers: int,
+        use: Callable[[LastConnection, Sequence[bytes], float], T],
+        sent: list[bytes],
+    ) -> T | None:
+        """Uses the connection to one of so many servers that remain. None: it doesn't reply, now or before."""
+        node, asking = target
+        if node in self._failed:
+            return None
         try:
             if node is None:
                 raise ClusterDownError("CLUSTERDOWN no server is known that serves the slot")
-            if node in self._failed:
-                raise self._failed[node]
-            seconds = (self._deadline - clock()) / min(servers, SHARES)
-            commands = [self._servers.as_sent(payload, asking=asking) for payload in payloads]
-            replies = self._connection_to(node).send(commands, clock() + seconds, asking=asking)
+            connection = self._connections.get((node, asking))
+            if connection is None:
+                connection = self._connections[node, asking] = LastConnection(node, asking=asking)
+            return use(connection, sent, clock() + (self._deadline - clock()) / min(servers, SHARES))
         except NoReply as failure:
             self._failed[node] = failure.error
         except RedisError as error:
             self._failed[node] = error
-        else:
-            self._reached = True
-            return replies
-        self._lost += len(payloads)
-        return []
-
-    def _connection_to(self, node: Node) -> LastConnection:
-        connection = self._connections.get(node)
-        if connection is None:
-            connection = self._connections[node] = LastConnection(node)
-        return connection
+        return None

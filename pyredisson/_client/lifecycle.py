@@ -16,7 +16,7 @@ from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._client.callback_threads import CallbackThreads
-from pyredisson._client.final_release import FinalRelease
+from pyredisson._client.final_release import THREAD_NAME, FinalRelease
 from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._client.servers import Servers, open_servers
 from pyredisson._settings.config import Config
@@ -34,7 +34,6 @@ CLOSE_TIMEOUT = 1.0
 """Seconds that the release of all holds may take when a client is closed or the interpreter exits."""
 SHORTEST_CLOSE_TIMEOUT = 0.02
 """Seconds for a client that is closed after others have used up the time."""
-THREAD_NAME = "pyredisson-final-release"
 
 
 class Connections(Runtime, Protocol):

@@ -134,10 +134,16 @@ class ClientSocket:
 
     def _round_trip(self, payload: bytes, count: int, deadline: float) -> list[Reply]:
         """Sends `count` commands in one write, and reads their replies."""
+        self._write(payload, deadline)
+        return self._read_replies(count, deadline)
+
+    def _write(self, payload: bytes, deadline: float) -> None:
         if self.secure:
             self._send_tls(payload, deadline)
         else:
             self._exchange.send(payload, remaining(deadline))
+
+    def _read_replies(self, count: int, deadline: float) -> list[Reply]:
         replies = []
         for _ in range(count):
             reply = self._next_reply()
