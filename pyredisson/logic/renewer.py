@@ -247,7 +247,9 @@ class Renewer(LoopOwner):
             commands = hold.commands
             renew, lease = commands.renew, self._lease_ms if hold.needs_renewal else 0
             if reason is not GONE:
-                renew, lease = commands.restore, max(lease, self._promised(hold))
+                # Not `needs_renewal`: a hold with a fixed lease that the watchdog visits keeps that lease.
+                renewed = self._lease_ms if hold.renewed else 0
+                renew, lease = commands.restore, max(renewed, self._promised(hold))
             # A level may have been released since the renewal was due: the only one that the watchdog renews.
             if lease:
                 batch = (renew, slot_of(commands.key), lease, reason)

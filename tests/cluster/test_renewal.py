@@ -15,6 +15,8 @@ from pyredisson.testing.cluster_node import ClusterNode
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.waiting import eventually
 
+from .test_redirects import calls, other_than
+
 pytestmark = pytest.mark.asyncio
 
 LEASE = 1.5
@@ -149,6 +151,21 @@ async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicat
         await lock.unlock()
         await lock.unlock()
     await backend.close()
+
+
+async def test_a_lease_that_was_not_lost_is_not_extended(cluster: Cluster, backend: Backend) -> None:
+    """Not even that of a reader, which the watchdog visits because clients in Java may shorten the leases of others."""
+    client = backend.connect(topology_refresh_interval=0.2)
+    read_write_lock = client.get_read_write_lock("orders")
+    await read_write_lock.read_lock().lock(15)
+    new = other_than(cluster.node_of_key("orders"), cluster)
+    # So it doesn't know the script of the check.
+    new.ask("SCRIPT", "FLUSH")
+    before = calls(new, "eval")
+    cluster.move_slot(cluster.slot_of_key("orders"), new)
+    await backend.until(lambda: calls(new, "eval") > before)
+    assert 10_000 < new.ask("PTTL", "orders") <= 15_000
+    await read_write_lock.read_lock().unlock()
 
 
 async def test_a_dead_master_delays_no_renewal_on_another(own_cluster: Cluster, backend: Backend) -> None:
