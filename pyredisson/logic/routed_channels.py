@@ -231,6 +231,10 @@ class RoutedChannels(ChannelRegistry):
             before.waiting.discard(wakeup)
         place.waiting.add(wakeup)
         self._place_of[wakeup] = place
+        if wakeup not in self.waiting:
+            # The garbage collector has ended the waiter in here, or since the caller listed the waiters.
+            place.waiting.discard(wakeup)
+            self._place_of.pop(wakeup, None)
 
     def _node_of(self, name: bytes, present: Node | None) -> Node | None:
         """The node on which to subscribe to a channel; the present one, if its slot isn't served by any."""

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from types import CodeType, FrameType
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -29,86 +24,13 @@ from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 from tests.support.faults import pool_of
-
-TIME_LIMIT = 5.0
-
-
-class Garbage:
-    """A cycle that only the garbage collector can find, with a finalizer."""
-
-    def __init__(self, finalizer: Callable[[], object]) -> None:
-        self._finalizer = finalizer
-        self._me = self
-
-    def __del__(self) -> None:
-        self._finalizer()
-
-
-Story = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
-
-
-def collect_at_each_line(functions: Iterable[Any], story: Story) -> int:
-    """Tells a story again and again, each time with a collection on another line of one of the functions.
-
-    `story` gives what is done, and the finalizer that runs meanwhile. Returns how many lines there were.
-    """
-    codes = {function.__code__ for function in functions}
-    step = 0
-    while True:
-        step += 1
-        act, finalizer = story()
-        if not _with_collection(codes, step, act, finalizer):
-            assert step > 1, "no line of the functions was run"
-            return step - 1
-
-
-def _with_collection(
-    codes: set[CodeType], step: int, act: Callable[[], object], finalizer: Callable[[], object]
-) -> bool:
-    errors: list[BaseException] = []
-    left = step
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
-        if frame.f_code not in codes:
-            return None
-        if event == "line":
-            left -= 1
-            if not left:
-                Garbage(finalizer)
-                gc.collect()
-        return trace
-
-    def run() -> None:
-        sys.settrace(trace)
-        try:
-            act()
-            if left > 0:
-                # There was no such line.
-                finalizer()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-        finally:
-            sys.settrace(None)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(TIME_LIMIT)
-    assert not thread.is_alive(), f"it waits for itself, from line event {step} on"
-    for error in errors:
-        raise error
-    return left <= 0
+from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 
 
 @pytest.fixture(autouse=True)
-def only_these() -> Iterator[None]:
-    """No other collection, and those that are asked for look at nothing else."""
-    gc.collect()
-    gc.disable()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-    gc.enable()
+def undisturbed() -> Iterator[None]:
+    with only_collections_asked_for():
+        yield
 
 
 class Nobody:
@@ -337,7 +259,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
         def act() -> None:
             callbacks.call(one)
             callbacks.call(one)
-            callbacks.close(TIME_LIMIT)
+            callbacks.close(5.0)
             assert called.count("one") == 2
 
         return act, lambda: callbacks.call(other)

@@ -186,7 +186,8 @@ class Pool:
                 try:
                     connection.open()
                 except BaseException:
-                    self._all.discard(connection)
+                    # Closed here, too: an interrupt may have struck after the handshake.
+                    self._discard(connection)
                     raise
                 return connection
             self._wait_for_return(deadline)

@@ -1,0 +1,91 @@
+"""Garbage collections at a chosen line: a finalizer may run on any of them, on the thread that runs the collection."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+TIME_LIMIT = 5.0
+
+
+@contextmanager
+def only_collections_asked_for() -> Iterator[None]:
+    """No other collection, and those that are asked for look at nothing that exists already."""
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+class Garbage:
+    """A cycle that only the garbage collector can find, with a finalizer."""
+
+    def __init__(self, finalizer: Callable[[], object]) -> None:
+        self._finalizer = finalizer
+        self._me = self
+
+    def __del__(self) -> None:
+        self._finalizer()
+
+
+Story = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+
+
+def collect_at_each_line(functions: Iterable[Any], story: Story) -> int:
+    """Tells a story again and again, each time with a collection on another line of one of the functions.
+
+    `story` gives what is done, and the finalizer that runs meanwhile. Returns how many lines there were.
+    """
+    codes = {function.__code__ for function in functions}
+    step = 0
+    while True:
+        step += 1
+        act, finalizer = story()
+        if not _with_collection(codes, step, act, finalizer):
+            assert step > 1, "no line of the functions was run"
+            return step - 1
+
+
+def _with_collection(
+    codes: set[CodeType], step: int, act: Callable[[], object], finalizer: Callable[[], object]
+) -> bool:
+    errors: list[BaseException] = []
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code not in codes:
+            return None
+        if event == "line":
+            left -= 1
+            if not left:
+                Garbage(finalizer)
+                gc.collect()
+        return trace
+
+    def run() -> None:
+        sys.settrace(trace)
+        try:
+            act()
+            if left > 0:
+                # There was no such line.
+                finalizer()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(TIME_LIMIT)
+    assert not thread.is_alive(), f"it waits for itself, from line event {step} on"
+    for error in errors:
+        raise error
+    return left <= 0
