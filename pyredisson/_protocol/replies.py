@@ -7,6 +7,7 @@ from typing import Any
 import hiredis
 from redis import exceptions
 
+from pyredisson._protocol.error_codes import NON_LOCAL_KEY, NonLocalKeyError
 from pyredisson._protocol.redirects import Redirected
 
 _BY_CODE: dict[str, type[exceptions.RedisError]] = {
@@ -39,6 +40,8 @@ def as_error(text: str) -> exceptions.RedisError:
         text = text.partition(": -")[2] or text
     code = text.partition(" ")[0]
     kind = _BY_CODE.get(code) or _BY_TEXT.get(text) or exceptions.ResponseError
+    if kind is exceptions.ResponseError and NON_LOCAL_KEY in text:
+        kind = NonLocalKeyError
     return kind(text)
 
 

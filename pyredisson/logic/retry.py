@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
-from pyredisson._protocol.error_codes import NOT_MASTER, code_of, is_transient_reply
+from pyredisson._protocol.error_codes import NOT_MASTER, NonLocalKeyError, code_of, is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import as_eval
@@ -220,6 +220,10 @@ class _Retry:
             self._new_connection = True
             if not self._note_no_reply(problem):
                 await self._pause(problem.error)
+        elif isinstance(problem, NonLocalKeyError):
+            # The next copy is told to try again, or where the slot moves, until all keys are in one place.
+            if not self._note_no_reply(NoReply(problem, may_have_run=True)):
+                await self._pause(problem)
         elif is_transient_reply(problem):
             self._new_connection = code_of(problem) in NOT_MASTER
             await self._pause(problem)
