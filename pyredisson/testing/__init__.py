@@ -4,6 +4,7 @@
 `Cluster` a whole cluster. `Proxy` stands between a client and a server and breaks what it is told to.
 """
 
+from pyredisson.testing.atomic_moves import AtomicMove
 from pyredisson.testing.cluster import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
 from pyredisson.testing.faults import Fault, Hold
@@ -15,6 +16,7 @@ from pyredisson.testing.sentinels import Sentinels
 from pyredisson.testing.server import Server
 
 __all__ = [
+    "AtomicMove",
     "Cluster",
     "ClusterNode",
     "Fault",

@@ -12,6 +12,7 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from pyredisson._settings.address import Address
+from pyredisson.testing.atomic_moves import AtomicMove
 from pyredisson.testing.cluster_agreement import disagreement
 from pyredisson.testing.cluster_formation import REPLICATION_HOST, cluster_settings, write_membership
 from pyredisson.testing.cluster_node import ClusterNode
@@ -192,6 +193,27 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             self._moves.move_keys(slot, ())
             self._moves.finish(slot, masters)
         self.wait_until_consistent()
+
+    def begin_atomic_move(self, first: int, last: int, to: ClusterNode) -> AtomicMove:
+        """Let the servers themselves move a range of slots of one master. Returns at once.
+
+        Raises:
+            ServerError: these servers can't; Valkey can from 9.0 on, Redis from 8.4 on.
+        """
+        return AtomicMove(first, last, self.node_of(first), self._known(to))
+
+    def finish_atomic_move(self, move: AtomicMove) -> None:
+        """Wait until the slots have moved.
+
+        Raises:
+            ServerError: they have not, because the move failed or was cancelled, or not within 20 seconds.
+        """
+        self._wait("the slots move", move.missing)
+        self.wait_until_consistent()
+
+    def move_atomically(self, first: int, last: int, to: ClusterNode) -> None:
+        """Let the servers themselves move a range of slots of one master, all keys at once."""
+        self.finish_atomic_move(self.begin_atomic_move(first, last, to))
 
     def unassign(self, slot: int) -> None:
         """Take a slot away from its node, which loses its keys. No node has it then, and by default none serves any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -123,6 +124,31 @@ def test_many_slots_move(cluster: Cluster) -> None:
     assert target.ask("GET", name) == "kept"
     with pytest.raises(ValueError, match="slots only"):
         cluster.reshard(SLOTS, source, target)
+
+
+def test_slots_move_atomically(cluster: Cluster) -> None:
+    source = cluster.node_of_key("{atomic}")
+    target = other_master(cluster, source)
+    slot = cluster.slot_of_key("{atomic}")
+    source.ask("SET", "{atomic}", "kept")
+    if cluster.version < (8, 4):
+        with pytest.raises(ServerError, match=re.escape("Valkey 9.0 and Redis 8.4")):
+            cluster.begin_atomic_move(slot, slot, target)
+        return
+    cluster.move_atomically(slot, slot, target)
+    assert cluster.node_of(slot) is target
+    assert target.ask("GET", "{atomic}") == "kept"
+    assert error_of(source, "GET", "{atomic}") == f"MovedError {slot} 127.0.0.1:{target.port}"
+    target.ask("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+    move = cluster.begin_atomic_move(slot, slot, source)
+    assert move.missing()
+    move.cancel()
+    with pytest.raises(ServerError, match="the slots have not moved"):
+        cluster.finish_atomic_move(move)
+    assert move.state.startswith("cancel")
+    target.ask("CONFIG", "SET", "rdb-key-save-delay", 0)
+    assert cluster.node_of(slot) is target
+    assert target.ask("GET", "{atomic}") == "kept"
 
 
 def test_a_slot_without_a_node(cluster: Cluster) -> None:
