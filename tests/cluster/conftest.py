@@ -32,14 +32,27 @@ def shared_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(shared_cluster: Cluster) -> Cluster:
+def program(request: pytest.FixtureRequest) -> str | None:
+    """The server program (`also_on`). None: the usual one."""
+    find: Callable[[], str] | None = getattr(request, "param", None)
+    return None if find is None else find()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, program: str | None) -> Iterator[Cluster]:
     """A cluster of three masters with a replica each, empty at the start of each test. Its nodes are not to be stopped.
 
     A test may move slots, and let replicas take over (`takeover=True`: an election takes up to four node timeouts, when
     another test had one before). It need not undo that.
     """
-    shared_cluster.flush()
-    return shared_cluster
+    if program is not None:
+        with Cluster(executable=program) as running:
+            running.set_node_timeout(CALM_NODE_TIMEOUT)
+            yield running
+        return
+    shared: Cluster = request.getfixturevalue("shared_cluster")
+    shared.flush()
+    yield shared
 
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
@@ -77,16 +90,16 @@ def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
 
 
 @pytest.fixture
-def own_cluster() -> Iterator[Cluster]:
+def own_cluster(program: str | None) -> Iterator[Cluster]:
     """A cluster of this test's own, whose nodes it may kill, pause and restart."""
-    with Cluster() as running:
+    with Cluster(executable=program) as running:
         yield running
 
 
 @pytest.fixture
-def sentinels() -> Iterator[Sentinels]:
+def sentinels(program: str | None) -> Iterator[Sentinels]:
     """A master with a replica, and three sentinels, all of this test's own."""
-    with Sentinels() as running:
+    with Sentinels(executable=program) as running:
         yield running
 
 

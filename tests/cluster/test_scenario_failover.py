@@ -11,6 +11,7 @@ from pyredisson import LockLostError
 from pyredisson.testing import Cluster, ClusterNode
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend
+from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
 from tests.support.waiting import eventually
 
 from .load import KINDS, LEASE, OPTIONS, Load, tag_on, wants
@@ -37,6 +38,7 @@ def watch_promotion(replica: ClusterNode, slot: int) -> tuple[threading.Thread, 
     return thread, moment
 
 
+@also_on(valkey_server)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["kill", "pause"])
 async def test_a_lock_on_the_slots_of_a_dead_master_is_acquired_right_after_the_promotion(
@@ -57,6 +59,7 @@ async def test_a_lock_on_the_slots_of_a_dead_master_is_acquired_right_after_the_
     await client.get_lock(f"after{{{tag}}}").unlock()
 
 
+@also_on(newest_redis)
 @pytest.mark.asyncio
 async def test_after_a_failover_anybody_can_take_what_was_held_before(own_cluster: Cluster, backend: Backend) -> None:
     """Redisson's issue 4822: only the process that had held the lock could take it again."""
@@ -85,6 +88,7 @@ async def test_after_a_failover_anybody_can_take_what_was_held_before(own_cluste
     await locks[0].unlock()
 
 
+@also_on(newest_valkey)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("lease", [None, 25.0])
 async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
@@ -121,6 +125,7 @@ async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
     await known.unlock()
 
 
+@also_on(newest_valkey)
 def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
     """CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost."""
     masters = own_cluster.masters()[:2]
@@ -136,6 +141,7 @@ def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> N
     assert not history.disturbances()
 
 
+@also_on(valkey_server)
 @pytest.mark.parametrize("strike", ["kill", "pause"])
 def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Path, strike: str) -> None:
     """The replica that is promoted has confirmed each acquire. The other nodes' locks don't wait."""

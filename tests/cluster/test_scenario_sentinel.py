@@ -9,6 +9,7 @@ import pytest
 from pyredisson.testing import Sentinels
 from tests.faults.soak_worker import clock
 from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
 
 from .load import LEASE, OPTIONS, Load, wants
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.slow
 OWNERS = [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]
 
 
+@also_on(valkey_server)
 @pytest.mark.parametrize("strike", ["kill", "freeze"])
 def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path: Path, strike: str) -> None:
     master = sentinels.master()
@@ -31,11 +33,12 @@ def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path:
         load.end(calm)
 
 
+@also_on(newest_valkey)
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int) -> None:
+def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int, program: str | None) -> None:
     """The Sentinels demote the former master after the promotion. In between both are masters."""
     with (
-        Sentinels(replicas=replicas) as sentinels,
+        Sentinels(replicas=replicas, executable=program) as sentinels,
         Load(sentinels, tmp_path, OWNERS, min_synced_replicas=replicas) as load,
     ):
         former = sentinels.master()
@@ -46,6 +49,7 @@ def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int
         load.end(calm)
 
 
+@also_on(newest_redis)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def test_a_sentinel_that_is_frozen_or_dead_delays_nobody(sentinels: Sentinels, kind: type[Backend]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyredisson.testing import Cluster, ClusterNode
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend
+from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
 
 from .load import KINDS, Load, tag_on, wants
 
@@ -117,6 +118,7 @@ async def test_a_waiter_of_a_moving_slot_is_woken(
     cluster.move_slot(slot, source)
 
 
+@also_on(valkey_server)
 @pytest.mark.slow
 def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
@@ -131,6 +133,7 @@ def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> N
     assert not history.disturbances()
 
 
+@also_on(newest_redis)
 @pytest.mark.slow
 def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
@@ -152,6 +155,7 @@ def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) ->
     assert not history.disturbances()
 
 
+@also_on(newest_valkey)
 @pytest.mark.slow
 def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None:
     source = cluster.node_of(0)
@@ -176,6 +180,7 @@ def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
+@also_on(valkey_server)
 @pytest.mark.slow
 def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tags = [tag_on(cluster, master) for master in cluster.masters()]
