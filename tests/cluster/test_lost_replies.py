@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -11,8 +11,9 @@ import pytest_asyncio
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.testing import Cluster
+from pyredisson.testing import Cluster, ClusterNode
 from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.programs import ATOMIC_PROGRAMS
 
 from .test_redirects import other_than
 
@@ -23,15 +24,30 @@ TIMEOUT = 1.0
 """Seconds that a client waits for a lost reply. The slot moves within them."""
 
 
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[Cluster]:
+class MovingCluster(Cluster):
+    """A cluster whose slots move in steps, or atomically."""
+
+    atomic = False
+
+    def move(self, slot: int, to: ClusterNode) -> None:
+        if self.atomic:
+            self.move_atomically(slot, slot, to)
+        else:
+            self.move_slot(slot, to)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(None, id="in-steps"), *ATOMIC_PROGRAMS])
+def proxied(request: pytest.FixtureRequest) -> Iterator[MovingCluster]:
     """A cluster with a proxy before each node."""
-    with Cluster(masters=2, replicas=0, proxied=True) as running:
+    find: Callable[[], str] | None = request.param
+    program = None if find is None else find()
+    with MovingCluster(masters=2, replicas=0, executable=program, proxied=True) as running:
+        running.atomic = program is not None
         yield running
 
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend(request: pytest.FixtureRequest, proxied: Cluster) -> AsyncIterator[Backend]:
+async def backend(request: pytest.FixtureRequest, proxied: MovingCluster) -> AsyncIterator[Backend]:
     """The test runs on each of the two backends."""
     proxied.flush()
     made: Backend = request.param(proxied.url)
@@ -44,7 +60,7 @@ def connect(backend: Backend) -> pyredisson.asyncio.Client:
 
 
 @contextmanager
-def slot_moves_after_the_loss(cluster: Cluster, name: str = NAME) -> Iterator[None]:
+def slot_moves_after_the_loss(cluster: MovingCluster, name: str = NAME) -> Iterator[None]:
     """Loses the reply to the next command for a name, and moves its slot before the command can be repeated."""
     slot = cluster.slot_of_key(name)
     source = cluster.node_of(slot)
@@ -53,7 +69,7 @@ def slot_moves_after_the_loss(cluster: Cluster, name: str = NAME) -> Iterator[No
 
     def move() -> None:
         if fault.happened.wait(5):
-            cluster.move_slot(slot, target)
+            cluster.move(slot, target)
 
     mover = threading.Thread(target=move)
     mover.start()
@@ -63,12 +79,12 @@ def slot_moves_after_the_loss(cluster: Cluster, name: str = NAME) -> Iterator[No
     assert cluster.node_of(slot) is target
 
 
-def field_counts(cluster: Cluster, name: str) -> list[int]:
+def field_counts(cluster: MovingCluster, name: str) -> list[int]:
     """How many levels each owner has, as the server counts them."""
     return [int(count) for count in cluster.node_of_key(name).ask("HVALS", name)]
 
 
-async def test_an_acquire(proxied: Cluster, backend: Backend) -> None:
+async def test_an_acquire(proxied: MovingCluster, backend: Backend) -> None:
     lock = connect(backend).get_lock(NAME)
     with slot_moves_after_the_loss(proxied):
         await lock.lock()
@@ -79,7 +95,7 @@ async def test_an_acquire(proxied: Cluster, backend: Backend) -> None:
     assert not await lock.is_locked()
 
 
-async def test_a_nested_acquire(proxied: Cluster, backend: Backend) -> None:
+async def test_a_nested_acquire(proxied: MovingCluster, backend: Backend) -> None:
     lock = connect(backend).get_lock(NAME)
     await lock.lock()
     with slot_moves_after_the_loss(proxied):
@@ -88,7 +104,7 @@ async def test_a_nested_acquire(proxied: Cluster, backend: Backend) -> None:
     assert field_counts(proxied, NAME) == [2]
 
 
-async def test_a_release(proxied: Cluster, backend: Backend) -> None:
+async def test_a_release(proxied: MovingCluster, backend: Backend) -> None:
     lock = connect(backend).get_lock(NAME)
     await lock.lock()
     with slot_moves_after_the_loss(proxied):
@@ -96,7 +112,7 @@ async def test_a_release(proxied: Cluster, backend: Backend) -> None:
     assert await connect(backend).get_lock(NAME).try_lock()
 
 
-async def test_a_release_of_one_of_two_levels(proxied: Cluster, backend: Backend) -> None:
+async def test_a_release_of_one_of_two_levels(proxied: MovingCluster, backend: Backend) -> None:
     lock = connect(backend).get_lock(NAME)
     await lock.lock()
     await lock.lock()
@@ -107,7 +123,7 @@ async def test_a_release_of_one_of_two_levels(proxied: Cluster, backend: Backend
     assert not await lock.is_locked()
 
 
-async def test_permits_are_added_once(proxied: Cluster, backend: Backend) -> None:
+async def test_permits_are_added_once(proxied: MovingCluster, backend: Backend) -> None:
     semaphore = connect(backend).get_semaphore(NAME)
     await semaphore.try_set_permits(5)
     with slot_moves_after_the_loss(proxied):
@@ -121,7 +137,7 @@ async def test_permits_are_added_once(proxied: Cluster, backend: Backend) -> Non
     assert await semaphore.available_permits() == 9
 
 
-async def test_a_latch_is_counted_down_once(proxied: Cluster, backend: Backend) -> None:
+async def test_a_latch_is_counted_down_once(proxied: MovingCluster, backend: Backend) -> None:
     latch = connect(backend).get_count_down_latch(NAME)
     await latch.try_set_count(3)
     with slot_moves_after_the_loss(proxied):
@@ -129,7 +145,7 @@ async def test_a_latch_is_counted_down_once(proxied: Cluster, backend: Backend) 
     assert await latch.get_count() == 2
 
 
-async def test_a_token_only_grows(proxied: Cluster, backend: Backend) -> None:
+async def test_a_token_only_grows(proxied: MovingCluster, backend: Backend) -> None:
     lock = connect(backend).get_fenced_lock(NAME)
     before = await lock.lock_and_get_token()
     await lock.unlock()
