@@ -87,18 +87,13 @@ def _one_thread(rounds: int) -> list[Row]:
         contenders[DEFAULT]()
         time.sleep(SETTLED)
         samples = interleave(contenders, rounds)
-    return [
-        Row(
-            name=f"cluster, 1 thread, {messages} *",
-            what="lock() + unlock() of a free lock, on three masters one after the other, beside a standalone server",
-            unit="us/pair",
-            ours=samples.median(messages),
-            baselines=_beside(samples, messages),
-            ratio=samples.ratio(messages, "standalone"),
-            target=Target("ratio", "<=", 1.15),
-        )
-        for messages in (DEFAULT, SHARDED)
-    ]
+    return _rows(
+        samples,
+        "cluster, 1 thread, {} *",
+        "lock() + unlock() of a free lock, on three masters one after the other, beside a standalone server",
+        "us/pair",
+        Target("ratio", "<=", 1.15),
+    )
 
 
 def _client_share(rounds: int) -> Row:
@@ -157,10 +152,25 @@ def _in_turn(pairs: Sequence[Callable[[], None]], clock: Callable[[], float] = p
     return run
 
 
-def _beside(samples: Samples, messages: str) -> dict[str, float]:
-    """The same calls on a standalone server, and how much more work the servers of a cluster have with them."""
-    names = ("standalone", f"bare {messages}", "bare standalone", BOTH)
-    return {name: samples.median(name) for name in names}
+def _rows(samples: Samples, name: str, what: str, unit: str, target: Target) -> list[Row]:
+    """A row for each way to publish, beside the same calls on a standalone server.
+
+    The bare ones show how much more work the servers of a cluster have with them.
+    """
+
+    def row(messages: str) -> Row:
+        beside = ("standalone", f"bare {messages}", "bare standalone", BOTH)
+        return Row(
+            name=name.format(messages),
+            what=what,
+            unit=unit,
+            ours=samples.median(messages),
+            baselines={each: samples.median(each) for each in beside},
+            ratio=samples.ratio(messages, "standalone"),
+            target=target,
+        )
+
+    return [row(messages) for messages in (DEFAULT, SHARDED)]
 
 
 # --- Many tasks
@@ -185,18 +195,13 @@ def _many_tasks(rounds: int, *, pinned: bool) -> list[Row]:
         time.sleep(SETTLED)
         samples = interleave(contenders, rounds)
         runner.run(open_.aclose())
-    return [
-        Row(
-            name=f"cluster, 500 tasks, {messages}{' *' if pinned else ''}",
-            what="pairs a second of 500 tasks on 500 locks on three masters, beside the same on a standalone server",
-            unit="pairs/s",
-            ours=samples.median(messages),
-            baselines=_beside(samples, messages),
-            ratio=samples.ratio(messages, "standalone"),
-            target=Target("ratio", ">=", 0.9 if pinned else 1.2),
-        )
-        for messages in (DEFAULT, SHARDED)
-    ]
+    return _rows(
+        samples,
+        f"cluster, 500 tasks, {{}}{' *' if pinned else ''}",
+        "pairs a second of 500 tasks on 500 locks on three masters, beside the same on a standalone server",
+        "pairs/s",
+        Target("ratio", ">=", 0.9 if pinned else 1.2),
+    )
 
 
 async def _pairs(open_: AsyncExitStack, names: Sequence[str], url: str, **settings: Any) -> list[Pair]:

@@ -37,35 +37,37 @@ def rows(*, quick: bool) -> list[Row]:
     with one_core(), Cluster(masters=MASTERS, replicas=0) as cluster:
         on_cluster = in_fresh_process(hold, cluster.url, rounds=rounds)
     return [
-        Row(
-            name="renewal of 100,000 locks, CPU *",
-            what="processor time of the whole process while one client's watchdog renews them, default lease",
-            unit="% of a core",
-            ours=upkeep.cpu,
-            target=Target("ours", "<=", 5),
+        _row(
+            "renewal of 100,000 locks, CPU *",
+            "processor time of the whole process while one client's watchdog renews them, default lease",
+            upkeep.cpu,
+            (5, "% of a core"),
         ),
-        Row(
-            name="renewal of 100,000 locks on 3 masters, CPU *",
-            what="the same on a cluster; there a script call takes the locks of one slot only, six on average",
-            unit="% of a core",
-            ours=on_cluster.cpu,
-            target=Target("ours", "<=", 5),
+        _row(
+            "renewal of 100,000 locks on 3 masters, CPU *",
+            "the same on a cluster; there a script call takes the locks of one slot only, six on average",
+            on_cluster.cpu,
+            (5, "% of a core"),
         ),
-        Row(
-            name="renewal of 100,000 locks, memory",
-            what="resident memory of that process, the interpreter and all handles included",
-            unit="MB",
-            ours=upkeep.total,
-            target=Target("ours", "<=", 100),
+        _row(
+            "renewal of 100,000 locks, memory",
+            "resident memory of that process, the interpreter and all handles included",
+            upkeep.total,
+            (100, "MB"),
         ),
-        Row(
-            name="a held lock, resident",
-            what="growth of resident memory per lock, its handle and name included",
-            unit="bytes",
-            ours=upkeep.each,
-            target=Target("ours", "<=", 1024),
+        _row(
+            "a held lock, resident",
+            "growth of resident memory per lock, its handle and name included",
+            upkeep.each,
+            (1024, "bytes"),
         ),
     ]
+
+
+def _row(name: str, what: str, ours: float, most: tuple[float, str]) -> Row:
+    """A row whose figure is to be no more than `most`, a number and its unit."""
+    number, unit = most
+    return Row(name=name, what=what, unit=unit, ours=ours, target=Target("ours", "<=", number))
 
 
 def hold(url: str, rounds: int) -> Upkeep:
