@@ -223,14 +223,14 @@ async def test_a_release_waits_for_readonly_to_pass(backend: RawBackend, own_ser
     lock = client.get_lock("a", owner=1)
     await backend.do(lock.lock())
 
-    async def give_back() -> None:
+    async def release() -> None:
         await backend.do(lock.unlock())
 
     root.replicaof("127.0.0.1", 1)
-    giving = backend.start(give_back)
+    releasing = backend.start(release)
     await backend.sleep(0.2)
     root.replicaof("NO", "ONE")
-    await giving.result()
+    await releasing.result()
     assert not root.exists("a")
 
 

@@ -148,15 +148,15 @@ async def test_a_release_in_flight_while_the_client_is_closed_is_completed(
     lock = client.get_lock("a")
     late = proxy.hold_request(RELEASE)
 
-    async def give_back() -> None:
+    async def release() -> None:
         await backend.do(lock.lock())
         await backend.do(lock.unlock())
 
-    giving = backend.start(give_back)
+    releasing = backend.start(release)
     assert await backend.run_blocking(late.held.wait, 5)
     await backend.do(client.close())
     with pytest.raises(pyredisson.ClosedError):
-        await giving.result()
+        await releasing.result()
     await backend.until(lambda: not admin.exists("a"))
 
 
@@ -193,6 +193,6 @@ def test_a_closed_client_that_held_a_lock_is_freed(server: Server) -> None:
             client.get_lock("b").lock(60)
             return weakref.ref(client._lifecycle)
 
-    engine = use()
+    lifecycle_reference = use()
     # Its threads have to end first.
-    eventually(lambda: gc.collect() >= 0 and engine() is None)
+    eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)

@@ -68,7 +68,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Redis) -> None:
 def test_in_asyncio(server: Server, admin: Redis) -> None:
     before = threads()
 
-    async def story() -> None:
+    async def scenario() -> None:
         async def use() -> weakref.ref[object]:
             client = pyredisson.asyncio.connect(server.url, client_name=NAME)
             async with client.get_lock("a"), client.get_lock("b", owner=1):
@@ -84,7 +84,7 @@ def test_in_asyncio(server: Server, admin: Redis) -> None:
                 return
 
     with warned():
-        asyncio.run(asyncio.wait_for(story(), 10))
+        asyncio.run(asyncio.wait_for(scenario(), 10))
     eventually(lambda: threads() <= before)
 
 
@@ -144,7 +144,7 @@ def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Red
     """In asyncio: the task that connects continues, although the call that started it was cancelled."""
     late = proxy.hold_reply(b"HELLO")
 
-    async def story() -> None:
+    async def scenario() -> None:
         async def use() -> weakref.ref[object]:
             client = pyredisson.asyncio.connect(proxy.url, client_name=NAME, timeout=20, connect_timeout=20)
             taking = asyncio.create_task(client.get_lock("a").try_lock())
@@ -162,7 +162,7 @@ def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Red
             await asyncio.sleep(0.01)
 
     with warned():
-        asyncio.run(story())
+        asyncio.run(scenario())
     eventually(lambda: connections(admin) == 0)
 
 

@@ -19,11 +19,11 @@ SAID = "is renewed although the thread or task that took it"
 
 
 async def take_and_end(backend: RawBackend, *locks: Any) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         for lock in locks:
             await backend.do(lock.lock())
 
-    await backend.start(story).result()
+    await backend.start(scenario).result()
 
 
 @pytest.mark.asyncio
@@ -50,13 +50,13 @@ async def test_fixed_leases_and_explicit_owners_are_nothing_to_talk_about(
 ) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await backend.do(client.get_lock("fixed").lock(60))
         await backend.do(client.get_read_write_lock("reader").read_lock().lock(60))
         await backend.do(client.get_lock("explicit", owner=pyredisson.new_owner()).lock())
 
     with caplog.at_level(logging.WARNING, "pyredisson"):
-        await backend.start(story).result()
+        await backend.start(scenario).result()
         await backend.sleep(LEASE)
     assert SAID not in caplog.text
 

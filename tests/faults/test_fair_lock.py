@@ -49,13 +49,13 @@ async def in_line(backend: RawBackend, admin: Redis, lock: Any) -> BackgroundCal
     """Another owner that has the lock for a moment, once it is its turn."""
     before = waiting(admin)
 
-    async def story() -> float:
+    async def wait() -> float:
         await backend.do(lock.lock())
-        had = time.monotonic()
+        acquired_at = time.monotonic()
         await backend.do(lock.unlock())
-        return had
+        return acquired_at
 
-    begun = backend.start(story)
+    begun = backend.start(wait)
     await backend.until(lambda: waiting(admin) == before + 1)
     return begun
 
@@ -74,8 +74,8 @@ class TestProcesses:
         head.signal(signal.SIGKILL)
         killed = time.monotonic()
         await backend.do(holder.unlock())
-        had = await following.result()
-        assert had - killed < 3
+        acquired_at = await following.result()
+        assert acquired_at - killed < 3
         await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
 
     async def test_a_killed_holder_keeps_the_lock_until_its_lease_ends(
@@ -88,8 +88,8 @@ class TestProcesses:
         holder.wait()
         left = admin.pttl("a") / 1000
         killed = time.monotonic()
-        had = await following.result()
-        assert left - 0.1 < had - killed < left + 1
+        acquired_at = await following.result()
+        assert left - 0.1 < acquired_at - killed < left + 1
 
     async def test_a_paused_head_is_passed_over_and_comes_back(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]
@@ -126,7 +126,7 @@ class TestProcesses:
         await backend.until(lambda: waiting(admin) == 0)
         await backend.do(holder.unlock())
         assert not admin.exists("a", QUEUE, SCORES)
-        # If a reply was on its way to it, a late copy of what it had sent finds a closed door, for a while.
+        # If a reply was on its way to it, a late copy of what it had sent is refused for a while.
         assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
 
     async def test_an_exit_removes_waiters_from_the_queue(
@@ -286,7 +286,7 @@ for _ in range(int(sys.argv[3])):
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
-        # Perhaps when the lock had been returned.
+        # Perhaps when the lock was released already.
         interrupts += 1
     while lock.get_hold_count():
         lock.unlock()

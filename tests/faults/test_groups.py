@@ -39,7 +39,7 @@ def left(redises: list[Any]) -> list[Any]:
     return [redis.hgetall("a") for redis in redises if redis.exists("a")]
 
 
-def believed(clients: list[Any]) -> int:
+def held_locally(clients: list[Any]) -> int:
     return sum(len(client._session.holds.table) for client in clients)
 
 
@@ -67,7 +67,7 @@ class TestStopped:
             else:
                 taken += 1
             await asyncio.to_thread(eventually, lambda: not left(redises), 5)
-            assert not believed(clients)
+            assert not held_locally(clients)
             for client in clients:
                 await client.close()
         assert struck
@@ -88,7 +88,7 @@ class TestStopped:
             await cancel_after(turns, waiter)
             await asyncio.gather(*(releases or [holder.unlock() for holder in busy]))
             await asyncio.to_thread(eventually, lambda: not left(redises), 5)
-            await asyncio.to_thread(eventually, lambda: not believed(clients), 5)
+            await asyncio.to_thread(eventually, lambda: not held_locally(clients), 5)
         for client in clients:
             await client.close()
 
@@ -203,8 +203,8 @@ if contended:
     threading.Thread(target=contend, daemon=True).start()
 
 def holds():
-    party = group._owner()
-    return [member.hold_of(owner.id) for member, owner in zip(group._logic.members, party.owners)]
+    group_owner = group._owner()
+    return [member.hold_of(owner.id) for member, owner in zip(group._logic.members, group_owner.owners)]
 
 kept, interrupts, other_errors = [], 0, []
 for _ in range(rounds):
@@ -271,7 +271,7 @@ class TestMultiLock:
             down.cut()
             with pytest.raises(RedisError):
                 await backend.do(group.try_lock())
-            assert not believed(clients)
+            assert not held_locally(clients)
             down.refuse(False)
             await backend.until(lambda: not left(redises))
             await backend.do(group.lock())
@@ -281,7 +281,7 @@ class TestMultiLock:
                 await backend.do(group.unlock())
             # The other members were released before the error was raised.
             assert not left(redises[:number] + redises[number + 1 :])
-            assert not believed(clients)
+            assert not held_locally(clients)
             down.refuse(False)
             await backend.until(lambda: not left(redises))
 
@@ -300,16 +300,16 @@ class TestMultiLock:
         async def take() -> None:
             await backend.do(group.lock(5))
 
-        story = backend.start(take)
+        taking = backend.start(take)
         await backend.until(lambda: redises[last].pubsub_numsub("redisson_lock__channel:{a}")[0][1] > 0)
         struck = getattr(proxies[first], fault)(ACQUIRE)
         redises[last].delete("a")
         redises[last].publish("redisson_lock__channel:{a}", "0")
-        await story.result()
+        await taking.result()
         assert struck.happened.is_set()
         assert all_once(redises)
         # As another owner: the task that acquired it has ended.
-        assert believed([*backend._clients]) == 3
+        assert held_locally([*backend._clients]) == 3
 
     async def test_a_server_that_forgot(self, backend: RawBackend, servers: list[Server], redises: list[Any]) -> None:
         group = make("multi", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in servers])
@@ -374,7 +374,7 @@ class TestRedLock:
         for each in late:
             await backend.run_blocking(each.deliver)
         await backend.until(lambda: not left(redises))
-        await backend.until(lambda: not believed(clients))
+        await backend.until(lambda: not held_locally(clients))
         assert await backend.do(group.try_lock(5))
         await backend.do(group.unlock())
 

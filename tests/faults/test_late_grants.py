@@ -38,10 +38,10 @@ def acquire_sha(kind: str) -> bytes:
 def start(backend: RawBackend, call: Callable[[], Any]) -> BackgroundCall:
     """Makes a call on another thread, or in another task."""
 
-    async def story() -> Any:
+    async def operation() -> Any:
         return await backend.do(call())
 
-    return backend.start(story)
+    return backend.start(operation)
 
 
 async def end_of_lease(backend: RawBackend, admin: Redis) -> None:
@@ -56,12 +56,12 @@ async def test_another_owner_holds_it_by_then(
     other = locked_by(backend.connect(server.url), "write" if kind == "read" else kind)
     await backend.do(lock.is_locked())
     late = proxy.hold_reply(acquire_sha(kind))
-    story = start(backend, lambda: lock.try_lock(lease_time=LEASE))
+    started = start(backend, lambda: lock.try_lock(lease_time=LEASE))
     assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     await end_of_lease(backend, admin)
     assert await backend.do(other.try_lock())
     await backend.run_blocking(late.deliver)
-    assert await story.result() is False
+    assert await started.result() is False
     assert await backend.do(lock.get_hold_count()) == 0
     assert await backend.do(other.is_held())
     await backend.do(other.unlock())
@@ -79,11 +79,11 @@ async def test_it_is_asked_for_again_within_the_wait(
     async def take() -> tuple[bool, bool]:
         return await backend.do(lock.try_lock(TIME_LIMIT, lease_time=LEASE)), lock.lost.is_set()
 
-    story = backend.start(take)
+    started = backend.start(take)
     assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     await end_of_lease(backend, admin)
     await backend.run_blocking(late.deliver)
-    assert await story.result() == (True, False)
+    assert await started.result() == (True, False)
 
 
 async def test_a_nested_lease_that_is_over_counts_inside_an_outer_one(
@@ -92,11 +92,11 @@ async def test_a_nested_lease_that_is_over_counts_inside_an_outer_one(
     lock = backend.connect(proxy.url).get_lock("a", owner=7)
     await backend.do(lock.lock())
     late = proxy.hold_reply(ACQUIRE)
-    story = start(backend, lambda: lock.try_lock(lease_time=0.1))
+    started = start(backend, lambda: lock.try_lock(lease_time=0.1))
     assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     time.sleep(0.15)
     await backend.run_blocking(late.deliver)
-    assert await story.result() is True
+    assert await started.result() is True
     assert await backend.do(lock.get_hold_count()) == 2
 
 
@@ -104,19 +104,19 @@ async def test_permits_that_have_ended_are_acquired_again(backend: RawBackend, p
     semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
     await backend.do(semaphore.try_set_permits(1))
     late = proxy.hold_reply(script("permit_acquire", with_shebang=FLAGS).sha)
-    story = start(backend, lambda: semaphore.try_acquire(TIME_LIMIT, lease_time=LEASE))
+    started = start(backend, lambda: semaphore.try_acquire(TIME_LIMIT, lease_time=LEASE))
     assert await backend.run_blocking(late.held.wait, TIME_LIMIT)
     first: list[Any] = list(admin.zrange("{a}:timeout", 0, -1))
     await backend.run_blocking(time.sleep, LEASE)
     await backend.run_blocking(late.deliver)
-    permit = await story.result()
+    permit = await started.result()
     assert permit != first[0].hex()
     assert await backend.do(semaphore.get_lease_time(permit)) > 0
     assert await backend.do(semaphore.available_permits()) == 0
 
 
 class Misquoting:
-    """A server's front that answers the first request containing `match` with something else than the server."""
+    """A server's made that answers the first request containing `match` with something else than the server."""
 
     def __init__(self, server: Server, match: bytes) -> None:
         self._address = server.host, server.port
@@ -164,9 +164,9 @@ class Misquoting:
 
 @pytest.fixture
 def misquoting(server: Server) -> Iterator[Misquoting]:
-    front = Misquoting(server, ACQUIRE)
-    yield front
-    front.close()
+    made = Misquoting(server, ACQUIRE)
+    yield made
+    made.close()
 
 
 async def test_an_acquire_with_an_answer_of_another_kind_is_undone(

@@ -188,17 +188,17 @@ async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
     await backend.run_blocking(own_server.restart)
     with pytest.raises(ConnectionError):
         await asking.result()
-    strangers = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    others = [socket.socket(socket.AF_UNIX) for _ in range(8)]
     try:
-        for stranger in strangers:
-            stranger.connect(own_server.path)
-            stranger.settimeout(5)
-            stranger.sendall(b"PING\r\n")
-            assert stranger.recv(100) == b"+PONG\r\n"
+        for other in others:
+            other.connect(own_server.path)
+            other.settimeout(5)
+            other.sendall(b"PING\r\n")
+            assert other.recv(100) == b"+PONG\r\n"
         await backend.do(lock.is_locked())
-        for stranger in strangers:
-            stranger.sendall(b"PING\r\n")
-            assert stranger.recv(100) == b"+PONG\r\n"
+        for other in others:
+            other.sendall(b"PING\r\n")
+            assert other.recv(100) == b"+PONG\r\n"
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for other in others:
+            other.close()

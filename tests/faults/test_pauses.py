@@ -25,7 +25,7 @@ import pyredisson, pyredisson.asyncio
 url, backend, lease, fixed = sys.argv[1:]
 fixed = float(fixed) or None
 
-async def story():
+async def scenario():
     client = pyredisson.asyncio.connect(url, lock_watchdog_timeout=float(lease))
     lock = client.get_lock("a")
     await lock.lock(fixed)
@@ -42,7 +42,7 @@ async def story():
         print("given back", flush=True)
 
 if backend == "asyncio":
-    asyncio.run(story())
+    asyncio.run(scenario())
 else:
     client = pyredisson.connect(url, lock_watchdog_timeout=float(lease))
     lock = client.get_lock("a")
@@ -155,7 +155,7 @@ BLOCK_THE_LOOP = """
 import asyncio, sys, time
 import pyredisson.asyncio
 
-async def story():
+async def scenario():
     lease = float(sys.argv[2])
     client = pyredisson.asyncio.connect(sys.argv[1], lock_watchdog_timeout=lease)
     async with client.get_lock("a") as lock:
@@ -164,7 +164,7 @@ async def story():
     await client.close()
     print("given back", flush=True)
 
-asyncio.run(story())
+asyncio.run(scenario())
 """
 
 

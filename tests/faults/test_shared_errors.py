@@ -32,8 +32,8 @@ async def errors_of(
             return error
         raise AssertionError("it succeeded")
 
-    stories = [backend.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
-    return [await story.result(30) for story in stories]
+    outcomes = [backend.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
+    return [await outcome.result(30) for outcome in outcomes]
 
 
 def check(errors: list[BaseException], kind: type[Exception]) -> None:

@@ -32,11 +32,11 @@ PING = command(b"PING")
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest, server: Server, tls_server: Server) -> Iterator[Run]:
-    """Runs a story in a loop of that kind, which must leave no descriptor open; the servers are there before."""
+    """Runs a scenario in a loop of that kind, which must leave no descriptor open; the servers are there before."""
 
-    def go(story: BackgroundCall) -> None:
+    def go(scenario: BackgroundCall) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(bounded(story))
+            runner.run(bounded(scenario))
 
     # libuv opens some with the first loop, and keeps them.
     request.param().close()
@@ -49,9 +49,9 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def bounded(story: BackgroundCall) -> None:
+async def bounded(scenario: BackgroundCall) -> None:
     async with asyncio.timeout(3 * TIME_LIMIT):
-        await story()
+        await scenario()
 
 
 @pytest.mark.parametrize("way", ["tcp", "keepalive", "unix", "tls"])
@@ -59,7 +59,7 @@ def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, w
     fields: dict[str, Any] = {"keepalive": {"socket_keepalive": True}}.get(way, {})
     urls = {"unix": server.unix_url, "tls": f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}"}
 
-    async def story() -> None:
+    async def scenario() -> None:
         inside = 0
         async with pyredisson.asyncio.connect(
             urls.get(way, server.url), connect_timeout=TIME_LIMIT, **fields
@@ -80,14 +80,14 @@ def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, w
             held = await asyncio.gather(*[client.get_lock("b").is_locked() for _ in range(5000)])
             assert held == [False] * 5000
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("turns", range(4))
 def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, turns: int) -> None:
     """uvloop's transport raises when it is closed, where asyncio's drops what is sent."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         pipeline = await connect(Node(Config.of(server.url)))
         subscribed = await connect(Node(Config.of(server.url)))
         for each in (pipeline, subscribed):
@@ -106,11 +106,11 @@ def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, 
             each.write(PING)
             each.close()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Redis) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         client = pyredisson.asyncio.connect(server.url)
         lock = client.get_lock("a")
         await lock.lock()
@@ -128,12 +128,12 @@ def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Red
         await waiting
         await client.close()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Server, answers: bool) -> None:
-    async def story(url: str) -> None:
+    async def scenario(url: str) -> None:
         for step in range(8):
             client = pyredisson.asyncio.connect(url)
             task = asyncio.create_task(client.get_lock("a").is_locked())
@@ -147,7 +147,7 @@ def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Server, an
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = server.url if answers else f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        run(lambda: story(url))
+        run(lambda: scenario(url))
 
 
 def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
@@ -156,7 +156,7 @@ def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
     def refuse(self: Pipeline, transport: asyncio.BaseTransport) -> None:
         raise TypeError("not the transport that was expected")
 
-    async def story() -> None:
+    async def scenario() -> None:
         seen: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
         client = pyredisson.asyncio.connect(server.url, retry_attempts=0, connect_timeout=2 * TIME_LIMIT)
@@ -168,11 +168,11 @@ def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
         await client.close()
 
     monkeypatch.setattr(Pipeline, "connection_made", refuse)
-    run(story)
+    run(scenario)
 
 
 def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         pipeline = await connect(Node(Config.of(server.url)))
 
@@ -185,11 +185,11 @@ def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server)
             await future
         await pipeline.disconnected
 
-    run(story)
+    run(scenario)
 
 
 def test_a_reply_deadline(run: Run, proxy: Proxy) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         client = pyredisson.asyncio.connect(proxy.url, timeout=0.4)
         lock = client.get_lock("a")
         proxy.drop_reply(b"evalsha")
@@ -197,16 +197,16 @@ def test_a_reply_deadline(run: Run, proxy: Proxy) -> None:
         assert await lock.get_hold_count() == 1
         await client.close()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_wait_is_not_over_early(run: Run) -> None:
     """uvloop rounds to milliseconds: who looked again too soon would then wait for the next reason to look."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         for seconds in (0.0304, 0.0203, 0.01049, 0.02044):
             begin = time.monotonic()
             assert not await AioWakeup().wait(seconds)
             assert time.monotonic() - begin >= seconds
 
-    run(story)
+    run(scenario)
