@@ -37,7 +37,7 @@ end
 local without_place = {}
 for i = 4, #ARGV do
     local owner = ARGV[i]
-    if not redis.call('ZSCORE', KEYS[3], owner) then
+    if not has_queue or not redis.call('ZSCORE', KEYS[3], owner) then
         without_place[#without_place + 1] = owner
     elseif redis.call('HSETNX', KEYS[4], owner, text(now)) == 1 then
         -- The keys of pyredisson were lost. This waiter keeps its place all the same. The client's waiters that this

@@ -26,6 +26,16 @@ class TestHeartbeat:
         assert scripts.heartbeat(ME) == (-2, 0, "")
         assert scripts.keys() == set()
 
+    @pytest.mark.parametrize("lost", [(QUEUE,), (QUEUE, WAITERS), (QUEUE, SCORES, WAITERS, CLIENTS)])
+    def test_no_place_is_left_when_the_queue_was_deleted(self, scripts: Fair, lost: tuple[str, ...]) -> None:
+        """Whatever else is left of its keys: nothing of it may stay for ever."""
+        scripts.acquire(A)
+        scripts.acquire(B)
+        scripts.acquire(D)
+        scripts.redis.delete(*lost)
+        assert scripts.without_place(YOU, B, D) == [B, D]
+        assert [key for key in (LOCK, WAITERS, CLIENTS) if scripts.redis.pttl(key) == -1] == []
+
     def test_dead_clients_are_forgotten(self, scripts: Fair) -> None:
         scripts.acquire(A)
         scripts.acquire(B)
