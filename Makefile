@@ -1,12 +1,15 @@
 # Everything from a fresh clone: make demo, make test, make lint, make bench, make wheel.
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
-#   TESTS   what pytest is to run                        JOBS  how many tests at a time; they mostly wait
+#   TESTS   what pytest is to run                        MARKS  which of it, as in pytest -m "..."
+#   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of those marked heavy, which come after the others
 #   UVLOOP_TESTS  what of it is run on uvloop's event loop once more, after all of TESTS
 
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?= tests
 JOBS ?= 5
+HEAVY_JOBS ?= 2
+MARKS ?=
 UVLOOP_TESTS ?= tests/api
 PYTEST_ARGS ?=
 
@@ -19,7 +22,7 @@ CHECKED := $(wildcard pyredisson tests benchmarks demo tools setup.py)
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,2\}//p' Makefile | head -4
+	@sed -n 's/^# \{0,2\}//p' Makefile | head -5
 
 venv: $(STAMP)
 
@@ -49,12 +52,16 @@ $(STAMP): $(BIN)/python $(CORE)
 demo: $(STAMP)
 	$(BIN)/python demo/demo.py
 
+# Runs so many of the TESTS at a time that have the marks. Exit status 5: none of them has.
+run = $(BIN)/python -m pytest -q -n $(1) --dist loadgroup -m "$(2)$(if $(MARKS), and ($(MARKS)))" $(PYTEST_ARGS) $(TESTS) || [ $$? = 5 ]
+
 test: $(STAMP)
 	@sh .ci/server
 ifneq ($(filter tests tests/interop%,$(TESTS)),)
 	@$(BIN)/python -m tests.interop.maven
 endif
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(TESTS)
+	$(call run,$(JOBS),not heavy)
+	$(call run,$(HEAVY_JOBS),heavy)
 ifeq ($(TESTS),tests)
 	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) --uvloop $(UVLOOP_TESTS)
 endif

@@ -28,6 +28,11 @@ BEGUN = pytest.StashKey[float]()
 TIMED = pytest.StashKey["Timed"]()
 WATCHER = pytest.StashKey[Watcher]()
 STOOD_STILL = "The machine stood still"
+HEAVY = ("tests/interop/", "tests/cluster/test_scenario_", "tests/faults/test_soak.py")
+"""The tests marked heavy, by the beginning of their ids: each starts several servers, or a JVM, and loads them."""
+LONG = 300
+"""Seconds after which a slow or heavy test fails. The general limit (pyproject.toml) is for hangs; what works for
+10 s on an idle machine may take minutes on a busy one."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,9 +73,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         watcher.terminate()
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=2, condition=stood_still))
+        if item.nodeid.startswith(HEAVY):
+            item.add_marker(pytest.mark.heavy)
+        if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
+            # Behind a limit of the test's own.
+            item.add_marker(pytest.mark.timeout(LONG))
         if item.get_closest_marker("asyncio") is not None:
             # Tests of both backends are coroutines: the threads backend, too, is called on an event loop's thread.
             item.add_marker(pytest.mark.filterwarnings("ignore:a client for threads is used:RuntimeWarning"))

@@ -55,7 +55,7 @@ class TestUncontended:
 
     async def test_a_lease(self, backend: Backend, queue: Queue) -> None:
         lock = backend.connect().get_fair_lock("orders")
-        assert await lock.try_lock(lease_time=0.05)
+        assert await lock.try_lock(lease_time=0.5)
         await backend.until(lambda: not queue.keys())
         with pytest.raises(LockLostError):
             await lock.unlock()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pyredisson import ClosedError
-from tests.support.backends import Backend
+from tests.support.backends import WOKEN, Backend
 from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
@@ -101,7 +101,7 @@ async def test_waiters_are_notified_at_once(backend: Backend, server_state: Serv
     for other in others:
         with pytest.raises(ClosedError, match="closed"):
             await other.result()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < WOKEN
 
 
 async def test_no_connection_remains(backend: Backend, server_state: ServerState) -> None:
@@ -121,4 +121,4 @@ async def test_no_connection_remains(backend: Backend, server_state: ServerState
 async def test_closing_a_client_that_never_talked(backend: Backend) -> None:
     started = time.monotonic()
     await backend.connect("redis://127.0.0.1:1").close()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < WOKEN

@@ -141,9 +141,9 @@ async def test_connecting_never_blocks(backend: Backend) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started = time.monotonic()
         address = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        client = backend.connect(address, connect_timeout=1, timeout=1, retry_attempts=0)
+        client = backend.connect(address, connect_timeout=2, timeout=2, retry_attempts=0)
         client.get_lock("orders")
-        assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < 1.8
         with pytest.raises(redis.exceptions.TimeoutError):
             await client.get_lock("orders").try_lock()
 

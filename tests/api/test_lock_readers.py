@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pyredisson
 from pyredisson.testing import Server
-
-TIME_LIMIT = 5.0
+from tests.support.backends import TIME_LIMIT, WOKEN
 
 
 def free(server: Server, name: str) -> None:
@@ -53,7 +52,7 @@ def test_another_reads_on_when_the_reader_gives_up(server: Server) -> None:
         until(lambda: listeners(server, "b") == 1)
         first.join(TIME_LIMIT)
         free(server, "b")
-        assert had.wait(1.0), "nobody read what was published"
+        assert had.wait(WOKEN), "nobody read what was published"
         second.join(TIME_LIMIT)
 
 

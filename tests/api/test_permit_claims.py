@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyredisson.logic.permits import claims
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
@@ -188,7 +188,7 @@ async def test_a_claimant_that_gives_up_lets_others_in_at_once(
     assert not await waiter.result()
     began = time.monotonic()
     assert await other.result()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < WOKEN
 
 
 async def test_what_a_claimant_leaves_wakes_others(backend: Backend, permits: Open, server_state: ServerState) -> None:
@@ -205,7 +205,7 @@ async def test_what_a_claimant_leaves_wakes_others(backend: Backend, permits: Op
     await holder.back(held)
     assert await claimant.result()
     assert await single.result()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < WOKEN
 
 
 async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(
@@ -216,7 +216,7 @@ async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(
     server_state.redis.set(CLAIM, "3 dead", px=400)
     began = time.monotonic()
     assert await semaphore.take(1, TIME_LIMIT)
-    assert 0.2 < time.monotonic() - began < 2
+    assert 0.2 < time.monotonic() - began < WOKEN
 
 
 async def test_a_cancelled_claimant_lets_others_in_at_once(tasks: Backend, server_state: ServerState) -> None:
@@ -230,7 +230,7 @@ async def test_a_cancelled_claimant_lets_others_in_at_once(tasks: Backend, serve
         began = time.monotonic()
         waiter._task.cancel()
         assert await other.result()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < WOKEN
         server_state.redis.flushall()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
 from .read_write import CHANNEL, CLAIM, JAVA, java_reads, lease_key, listeners, sides
@@ -33,7 +33,7 @@ class TestWaiting:
         started = time.monotonic()
         await readers[1].unlock()
         await other.result()
-        assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < WOKEN
         assert not server_state.redis.exists(CLAIM)
 
     @pytest.mark.parametrize("payload", ["0", "1"])
@@ -98,7 +98,7 @@ class TestWaiting:
                 await sides(client, 2)[1].unlock()
             started = time.monotonic()
             await second.result()
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < WOKEN
             await sides(client, 3)[1].unlock()
 
     async def test_everybody_gets_a_turn(self, backend: Backend) -> None:
@@ -244,7 +244,7 @@ class TestClaims:
         assert await writer.result() is False
         started = time.monotonic()
         await reader.result()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < WOKEN
         assert not server_state.redis.exists(CLAIM)
 
     async def test_a_cancelled_writer_lets_readers_in_at_once(self, tasks: Backend, server_state: ServerState) -> None:
@@ -258,14 +258,14 @@ class TestClaims:
         started = time.monotonic()
         writer._task.cancel()
         await reader.result()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < WOKEN
         assert not server_state.redis.exists(CLAIM)
 
     async def test_a_dead_writers_claim_ends(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.set(CLAIM, "dead:1:write", px=300)
         started = time.monotonic()
         await sides(backend.connect())[0].lock()
-        assert 0.2 < time.monotonic() - started < 2
+        assert 0.2 < time.monotonic() - started < WOKEN
 
     async def test_no_claim_while_a_writer_holds_the_lock(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()

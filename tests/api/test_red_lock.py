@@ -10,13 +10,13 @@ import pytest
 from redis.exceptions import RedisError
 
 from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
-from pyredisson.logic.groups import red_lock
+from pyredisson.logic.groups import parallel, red_lock
 from pyredisson.logic.holds import LOST
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, Backend
 
 pytestmark = pytest.mark.asyncio
-PROMPT = TIME_LIMIT / 2
+PROMPT = 2.5
 """Seconds in which is done what doesn't wait for the lease, or for a reply that never comes."""
 
 
@@ -40,6 +40,14 @@ def held(redises: list[Any], name: str = "a") -> list[list[bytes]]:
 async def gone(backend: Backend, redises: list[Any]) -> None:
     """Waits until nothing remains, also of what is released in the background."""
     await backend.until(lambda: not any(redis.keys() for redis in redises))
+
+
+@pytest.fixture(autouse=True)
+def all_members_have_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a majority has replied, a red lock waits for the others only briefly: too briefly on a busy machine."""
+    if "proxies" not in request.fixturenames:
+        # All servers reply.
+        monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
 
 
 class TestMajority:
@@ -270,7 +278,7 @@ class TestValidity:
         for proxy in proxies[:2]:
             proxy.latency(0.02)
         assert not await red.try_lock(0, 0.04)
-        assert await red.try_lock(0, 5)
+        assert await red.try_lock(0, 20)
         await red.unlock()
 
     async def test_it_ends_before_the_leases_do(
@@ -280,9 +288,9 @@ class TestValidity:
         red = make(backend, servers)
         async with backend.connect().get_lock("another"):
             begun = time.monotonic()
-            await red.lock(2)
+            await red.lock(4)
             assert await red.lost.wait(TIME_LIMIT)
-            assert 0.9 < time.monotonic() - begun < 1.8
+            assert 1.9 < time.monotonic() - begun < 3.8
             assert all(redis.pttl("a") > 0 for redis in redises)
             with pytest.raises(LockLostError):
                 await red.unlock()

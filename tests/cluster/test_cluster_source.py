@@ -96,7 +96,8 @@ def test_a_promoted_replica_is_known_at_once(own_cluster: Cluster, watch: Open, 
         time.sleep(0.005)
     promoted_at = time.monotonic()
     eventually(lambda: watched.changes)
-    assert watched.known_at - promoted_at < 0.4  # 0.3 s, and the time that other nodes need to hear of it
+    # 0.3 s, and the time that other nodes need to hear of it, on a busy machine. The next refresh is far away.
+    assert watched.known_at - promoted_at < 3
     assert len(watched.changes[0].failed_over_slots) > 5000
     assert not watched.table.troubled
 

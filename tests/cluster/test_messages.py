@@ -19,7 +19,7 @@ from tests.support.backends import Backend, OtherOwner
 pytestmark = pytest.mark.asyncio
 
 NAME = "orders"
-SOON = 0.4
+SOON = 3.0
 """Seconds within which a message wakes its waiter. By itself a waiter would look again after many seconds."""
 FLAVOURS = ("PUBLISH", "SPUBLISH")
 MODES = ("auto", "on", "off")
@@ -126,7 +126,7 @@ class Scene:
         for flavour in wanted:
             await self.backend.until(lambda flavour=flavour: self.subscribers(flavour, node) == 1, seconds)  # type: ignore[misc]
         # The attempt after the confirmation must have ended: it could find the lock free without a message.
-        await self.backend.sleep(0.15)
+        await self.backend.sleep(0.3)
 
     async def released(self, waiter: OtherOwner[object], publish: str, node: ClusterNode | None = None) -> float:
         """Releases with a message, and returns the seconds until the waiter has gone on."""
@@ -265,7 +265,7 @@ class TestSlotsThatMove:
                 redis.spublish(channel, "0")
         for waiter in waiters:
             assert await waiter.result()
-        assert time.monotonic() - begun < 2.0
+        assert time.monotonic() - begun < 10
 
     @pytest.mark.parametrize("mode", MODES)
     async def test_a_replica_takes_over(self, cluster: Cluster, backend: Backend, mode: str) -> None:

@@ -112,7 +112,7 @@ async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, b
     await backend.until(lambda: shard_of(key) is not before, 20)
     begin = time.monotonic()
     await backend.until(lambda: all(lock.lost.is_set() for lock in forgotten))
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 3
     await backend.sleep(1)
     assert not any(lock.lost.is_set() for lock in (*known, elsewhere))
     with pytest.raises(LockLostError, match="another server serves it now, which doesn't know it"):
@@ -209,6 +209,6 @@ async def test_a_failover_of_sentinels(sentinels: Sentinels) -> None:
         eventually(lambda: shard_of(b"known") is not before, 20)
         begin = time.monotonic()
         eventually(lambda: all(lock.lost.is_set() for lock in locks))
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 3
         assert not known.lost.is_set()
         known.unlock()

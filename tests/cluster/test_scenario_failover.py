@@ -17,10 +17,11 @@ from tests.support.waiting import eventually
 from .load import KINDS, LEASE, OPTIONS, Load, tag_on, wants
 
 ALL = (*KINDS, "semaphore", "permit")
-NOTICE_SECONDS = 1.0
-"""Within which a holder learns that the new master doesn't know its hold, once the client knows the new master."""
-FIRST_LOCK_SECONDS = 0.3
-"""How much longer than the promotion the first lock on the slot may take."""
+NOTICE_SECONDS = 3.0
+"""Within which a holder learns that the new master doesn't know its hold, once the client knows the new master.
+The next renewal comes later."""
+FIRST_LOCK_SECONDS = 3.0
+"""How much longer than the promotion the first lock on the slot may take on a busy machine, without any refresh."""
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ async def test_a_lock_on_the_slots_of_a_dead_master_is_acquired_right_after_the_
     master = own_cluster.masters()[0]
     (replica,) = own_cluster.replicas_of(master)
     tag = tag_on(own_cluster, master)
-    client = backend.connect(**OPTIONS)
+    client = backend.connect(**OPTIONS | {"topology_refresh_interval": 600})
     async with client.get_lock(f"before{{{tag}}}"):
         pass
     watcher, promoted = watch_promotion(replica, own_cluster.slot_of_key(tag))
@@ -78,7 +79,7 @@ async def test_after_a_failover_anybody_can_take_what_was_held_before(own_cluste
     released = clock()
     await locks[0].unlock()
     assert await waiter.result()
-    assert clock() - released < 1
+    assert clock() - released < LEASE
     last = own_cluster.fail_over(own_cluster.node_of_key(tag), takeover=True)
     assert own_cluster.node_of_key(tag) is last
     await two.close()  # which releases what it holds
@@ -154,9 +155,11 @@ def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Pat
         wants(other, ("lock", "fair"), "spared"),
         wants(other, ("lock", "read"), "spared"),
     ]
+    # So there is time to see that the locks of other nodes don't wait for the promotion.
+    own_cluster.set_node_timeout(5)
     with Load(own_cluster, tmp_path, owners) as load:
         getattr(own_cluster, strike)(master)
-        load.wait_until_served(1.5, "spared")  # before the promotion: no other node's locks wait
+        load.wait_until_served(4, "spared")
         own_cluster.wait_for_promotion(master)
         load.wait_until_served(LEASE + 3, f"{{{tag}}}")
         (own_cluster.restart if strike == "kill" else own_cluster.resume)(master)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -65,21 +66,37 @@ def fill(ours: socket.socket) -> None:
     ours.setblocking(True)
 
 
+@contextlib.contextmanager
+def answered(theirs: socket.socket, request: bytes, answer: bytes) -> Iterator[None]:
+    """The other side receives the request in there, and then answers it. Data before it would belong to no request."""
+    heard: list[bytes] = []
+
+    def run() -> None:
+        heard.append(theirs.recv(16))
+        theirs.sendall(answer)
+
+    other = threading.Thread(target=run)
+    other.start()
+    yield
+    other.join()
+    assert heard == [request]
+
+
 def test_an_answer(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    theirs.sendall(b"+OK\r\n")
     buffer = bytearray(16)
-    assert exchange(ours, b"PING", buffer) == 5
+    with answered(theirs, b"PING", b"+OK\r\n"):
+        assert exchange(ours, b"PING", buffer) == 5
     assert buffer == b"+OK\r\n" + bytes(11)
-    assert theirs.recv(16) == b"PING"
 
 
 def test_no_more_than_there_is_room_for(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    theirs.sendall(b"abcdef")
     buffer = bytearray(4)
-    assert exchange(ours, b"x", buffer) == 4
-    assert exchange(ours, b"y", buffer) == 2
+    trips = Exchange(ours.fileno(), buffer, 60)
+    with answered(theirs, b"x", b"abcdef"):
+        assert trips.call(b"x") == 4
+    assert trips.receive(60) == 2
     assert buffer == b"efcd"
 
 
@@ -226,9 +243,8 @@ def test_what_happened_while_it_was_idle(pair: tuple[socket.socket, socket.socke
     """Nothing is sent where the other side has gone, or has said something that nobody asked for."""
     ours, theirs = pair
     trips = Exchange(ours.fileno(), bytearray(16), 1)
-    theirs.sendall(said or b"+")
-    assert trips.call(b"x") == 1
-    assert theirs.recv(16) == b"x"
+    with answered(theirs, b"x", b"+"):
+        assert trips.call(b"x") == 1
     if said:
         theirs.sendall(said)
     else:
@@ -273,7 +289,7 @@ def test_signals_do_not_stretch_the_time(
             trips.receive(0.3)
         else:
             trips.call(b"x")
-    assert 0.28 < time.monotonic() - begun < 1
+    assert 0.28 < time.monotonic() - begun < 5
 
 
 def test_signals_do_not_stretch_the_time_for_sending(
@@ -286,7 +302,7 @@ def test_signals_do_not_stretch_the_time_for_sending(
     begun = time.monotonic()
     with pytest.raises(Unsent):
         Exchange(ours.fileno(), bytearray(16), 1).send(b"x", 0.3)
-    assert 0.28 < time.monotonic() - begun < 1
+    assert 0.28 < time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("full", [False, True])

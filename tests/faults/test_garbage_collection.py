@@ -81,11 +81,11 @@ def disconnect(channels: ChannelRegistry) -> None:
     ids=["join", "leave", "deliver", "subscribed", "disconnected", "sweep", "wake_all"],
 )
 def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
-    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
         channels, (one, other, _) = registry_with(Channel, 1, 1, 1)
         return lambda: act(channels, other), lambda: channels.leave(b"a", one)
 
-    collect_at_each_line([*REGISTRY, Channel.wake, Channel.wake_all], story)
+    collect_at_each_line([*REGISTRY, Channel.wake, Channel.wake_all], scenario)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
 ) -> None:
     woken: list[ThreadWakeup] = []
 
-    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
         channels, (one, other) = registry_with(kind, need, need)
         woken.append(other)
 
@@ -118,7 +118,7 @@ def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
     functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
     if kind is ReadWriteChannel:
         functions.append(ReadWriteChannel._wake_writer)
-    collect_at_each_line(functions, story)
+    collect_at_each_line(functions, scenario)
     assert all(signal.is_set() for signal in woken)
 
 
@@ -127,7 +127,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> 
         lock = client.get_lock("a", owner=1)
         heard: list[str] = []
 
-        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
             heard.clear()
             lock.lock(60)
             hold = lock._logic.hold_of(1)
@@ -161,7 +161,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> 
 
             return act, finalize
 
-        assert collect_at_each_line([Hold.listen, Hold.unlisten, Hold._notify_listeners], story) > 10
+        assert collect_at_each_line([Hold.listen, Hold.unlisten, Hold._notify_listeners], scenario) > 10
 
 
 def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
@@ -171,7 +171,7 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
 
         def ignore(_: object) -> None: ...
 
-        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
             lock.lock(60)
             hold = lock._logic.hold_of(1)
             assert hold is not None
@@ -184,7 +184,7 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
 
             return act, lambda: hold.unlisten(ignore)
 
-        collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss, Hold._notify_listeners], story)
+        collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss, Hold._notify_listeners], scenario)
 
 
 def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, admin: Redis) -> None:
@@ -195,13 +195,13 @@ def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, a
             with client.get_lock("a", owner=1):
                 yield
 
-        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
             inside = block()
             next(inside)
             pool_of(client).close_idle()
             return other.is_locked, inside.close
 
-        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], story)
+        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], scenario)
         assert not admin.exists("a")
 
 
@@ -214,19 +214,19 @@ def test_a_collection_exits_a_block_when_only_one_connection_remains(server: Ser
             with client.get_lock("a", owner=1):
                 yield
 
-        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
             inside = block()
             next(inside)
             pool.close_idle()
             return client.get_lock("b").is_locked, inside.close
 
-        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], story)
+        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], scenario)
         assert len(pool._all) <= 1
         assert not admin.exists("a")
 
 
 def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server) -> None:
-    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
         client = pyredisson.connect(server.url)
         payload = client.get_lock("b")._logic.commands.undo_acquire(b"nobody")
 
@@ -240,13 +240,13 @@ def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server
 
         return act, repair
 
-    collect_at_each_line([Watchdog._start_or_wake, Watchdog.dispatch_unsent, Renewer.start], story)
+    collect_at_each_line([Watchdog._start_or_wake, Watchdog.dispatch_unsent, Renewer.start], scenario)
 
 
 def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
     called: list[str] = []
 
-    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
         callbacks = CallbackThreads()
         called.clear()
 
@@ -264,13 +264,13 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
 
         return act, lambda: callbacks.call(other)
 
-    collect_at_each_line([CallbackThreads.call, CallbackThreads._start_thread], story)
+    collect_at_each_line([CallbackThreads.call, CallbackThreads._start_thread], scenario)
 
 
 def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(server: Server) -> None:
     with pyredisson.connect(server.url) as client:
 
-        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
             servers = client._lifecycle.servers
             assert isinstance(servers, SingleServer)
             connection = SubscriptionConnection(servers.node)
@@ -285,4 +285,4 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(serv
 
             return act, lambda: connection.send(b"PING\r\n") if connection._socket else None
 
-        collect_at_each_line([SubscriptionConnection.send, SubscriptionConnection.receive], story)
+        collect_at_each_line([SubscriptionConnection.send, SubscriptionConnection.receive], scenario)

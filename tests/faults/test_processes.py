@@ -221,7 +221,7 @@ HOLD = """
 import asyncio, sys
 import pyredisson, pyredisson.asyncio
 url, backend, lease, end = sys.argv[1:]
-fields = {"lock_watchdog_timeout": float(lease)}
+fields = {"lock_watchdog_timeout": float(lease), "timeout": 30, "connect_timeout": 30}
 
 def said():
     print("held", flush=True)
@@ -272,8 +272,8 @@ def test_the_end_of_the_interpreter_is_not_held_up_by_a_hung_server(
     begin = time.monotonic()
     holder.send()
     assert holder.wait(20) == 0
-    # About a second, however many clients there are; the rest is for a busy machine.
-    assert time.monotonic() - begin < 2.5
+    # About a second, however many clients there are, and whatever the timeout of a call is.
+    assert time.monotonic() - begin < 6
     own_server.resume()
 
 
@@ -286,7 +286,7 @@ def test_the_end_of_the_interpreter_is_not_held_up_by_a_dead_server(
     begin = time.monotonic()
     holder.send()
     assert holder.wait(20) == 0
-    assert time.monotonic() - begin < 2.5
+    assert time.monotonic() - begin < 6
 
 
 @pytest.mark.asyncio
@@ -308,5 +308,5 @@ async def test_a_killed_holders_lock_goes_to_the_next_when_its_lease_ends(
     left = admin.pttl("a") / 1000
     killed = time.monotonic()
     waited = await waiter.result() - killed
-    # No message announces it. It takes 50 ms on an idle machine; the rest is for a busy one.
-    assert left - 0.01 < waited < left + 0.25
+    # No message announces it. By itself the waiter would look again after 30 s.
+    assert left - 0.01 < waited < left + 3

@@ -280,7 +280,7 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
     own_server.pause()
     begin = time.monotonic()
     assert await backend.do(lost.wait(5))
-    assert time.monotonic() - begin < LEASE + 0.6
+    assert time.monotonic() - begin < LEASE + 2
     await backend.until(lambda: notified)
     own_server.resume()
     with pytest.raises(pyredisson.LockLostError):

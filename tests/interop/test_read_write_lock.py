@@ -172,8 +172,8 @@ class TestLeasesOfReaders:
     ) -> None:
         client = backend.connect()
         ann.call(java.get("ReadLock", NAME), "lock", 20, "SECONDS")
-        assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=0.3))
-        await backend.sleep(0.4)
+        assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=1))
+        await backend.sleep(1.1)
         assert await reader(client).try_lock()
         await reader(client).unlock()
         assert ann.call(java.get("ReadLock", NAME), "isHeldByCurrentThread")

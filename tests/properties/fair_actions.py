@@ -231,10 +231,9 @@ class FairActions(RuleBasedStateMachine):
         now = server.end()
         if more:
             raise Unfair("so few dead waiters are dropped in one call")
-        expected = [waiter for waiter in waiters if waiter not in model.state.scores]
-        # If the queue was lost the first copy deletes the scores, and the second finds none.
-        expected_again = [waiter for waiter in waiters if waiter not in now.scores]
-        if replies[0][4] != expected or without_place not in (expected, expected_again if twice else expected):
+        # Scores without the list are no places.
+        expected = [waiter for waiter in waiters if not model.state.queue or waiter not in model.state.scores]
+        if [reply[4] for reply in replies] != [expected] * len(replies):
             raise Unfair(f"{[*map(readable, without_place)]} are reported without a place")
         if model.state.queue:
             model.heartbeats[name] = Moment(server.before, server.after)

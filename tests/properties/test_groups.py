@@ -294,62 +294,63 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_that_failed_the_inner_level_stays_with_the_outer(servers: list[Server], redises: list[Any]) -> None:
-    story = MajorityOrNothing(servers, redises)
-    assert story.acquire(0)
-    story.clients[1].fates = [Fate.NOT_SENT]
-    assert story.acquire(0)
-    assert story.counts() == [2, 1, 2]
-    story.release(0)
-    assert story.counts() == [1, 1, 1]
-    story.teardown()
+    machine = MajorityOrNothing(servers, redises)
+    assert machine.acquire(0)
+    machine.clients[1].fates = [Fate.NOT_SENT]
+    assert machine.acquire(0)
+    assert machine.counts() == [2, 1, 2]
+    machine.release(0)
+    assert machine.counts() == [1, 1, 1]
+    machine.teardown()
 
 
 def test_each_level_has_a_majority_of_its_own(servers: list[Server], redises: list[Any]) -> None:
-    story = MajorityOrNothing(servers, redises)
-    story.clients[2].fates = [Fate.NOT_SENT]
-    assert story.acquire(0)
-    story.clients[0].slow = [True]
-    assert story.acquire(0)
-    assert story.counts() == [1, 2, 1]
-    story.majority_or_nothing()
-    story.release(0)
-    assert story.counts() == [1, 1, 0]
-    story.release(0)
-    assert story.counts() == [0, 0, 0]
-    story.teardown()
+    machine = MajorityOrNothing(servers, redises)
+    machine.clients[2].fates = [Fate.NOT_SENT]
+    assert machine.acquire(0)
+    machine.clients[0].slow = [True]
+    assert machine.acquire(0)
+    assert machine.counts() == [1, 2, 1]
+    machine.majority_or_nothing()
+    machine.release(0)
+    assert machine.counts() == [1, 1, 0]
+    machine.release(0)
+    assert machine.counts() == [0, 0, 0]
+    machine.teardown()
 
 
 def twice_taken_once_released(servers: list[Server], redises: list[Any], slow: list[bool]) -> MajorityOrNothing:
     """Where it is `slow`, the release has not begun yet."""
-    story = MajorityOrNothing(servers, redises)
-    assert story.acquire(0)
-    assert story.acquire(0)
-    story.clients[0].slow = slow
-    story.release(0)
-    assert story.counts() == [1, 1, 1]
-    return story
+    machine = MajorityOrNothing(servers, redises)
+    assert machine.acquire(0)
+    assert machine.acquire(0)
+    machine.clients[0].slow = slow
+    machine.release(0)
+    assert machine.counts() == [1, 1, 1]
+    return machine
 
 
 def test_a_release_that_begins_late_is_no_second_one(servers: list[Server], redises: list[Any]) -> None:
-    story = twice_taken_once_released(servers, redises, [False, True, False])
-    assert len(story.clients[0].stragglers) == 1
-    story.catch_up()
-    assert story.counts() == [1, 1, 1]
-    assert [list(found.values()) for found in story.found()] == [[1], [1], [1]]
-    story.teardown()
+    machine = twice_taken_once_released(servers, redises, [False, True, False])
+    assert len(machine.clients[0].stragglers) == 1
+    machine.catch_up()
+    assert machine.counts() == [1, 1, 1]
+    assert [list(found.values()) for found in machine.found()] == [[1], [1], [1]]
+    machine.teardown()
 
 
 def test_a_release_that_begins_late_is_not_one_of_a_later_hold(servers: list[Server], redises: list[Any]) -> None:
-    story = twice_taken_once_released(servers, redises, [True, True, True])
-    assert story.acquire(0)
-    story.catch_up()
-    assert story.counts() == [2, 2, 2]
-    story.release(0)
-    assert story.counts() == [1, 1, 1]
-    assert all(story.found())
-    story.teardown()
+    machine = twice_taken_once_released(servers, redises, [True, True, True])
+    assert machine.acquire(0)
+    machine.catch_up()
+    assert machine.counts() == [2, 2, 2]
+    machine.release(0)
+    assert machine.counts() == [1, 1, 1]
+    assert all(machine.found())
+    machine.teardown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AllOrNothing, MajorityOrNothing])
 def test_groups(servers: list[Server], redises: list[Any], kind: type[Machine]) -> None:
     machine: Any = lambda: kind(servers, redises)  # noqa: E731

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -135,6 +136,7 @@ class Latch(RuleBasedStateMachine):
         assert self.messages.count(b"1") == self.changed == len(self.messages) - self.opened
 
 
+@pytest.mark.slow
 def test_a_latch_counts_each_call_once_and_opens_once(server: Server, admin: Redis) -> None:
     machine: Any = lambda: Latch(server, admin)  # noqa: E731
     run_state_machine_as_test(

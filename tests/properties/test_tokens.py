@@ -150,7 +150,7 @@ class Tokens(RuleBasedStateMachine):
         assert self.admin.pttl(LOCK) != -1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_tokens_only_grow(server: Server) -> None:
     class Here(Tokens):
         pass

@@ -13,8 +13,11 @@ import pyredisson
 import pyredisson.asyncio
 
 T = TypeVar("T")
-TIME_LIMIT = 5.0
+TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something which should happen at once."""
+WOKEN = 3.0
+"""Seconds within which a message or the end of a short time wakes a waiter, on a busy machine. Without that it would
+look again when the watchdog's lease of 30 s has ended."""
 NOWHERE = "redis://127.0.0.1:1"
 """An address at which no server listens: a command that is sent there fails with a connection error."""
 

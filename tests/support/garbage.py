@@ -35,19 +35,19 @@ class Garbage:
         self._finalizer()
 
 
-Story = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+Scenario = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
 
 
-def collect_at_each_line(functions: Iterable[Any], story: Story) -> int:
-    """Tells a story again and again, each time with a collection on another line of one of the functions.
+def collect_at_each_line(functions: Iterable[Any], scenario: Scenario) -> int:
+    """Runs a scenario again and again, each time with a collection on another line of one of the functions.
 
-    `story` gives what is done, and the finalizer that runs meanwhile. Returns how many lines there were.
+    `scenario` gives what is done, and the finalizer that runs meanwhile. Returns how many lines there were.
     """
     codes = {function.__code__ for function in functions}
     step = 0
     while True:
         step += 1
-        act, finalizer = story()
+        act, finalizer = scenario()
         if not _with_collection(codes, step, act, finalizer):
             assert step > 1, "no line of the functions was run"
             return step - 1
