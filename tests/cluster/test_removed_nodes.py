@@ -17,6 +17,7 @@ from pyredisson._backends.threads.operations import run
 from pyredisson._protocol.cluster import is_redirect
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.scripts import as_eval
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.logic import channels
@@ -135,7 +136,9 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     runtime = servers.watchdog_runtime(5.0)
     scripts, slot = servers.scripts, cluster.slot_of_key(str(moves.name))
     session = getattr(client, "_target", client)._session
-    commands = [hold.commands.renew(scripts, [hold], 30_000) for hold in session.holds.table.values()]
+    # With the text of the script, which the server may not know yet.
+    calls = [hold.commands.renew(scripts, [hold], 30_000) for hold in session.holds.table.values()]
+    commands = [as_eval(call, with_shebang=scripts.with_shebang) for call in calls]
     cluster.move_slot(slot, target)
     target.pause()
     try:
