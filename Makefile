@@ -1,14 +1,14 @@
 # Everything from a fresh clone: make demo, make test, make lint, make bench, make wheel.
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
 #   TESTS   what pytest is to run                        MARKS  which of it, as in pytest -m "..."
-#   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of those marked heavy, which come after the others
+#   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of the heavy ones, after the others
 #   UVLOOP_TESTS  what of it is run on uvloop's event loop once more, after all of TESTS
 
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?= tests
 JOBS ?= 5
-HEAVY_JOBS ?= 2
+HEAVY_JOBS ?= 3
 MARKS ?=
 UVLOOP_TESTS ?= tests/api
 PYTEST_ARGS ?=
@@ -52,19 +52,25 @@ $(STAMP): $(BIN)/python $(CORE)
 demo: $(STAMP)
 	$(BIN)/python demo/demo.py
 
-# Runs so many of the TESTS at a time that have the marks. Exit status 5: none of them has.
-run = $(BIN)/python -m pytest -q -n $(1) --dist loadgroup -m "$(2)$(if $(MARKS), and ($(MARKS)))" $(PYTEST_ARGS) $(TESTS) || [ $$? = 5 ]
+SELECTED := $(if $(MARKS), and ($(MARKS)))
 
+# All parts run, whatever fails in one of them. Of pytest's statuses, 2 is an interrupt, and 5 means that a part of TESTS
+# has no test.
 test: $(STAMP)
 	@sh .ci/server
 ifneq ($(filter tests tests/interop%,$(TESTS)),)
 	@$(BIN)/python -m tests.interop.maven
 endif
-	$(call run,$(JOBS),not heavy)
-	$(call run,$(HEAVY_JOBS),heavy)
-ifeq ($(TESTS),tests)
-	$(BIN)/python -m pytest -q -n $(JOBS) $(PYTEST_ARGS) --uvloop $(UVLOOP_TESTS)
-endif
+	@status=0; \
+	run() { \
+		echo "pytest $$*"; \
+		$(BIN)/python -m pytest -q --dist loadgroup $(PYTEST_ARGS) "$$@"; \
+		case $$? in 0 | 5) ;; 2) exit 2 ;; *) status=1 ;; esac; \
+	}; \
+	run -n $(JOBS) -m "not heavy$(SELECTED)" $(TESTS); \
+	run -n $(HEAVY_JOBS) -m "heavy$(SELECTED)" $(TESTS); \
+	$(if $(filter tests,$(TESTS)),run -n $(JOBS) --uvloop $(UVLOOP_TESTS);) \
+	exit $$status
 
 lint: $(STAMP)
 	$(BIN)/python tools/async_to_sync.py --check

@@ -28,8 +28,17 @@ BEGUN = pytest.StashKey[float]()
 TIMED = pytest.StashKey["Timed"]()
 WATCHER = pytest.StashKey[Watcher]()
 STOOD_STILL = "The machine stood still"
-HEAVY = ("tests/interop/", "tests/cluster/test_scenario_", "tests/faults/test_soak.py")
-"""The tests marked heavy, by the beginning of their ids: each starts several servers, or a JVM, and loads them."""
+HEAVY = (
+    "tests/cluster/test_scenario_",
+    "tests/faults/test_soak.py",
+    "tests/interop/",
+    "tests/logic/test_moves.py",
+    "tests/logic/test_schedules.py",
+    "tests/logic/test_shards.py",
+    "tests/packaging/test_packaging.py",
+    "tests/properties/",
+)
+"""The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, or compute for long."""
 LONG = 300
 """Seconds after which a slow or heavy test fails. The general limit (pyproject.toml) is for hangs; what works for
 10 s on an idle machine may take minutes on a busy one."""

@@ -122,7 +122,6 @@ def checked(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_users_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("typed")
     done = checked(PROGRAM, folder)

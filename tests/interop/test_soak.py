@@ -16,7 +16,7 @@ from .jvm import Pending
 from .soak_worker import counter_of, object_of
 from .targets import Target
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SECONDS = {"single": 60, "cluster": 20}
 LOCKS = ("Lock", "FairLock", "FencedLock", "SpinLock", "WriteLock", "ReadLock")

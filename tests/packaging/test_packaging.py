@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {path.name for path in (ROOT / "lua").glob("*.lua")}

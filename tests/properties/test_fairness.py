@@ -124,6 +124,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bugs_are_found(bug: str) -> None:
     sound = {name: script(name, with_shebang=True).text for name in SCRIPTS}
