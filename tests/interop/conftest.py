@@ -39,7 +39,7 @@ CALM_NODE_TIMEOUT = 10.0
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Removes tests of what a version doesn't have, or what isn't tested on a cluster, and groups the others.
 
-    With `--dist loadgroup` all tests of one version run in one process, and so share one Java process.
+    With `--dist loadgroup` all tests of one version and target run in one process, and so share one Java process.
     """
     left_out = []
     for item in items:
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if (version in OLD and kind in NON_REENTRANT) or not _is_tested_on(params.get("target"), item.path.stem, kind):
             left_out.append(item)
         elif version in VERSIONS:
-            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}"))
+            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}-{params.get('target')}"))
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
