@@ -1,201 +1,22 @@
-"""Slots that the servers move with all keys at once, while locks are held, waited for, and acquired by many."""
+"""Slots that the servers move with all keys at once, while locks are acquired by many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-import pyredisson
-from pyredisson import LockLostError, NotReplicatedError
-from pyredisson.testing import AtomicMove, Cluster, ClusterNode, ServerError
+from pyredisson.testing import Cluster, ServerError
 from tests.faults.soak_worker import clock
-from tests.support.backends import Backend
 from tests.support.programs import ATOMIC_PROGRAMS
-from tests.support.waiting import eventually
 
-from .conftest import CALM_NODE_TIMEOUT
-from .load import LEASE, OPTIONS, Load, tag_on, wants
-from .test_messages import MODES, SOON, Scene
-from .test_scenario_slots import ALL, FACTORIES, others, places
+from .load import LEASE, Load, tag_on, wants
+from .slow_moves import begin_slow_move, while_it_is_copied
+from .test_scenario_slots import ALL, places
 
-COPYING_SECONDS = 1.0
-"""How long the source copies the keys of a slow move: long enough for some calls."""
-KEYS = 20
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)]
 
 
-@pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
-def atomic_program(request: pytest.FixtureRequest) -> str:
-    found: Callable[[], str] = request.param
-    return found()
-
-
-@pytest.fixture(scope="module")
-def shared_moving(atomic_program: str) -> Iterator[Cluster]:
-    """One cluster for all tests of this module on one program."""
-    with Cluster(executable=atomic_program, config={"enable-debug-command": "yes"}) as running:
-        running.set_node_timeout(CALM_NODE_TIMEOUT)
-        yield running
-
-
-@pytest.fixture
-def cluster(shared_moving: Cluster) -> Cluster:
-    """In place of the usual cluster: one whose servers move slots atomically."""
-    shared_moving.flush()
-    return shared_moving
-
-
-@pytest.fixture
-def own_cluster(atomic_program: str) -> Iterator[Cluster]:
-    with Cluster(executable=atomic_program) as running:
-        yield running
-
-
-def begin_slow_move(cluster: Cluster, tag: str, to: ClusterNode, seconds: float = COPYING_SECONDS) -> AtomicMove:
-    """Begins a move whose keys take a while to copy. Meanwhile the source goes on serving the slot."""
-    slot = cluster.slot_of_key(tag)
-    source = cluster.node_of(slot)
-    for number in range(KEYS):
-        source.ask("SET", f"{{{tag}}}:{number}", number, "PX", 60_000)
-    source.ask("CONFIG", "SET", "rdb-key-save-delay", round(seconds / KEYS * 1e6))
-    return cluster.begin_atomic_move(slot, slot, to)
-
-
-@contextmanager
-def while_it_is_copied(cluster: Cluster, tag: str, to: ClusterNode) -> Iterator[None]:
-    """The keys of the slot are copied while the body runs. Behind it the slot has moved."""
-    source = cluster.node_of_key(tag)
-    move = begin_slow_move(cluster, tag, to)
-    yield
-    assert cluster.node_of_key(tag) is source, "the copying did not take long enough for the test"
-    cluster.finish_atomic_move(move)
-    source.ask("CONFIG", "SET", "rdb-key-save-delay", 0)
-    assert cluster.node_of_key(tag) is to
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("released_when", ["copied", "moved"])
-@pytest.mark.parametrize("kind", FACTORIES)
-async def test_a_held_lock_moves_and_its_waiter_is_woken(
-    cluster: Cluster, backend: Backend, kind: str, released_when: str
-) -> None:
-    tag, _, other = places(cluster)
-    name, slot = f"held{{{tag}}}", cluster.slot_of_key(tag)
-    one, two, three = (backend.connect() for _ in range(3))
-    held, wanted = FACTORIES[kind](one, name), others(kind, two, name)
-    await held.lock()
-    taken: list[float] = []
-
-    async def wait() -> None:
-        assert await wanted.try_lock(20)
-        taken.append(clock())
-
-    waiter = backend.spawn(wait)
-    await backend.sleep(0.1)
-    if released_when == "moved":
-        cluster.move_atomically(slot, slot, other)
-    with while_it_is_copied(cluster, tag, other) if released_when == "copied" else nullcontext():
-        assert not held.lost.is_set()
-        assert await held.is_held()
-        assert not await others(kind, three, name).try_lock()
-        assert not waiter.done()
-        await held.unlock()
-        released = clock()
-        await waiter.result()
-        assert taken[0] - released < 1, "only a timer has woken the waiter"
-    assert cluster.node_of(slot) is other
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("mode", MODES)
-async def test_subscriptions_follow_the_slot(cluster: Cluster, backend: Backend, mode: str) -> None:
-    """The server ends the sharded subscription, and somebody who knows nothing of it publishes on the new node."""
-    scene = Scene(cluster, backend)
-    waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
-    for _ in range(2):
-        source = scene.node
-        target = next(node for node in cluster.masters() if node is not source)
-        cluster.move_atomically(scene.slot, scene.slot, target)
-        await scene.heard_on(target, mode)
-        await backend.until(lambda source=source: scene.subscribers("SPUBLISH", source) == 0)  # type: ignore[misc]
-    assert not waiter.done()
-    assert await scene.released(waiter, "PUBLISH" if mode == "off" else "SPUBLISH") < SOON
-
-
-def test_what_the_server_says_to_subscribers(cluster: Cluster) -> None:
-    """What the client relies on: a sharded subscription is ended with a message, a plain one stays."""
-    tag, source, other = places(cluster)
-    slot = cluster.slot_of_key(tag)
-    with source.redis(protocol=2) as redis, redis.pubsub() as heard:
-        heard.ssubscribe(f"sharded{{{tag}}}")
-        heard.subscribe(f"plain{{{tag}}}")
-        assert [heard.get_message(timeout=5)["type"] for _ in range(2)] == ["ssubscribe", "subscribe"]
-        cluster.move_atomically(slot, slot, other)
-        message = heard.get_message(timeout=5)
-        assert (message["type"], message["channel"]) == ("sunsubscribe", b"sharded{%s}" % tag.encode())
-        other.ask("PUBLISH", f"plain{{{tag}}}", "still heard")
-        assert heard.get_message(timeout=5)["data"] == b"still heard"
-
-
-@pytest.mark.asyncio
-async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(cluster: Cluster, backend: Backend) -> None:
-    """The source lets writes wait. What gets no reply in time has not run there, and runs once at the target."""
-    tag, source, other = places(cluster)
-    if "MIGRATESLOTS" not in str(source.ask("CLUSTER", "HELP")):
-        pytest.skip("only Valkey can be told to wait with the hand-over")
-    client = backend.connect(timeout=0.5)
-    held = client.get_lock(f"held{{{tag}}}", owner=pyredisson.new_owner())  # released by another thread or task
-    semaphore = client.get_semaphore(f"permits{{{tag}}}")
-    await held.lock()
-    await semaphore.try_set_permits(5)
-    slot = cluster.slot_of_key(tag)
-    other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 1)
-    try:
-        move = cluster.begin_atomic_move(slot, slot, other)
-        eventually(lambda: move.state == "failover-granted")
-        calls = [backend.spawn(held.unlock), backend.spawn(lambda: semaphore.acquire(2))]
-        await backend.sleep(1.2)
-        assert not any(call.done() for call in calls)
-    finally:
-        other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 0)
-    cluster.finish_atomic_move(move)
-    for call in calls:
-        await call.result()
-    assert await semaphore.available_permits() == 3
-    assert not held.lost.is_set()
-    assert await backend.connect().get_lock(f"held{{{tag}}}").try_lock()
-
-
-@pytest.mark.asyncio
-async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend: Backend) -> None:
-    """It confirms no acquire in place of a replica, and isn't waited for where there is none."""
-    tag, source, other = places(own_cluster)
-    client = backend.connect(replicas_sync_timeout=0.2)
-    for node in (source, other):
-        await client.get_lock(f"connected{{{tag_on(own_cluster, node)}}}").lock()
-    (replica,) = own_cluster.replicas_of(source)
-    own_cluster.set_node_timeout(60)
-    replica.pause()
-    begin_slow_move(own_cluster, tag, other)
-    with pytest.raises(NotReplicatedError, match="0 of 1 replica confirmed it"):
-        await client.get_lock(f"unconfirmed{{{tag}}}").lock()
-    assert own_cluster.node_of_key(tag) is source
-    replica.resume()
-    eventually(lambda: own_cluster.node_of_key(tag) is other)
-    own_cluster.wait_until_consistent()
-    # The other way round, from a master without replicas.
-    (replica,) = own_cluster.replicas_of(other)
-    replica.kill()
-    eventually(lambda: other.ask("INFO", "replication")["connected_slaves"] == 0)
-    with while_it_is_copied(own_cluster, tag, source):
-        begin = clock()
-        await client.get_lock(f"alone{{{tag}}}").lock()
-        assert clock() - begin < 0.2, "it has waited for a replica"
-
-
-@pytest.mark.slow
 def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
     slot = cluster.slot_of_key(tag)
@@ -211,14 +32,13 @@ def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> N
     assert not history.disturbances()
 
 
-@pytest.mark.slow
-def test_all_slots_of_a_master_move_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
-    source, other, third = own_cluster.masters()
-    tags = [tag_on(own_cluster, node) for node in (source, other)]
+def test_all_slots_of_a_master_move_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    source, other, third = cluster.masters()
+    tags = [tag_on(cluster, node) for node in (source, other)]
     ((first, last),) = source.view()[source.id].slots
-    with Load(own_cluster, tmp_path, [wants(tag, ALL) for tag in tags] * 2) as load:
+    with Load(cluster, tmp_path, [wants(tag, ALL) for tag in tags] * 2) as load:
         for to in (other, third, source):
-            own_cluster.move_atomically(first, last, to)
+            cluster.move_atomically(first, last, to)
             load.wait_until_taken(60)
         calm = clock()
         load.wait_until_all_are_taken()
@@ -226,7 +46,6 @@ def test_all_slots_of_a_master_move_under_load(own_cluster: Cluster, tmp_path: P
     assert not history.disturbances()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("struck", "strike"), [("source", "pause"), ("target", "kill")])
 def test_a_node_fails_while_a_slot_moves_under_load(
     own_cluster: Cluster, tmp_path: Path, struck: str, strike: str
@@ -247,34 +66,6 @@ def test_a_node_fails_while_a_slot_moves_under_load(
         load.end(calm)
 
 
-@pytest.mark.asyncio
-async def test_a_holder_learns_that_a_frozen_source_has_handed_over_what_it_had_before(
-    own_cluster: Cluster, backend: Backend
-) -> None:
-    """Redis 8.6: a replaced master that comes back goes on with the move, and the target takes the slot with old data.
-
-    Valkey gives the move up.
-    """
-    tag, source, other = places(own_cluster)
-    lock = backend.connect(**OPTIONS).get_lock(f"held{{{tag}}}")
-    begin_slow_move(own_cluster, tag, other)
-    await backend.sleep(COPYING_SECONDS / 2)
-    own_cluster.pause(source)
-    promoted = own_cluster.wait_for_promotion(source)
-    await lock.lock()
-    own_cluster.resume(source)
-    if own_cluster.node_of_key(tag) is promoted:
-        await backend.sleep(LEASE)
-        assert not lock.lost.is_set()
-        await lock.unlock()
-        return
-    assert own_cluster.node_of_key(tag) is other
-    await backend.until(lock.lost.is_set, LEASE)
-    with pytest.raises(LockLostError):
-        await lock.unlock()
-
-
-@pytest.mark.slow
 def test_a_move_is_cancelled_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
     with Load(cluster, tmp_path, [wants(tag, ALL)] * 2) as load:

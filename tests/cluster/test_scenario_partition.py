@@ -9,7 +9,6 @@ import pytest
 
 from pyredisson.testing import Cluster, Proxy
 from tests.faults.soak_worker import clock
-from tests.support.programs import also_on, newest_redis
 
 from .load import LEASE, Load, tag_on, wants
 
@@ -17,9 +16,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def proxied_cluster(program: str | None) -> Iterator[Cluster]:
+def proxied_cluster() -> Iterator[Cluster]:
     """A cluster with a proxy before each node."""
-    with Cluster(proxied=True, executable=program) as running:
+    with Cluster(proxied=True) as running:
         yield running
 
 
@@ -41,7 +40,6 @@ PARTITIONS: dict[str, tuple[Callable[[Proxy], object], Callable[[Proxy], object]
 }
 
 
-@also_on(newest_redis)
 @pytest.mark.parametrize("kind", PARTITIONS)
 def test_a_node_is_out_of_reach_under_load(proxied_cluster: Cluster, tmp_path: Path, kind: str) -> None:
     """Longer than a lease: holders lose what they hold there, and nothing else waits."""

@@ -14,7 +14,6 @@ from pyredisson import LockLostError
 from pyredisson.testing import Server
 from tests.faults.soak_worker import clock
 from tests.support.backends import NOWHERE, Asyncio, Backend, Threads
-from tests.support.programs import also_on, newest_valkey
 from tests.support.waiting import eventually
 
 OPTIONS = {"lock_watchdog_timeout": 3.0, "timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
@@ -23,10 +22,10 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 
 @pytest.fixture
-def masters(program: str | None) -> Iterator[list[Server]]:
+def masters() -> Iterator[list[Server]]:
     """Five masters of this test's own."""
     with ExitStack() as stack:
-        yield [stack.enter_context(Server(executable=program)) for _ in range(5)]
+        yield [stack.enter_context(Server()) for _ in range(5)]
 
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
@@ -50,7 +49,6 @@ async def taken(lock: Any, wait: float) -> bool:
         return False
 
 
-@also_on(newest_valkey)
 @pytest.mark.parametrize("strike", ["kill", "pause"])
 async def test_one_and_then_three_of_five_masters_are_down(
     masters: list[Server], backend: Backend, strike: str

@@ -8,7 +8,6 @@ import pytest
 
 from pyredisson.testing import Cluster
 from tests.support.backends import Asyncio, Backend, Threads
-from tests.support.programs import also_on, newest_redis
 
 from .load import OPTIONS
 
@@ -16,15 +15,14 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 
 @pytest.fixture
-def clusters(program: str | None) -> Iterator[tuple[Cluster, Cluster]]:
+def clusters() -> Iterator[tuple[Cluster, Cluster]]:
     """Two clusters of three masters. The nodes of the second one don't run yet."""
-    with Cluster(replicas=0, executable=program) as former, Cluster(replicas=0, executable=program) as latter:
+    with Cluster(replicas=0) as former, Cluster(replicas=0) as latter:
         for node in latter.nodes:
             latter.kill(node)
         yield former, latter
 
 
-@also_on(newest_redis)
 @pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def test_all_nodes_are_replaced(clusters: tuple[Cluster, Cluster], kind: type[Backend]) -> None:
     """As behind one DNS name in maintenance: of the addresses that the user gave, another one answers now."""

@@ -1,0 +1,198 @@
+"""Slots that the servers move with all keys at once, while locks are held and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import pytest
+
+import pyredisson
+from pyredisson import LockLostError, NotReplicatedError
+from pyredisson.testing import Cluster
+from tests.faults.soak_worker import clock
+from tests.support.backends import Backend
+from tests.support.programs import ATOMIC_PROGRAMS
+from tests.support.waiting import eventually
+
+from .conftest import CALM_NODE_TIMEOUT, NO_FAILOVER
+from .load import OPTIONS, tag_on
+from .slow_moves import COPYING_SECONDS, begin_slow_move, while_it_is_copied
+from .test_messages import MODES, SOON, Scene
+from .test_scenario_failover import NOTICE_SECONDS
+from .test_scenario_slots import FACTORIES, others, places
+
+
+@pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
+def atomic_program(request: pytest.FixtureRequest) -> str:
+    found: Callable[[], str] = request.param
+    return found()
+
+
+@pytest.fixture(scope="module")
+def shared_moving(atomic_program: str) -> Iterator[Cluster]:
+    """One cluster for all tests of this module on one program."""
+    with Cluster(executable=atomic_program, config={"enable-debug-command": "yes"}) as running:
+        running.set_node_timeout(CALM_NODE_TIMEOUT)
+        yield running
+
+
+@pytest.fixture
+def cluster(shared_moving: Cluster) -> Cluster:
+    """In place of the usual cluster: one whose servers move slots atomically."""
+    shared_moving.flush()
+    return shared_moving
+
+
+@pytest.fixture
+def own_cluster(atomic_program: str) -> Iterator[Cluster]:
+    with Cluster(executable=atomic_program) as running:
+        yield running
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("released_when", ["copied", "moved"])
+@pytest.mark.parametrize("kind", FACTORIES)
+async def test_a_held_lock_moves_and_its_waiter_is_woken(
+    cluster: Cluster, backend: Backend, kind: str, released_when: str
+) -> None:
+    tag, _, other = places(cluster)
+    name, slot = f"held{{{tag}}}", cluster.slot_of_key(tag)
+    one, two, three = (backend.connect() for _ in range(3))
+    held, wanted = FACTORIES[kind](one, name), others(kind, two, name)
+    await held.lock()
+    taken: list[float] = []
+
+    async def wait() -> None:
+        assert await wanted.try_lock(20)
+        taken.append(clock())
+
+    waiter = backend.spawn(wait)
+    await backend.sleep(0.1)
+    if released_when == "moved":
+        cluster.move_atomically(slot, slot, other)
+    with while_it_is_copied(cluster, tag, other) if released_when == "copied" else nullcontext():
+        assert not held.lost.is_set()
+        assert await held.is_held()
+        assert not await others(kind, three, name).try_lock()
+        assert not waiter.done()
+        await held.unlock()
+        released = clock()
+        await waiter.result()
+        assert taken[0] - released < 1, "only a timer has woken the waiter"
+    assert cluster.node_of(slot) is other
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("mode", MODES)
+async def test_subscriptions_follow_the_slot(cluster: Cluster, backend: Backend, mode: str) -> None:
+    """The server ends the sharded subscription, and somebody who knows nothing of it publishes on the new node."""
+    scene = Scene(cluster, backend)
+    waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
+    for _ in range(2):
+        source = scene.node
+        target = next(node for node in cluster.masters() if node is not source)
+        cluster.move_atomically(scene.slot, scene.slot, target)
+        await scene.heard_on(target, mode)
+        await backend.until(lambda source=source: scene.subscribers("SPUBLISH", source) == 0)  # type: ignore[misc]
+    assert not waiter.done()
+    assert await scene.released(waiter, "PUBLISH" if mode == "off" else "SPUBLISH") < SOON
+
+
+def test_what_the_server_says_to_subscribers(cluster: Cluster) -> None:
+    """What the client relies on: a sharded subscription is ended with a message, a plain one stays."""
+    tag, source, other = places(cluster)
+    slot = cluster.slot_of_key(tag)
+    with source.redis(protocol=2) as redis, redis.pubsub() as heard:
+        heard.ssubscribe(f"sharded{{{tag}}}")
+        heard.subscribe(f"plain{{{tag}}}")
+        assert [heard.get_message(timeout=5)["type"] for _ in range(2)] == ["ssubscribe", "subscribe"]
+        cluster.move_atomically(slot, slot, other)
+        message = heard.get_message(timeout=5)
+        assert (message["type"], message["channel"]) == ("sunsubscribe", b"sharded{%s}" % tag.encode())
+        other.ask("PUBLISH", f"plain{{{tag}}}", "still heard")
+        assert heard.get_message(timeout=5)["data"] == b"still heard"
+
+
+@pytest.mark.asyncio
+async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(cluster: Cluster, backend: Backend) -> None:
+    """The source lets writes wait. What gets no reply in time has not run there, and runs once at the target."""
+    tag, source, other = places(cluster)
+    if "MIGRATESLOTS" not in str(source.ask("CLUSTER", "HELP")):
+        pytest.skip("only Valkey can be told to wait with the hand-over")
+    client = backend.connect(timeout=0.5)
+    held = client.get_lock(f"held{{{tag}}}", owner=pyredisson.new_owner())  # released by another thread or task
+    semaphore = client.get_semaphore(f"permits{{{tag}}}")
+    await held.lock()
+    await semaphore.try_set_permits(5)
+    slot = cluster.slot_of_key(tag)
+    other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 1)
+    try:
+        move = cluster.begin_atomic_move(slot, slot, other)
+        eventually(lambda: move.state == "failover-granted")
+        calls = [backend.spawn(held.unlock), backend.spawn(lambda: semaphore.acquire(2))]
+        await backend.sleep(1.2)
+        assert not any(call.done() for call in calls)
+    finally:
+        other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 0)
+    cluster.finish_atomic_move(move)
+    for call in calls:
+        await call.result()
+    assert await semaphore.available_permits() == 3
+    assert not held.lost.is_set()
+    assert await backend.connect().get_lock(f"held{{{tag}}}").try_lock()
+
+
+@pytest.mark.asyncio
+async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend: Backend) -> None:
+    """It confirms no acquire in place of a replica, and isn't waited for where there is none."""
+    tag, source, other = places(own_cluster)
+    client = backend.connect(replicas_sync_timeout=0.2)
+    for node in (source, other):
+        await client.get_lock(f"connected{{{tag_on(own_cluster, node)}}}").lock()
+    (replica,) = own_cluster.replicas_of(source)
+    own_cluster.set_node_timeout(NO_FAILOVER)
+    replica.pause()
+    begin_slow_move(own_cluster, tag, other)
+    with pytest.raises(NotReplicatedError, match="0 of 1 replica confirmed it"):
+        await client.get_lock(f"unconfirmed{{{tag}}}").lock()
+    assert own_cluster.node_of_key(tag) is source
+    replica.resume()
+    eventually(lambda: own_cluster.node_of_key(tag) is other)
+    own_cluster.wait_until_consistent()
+    # The other way round, from a master without replicas.
+    (replica,) = own_cluster.replicas_of(other)
+    replica.kill()
+    eventually(lambda: other.ask("INFO", "replication")["connected_slaves"] == 0)
+    with while_it_is_copied(own_cluster, tag, source):
+        begin = clock()
+        await client.get_lock(f"alone{{{tag}}}").lock()
+        assert clock() - begin < 0.2, "it has waited for a replica"
+
+
+@pytest.mark.asyncio
+async def test_a_holder_learns_that_a_frozen_source_has_handed_over_what_it_had_before(
+    own_cluster: Cluster, backend: Backend
+) -> None:
+    """Redis 8.6: a replaced master that comes back goes on with the move, and the target takes the slot with old data.
+
+    Valkey gives the move up.
+    """
+    tag, source, other = places(own_cluster)
+    lock = backend.connect(**OPTIONS).get_lock(f"held{{{tag}}}")
+    begin_slow_move(own_cluster, tag, other)
+    await backend.sleep(COPYING_SECONDS / 2)
+    own_cluster.pause(source)
+    promoted = own_cluster.wait_for_promotion(source)
+    await lock.lock(25)  # nothing renews it
+    own_cluster.resume(source)
+    if own_cluster.node_of_key(tag) is promoted:
+        await backend.sleep(OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS)
+        assert not lock.lost.is_set()
+        await lock.unlock()
+        return
+    assert own_cluster.node_of_key(tag) is other
+    # An idle client learns of the move at the next refresh.
+    await backend.until(lock.lost.is_set, OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS)
+    with pytest.raises(LockLostError):
+        await lock.unlock()
