@@ -226,6 +226,9 @@ class RoutingTable:
             self.nodes[address] = node
         moved, failed_over, demoted = self._compare(view, masters)
         failed_over |= self._restarted_slots()
+        if moved or failed_over or self._moved:
+            # Not if only the replicas have changed, which happens more often, and of which nodes list them differently.
+            self.settling.on_change()
         self._assign(view, masters, begun)
         self.replicas = {shard.master.address: len(shard.replicas) for shard in view.shards}
         self.successors = {
@@ -239,7 +242,6 @@ class RoutingTable:
 
     def _assign(self, view: TopologyView, masters: dict[Address, Node], begun: int) -> None:
         """Writes a view into the map. A slot whose master stays the same keeps it at every moment."""
-        self.settling.on_change()
         end = 0
         ranges = sorted((first, last, shard.master.address) for shard in view.shards for first, last in shard.slots)
         for first, last, address in ranges:

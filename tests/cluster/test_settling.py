@@ -138,13 +138,18 @@ class TestTime:
         table.settling.changes.clear()
         table.apply(view(shard(0, ((0, LAST),)), shard(1, ())), table.begin_view())
         assert not table.settling.changes
+        # Only the replicas are others.
+        table.apply(view(shard(0, ((0, LAST),), 3, 4), shard(1, ())), table.begin_view())
+        assert not table.settling.changes
         table.redirect(as_error(f"ASK 1 {address(1)}"), table.nodes[address(0)])
         assert not table.settling.changes
         table.redirect(as_error(f"MOVED 1 {address(1)}"), table.nodes[address(0)])
         assert table.settling.changes
-        table.settling.changes.clear()
-        table.apply(view(shard(0, ((0, 8191),)), shard(1, ((8192, LAST),))), table.begin_view())
-        assert table.settling.changes
+        # The first of these views confirms the redirect.
+        for first, second in ((((0, 0), (2, LAST)), ((1, 1),)), (((0, 8191),), ((8192, LAST),))):
+            table.settling.changes.clear()
+            table.apply(view(shard(0, first), shard(1, second)), table.begin_view())
+            assert table.settling.changes
 
 
 class TestMessagesAtTheSource:
