@@ -237,6 +237,8 @@ class Pipeline(asyncio.BufferedProtocol):
         """Fails the connection when the oldest command is still the same after the time that a reply may take."""
         if not self._replies:
             self._timer = None
+            # An error reply refers to the frames of its call, and these to the client, which may have been dropped.
+            self._checked = None
             return
         oldest = self._replies[0]
         if oldest is not self._checked:
