@@ -14,7 +14,7 @@ import pyredisson.asyncio
 from pyredisson.testing import Cluster
 from tests.faults.test_cancellation import STEPS, take_and_end
 from tests.faults.test_interrupts import TAKE_AND_GIVE_BACK
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import cancel_after, eventually
 
@@ -55,13 +55,14 @@ class Mover:
             self.moves += 1
 
 
+@pytest.mark.timeout(2 * CHILD_LIMIT)
 @pytest.mark.parametrize("mode", ["free", "contended"])
 def test_ctrl_c_at_random_moments_while_the_slot_moves(
     cluster: Cluster, child: Callable[..., Child], mode: str
 ) -> None:
     with Mover(cluster) as mover:
         user = child(TAKE_AND_GIVE_BACK, cluster.url, 1, mode, 400, "KeyboardInterrupt")
-        report: dict[str, Any] = json.loads(user.receive(50) or "{}")
+        report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
     assert report, "the child failed"
     assert mover.moves > 3
     assert report["interrupts"] > 50
@@ -73,6 +74,7 @@ def test_ctrl_c_at_random_moments_while_the_slot_moves(
     assert user.wait() == 0
 
 
+@pytest.mark.timeout(2 * CHILD_LIMIT)
 @pytest.mark.parametrize("mode", ["free", "contended"])
 def test_ctrl_c_at_random_moments_while_replicas_confirm(
     own_master: ReplicatedMaster[Cluster], child: Callable[..., Child], mode: str
@@ -80,14 +82,14 @@ def test_ctrl_c_at_random_moments_while_replicas_confirm(
     # Longer than it takes to connect after the interrupt before.
     program = TAKE_AND_GIVE_BACK.replace("3.5e-4", "4e-3")
     user = child(program, own_master.url, 1, mode, 400, "KeyboardInterrupt")
-    told: dict[str, Any] = json.loads(user.receive(50) or "{}")
-    assert told, "the child failed"
+    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
+    assert report, "the child failed"
     # They come at random, and on a busy machine many of them while the program connects.
     assert own_master.waits() > 20
-    assert told["interrupts"] > 20
-    assert told["errors"] == []
-    assert told["kept"] == []
-    assert told["waiters"] == 0
+    assert report["interrupts"] > 50
+    assert report["errors"] == []
+    assert report["kept"] == []
+    assert report["waiters"] == 0
     eventually(lambda: not own_master.exists(NAME), 10)
     user.send()
     assert user.wait() == 0

@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.waiting import eventually
@@ -297,10 +297,11 @@ print(interrupts, flush=True)
 """
 
 
+@pytest.mark.timeout(2 * CHILD_LIMIT)
 def test_interrupts_at_any_moment(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
     """Nothing of those who were interrupted stays behind, and nobody waits for them."""
     process = child(INTERRUPTED, server.url, 7, 400)
-    interrupts = json.loads(process.receive(60))
+    interrupts = json.loads(process.receive(CHILD_LIMIT))
     assert interrupts > 20
     assert process.wait() == 0
     eventually(lambda: not admin.exists("a", QUEUE, SCORES))

@@ -16,7 +16,7 @@ from pyredisson import LockLostError
 from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import cancel_after, eventually
@@ -136,13 +136,14 @@ class TestStopped:
         for client in clients:
             await client.close()
 
+    @pytest.mark.timeout(2 * CHILD_LIMIT)
     @pytest.mark.parametrize("kind", ["multi", "red"])
     @pytest.mark.parametrize("mode", ["free", "contended"])
     async def test_interrupted_at_random_moments(
         self, servers: list[Server], redises: list[Any], child: Callable[..., Child], kind: str, mode: str
     ) -> None:
         user = child(TAKE_AND_GIVE_BACK, servers[0].url, 1, mode, 150, kind, *[each.url for each in servers])
-        report: dict[str, Any] = json.loads(user.receive(60) or "{}")
+        report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
         assert report, "the child failed"
         assert report["interrupts"] > 15
         assert report["errors"] == []
@@ -207,7 +208,7 @@ def holds():
     return [member.hold_of(owner.id) for member, owner in zip(group._logic.members, group_owner.owners)]
 
 kept, interrupts, other_errors = [], 0, []
-for _ in range(rounds):
+for _ in turns(rounds, 16):
     stage = "lock"
     try:
         try:

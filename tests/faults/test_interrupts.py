@@ -13,7 +13,7 @@ from redis import Redis
 
 from pyredisson._backends.thread_start import start_thread
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
@@ -22,7 +22,7 @@ PRELUDE = """
 import faulthandler, json, random, signal, sys, threading, time, traceback
 import pyredisson
 # Who hangs says where.
-faulthandler.dump_traceback_later(30, exit=True)
+faulthandler.dump_traceback_later(100, exit=True)
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 url, seed = sys.argv[1], int(sys.argv[2])
 random.seed(seed)
@@ -32,6 +32,13 @@ def alarm(longest):
 
 def quiet():
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+def turns(number, enough=51):
+    # So many, and more until enough were interrupted: how many are, depends on the speed of the machine.
+    turn = 0
+    while turn < number or (interrupts < enough and turn < 20 * number):
+        yield turn
+        turn += 1
 
 def inside(error):
     # The innermost function of the library that was interrupted; None: it was the user's own line.
@@ -63,7 +70,7 @@ def contend():
 if contended:
     threading.Thread(target=contend, daemon=True).start()
 kept, interrupts, other_errors = [], 0, []
-for _ in range(rounds):
+for _ in turns(rounds):
     stage = "lock"
     try:
         try:
@@ -115,7 +122,7 @@ def test_interrupts_at_random_moments_leave_no_hold_behind(
 ) -> None:
     """Many programs limit a time by a signal whose handler raises the built-in TimeoutError, which is an OSError."""
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500, error)
-    report: dict[str, Any] = json.loads(user.receive(40) or "{}")
+    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
     assert report, "the child failed"
     assert report["interrupts"] > 50
     assert report["errors"] == []
@@ -136,7 +143,7 @@ scopes = [lock, lock.hold(wait_time=5)]
 first = {code.co_name + ":" + str(code.co_firstlineno) for code in
          (pyredisson.Lock.__exit__.__code__, type(scopes[1]).__exit__.__code__, pyredisson.Lock.unlock.__code__)}
 kept, interrupts = [], 0
-for turn in range(int(sys.argv[3])):
+for turn in turns(int(sys.argv[3])):
     scope = scopes[turn % 2]
     try:
         try:
@@ -167,7 +174,7 @@ print(json.dumps({"interrupts": interrupts, "kept": kept}))
 def test_interrupted_blocks_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], seed: int
 ) -> None:
-    report: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).receive(40) or "{}")
+    report: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).receive(CHILD_LIMIT) or "{}")
     assert report, "the child failed"
     assert report["interrupts"] > 50
     assert report["kept"] == []
@@ -190,7 +197,7 @@ questions = [
     (endless.try_lock, False),
 ]
 wrong, interrupts = [], 0
-for _ in range(1500):
+for _ in turns(1500, 101):
     ask, right = random.choice(questions)
     try:
         try:
@@ -210,11 +217,12 @@ print(json.dumps({"interrupts": interrupts, "wrong": wrong}))
 )
 
 
+@pytest.mark.timeout(2 * CHILD_LIMIT)
 def test_no_reply_goes_to_another_call_after_an_interrupt(
     server: Server, admin: Redis, child: Callable[..., Child]
 ) -> None:
     admin.hset("endless", "another:1", 1)
-    report: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).receive(40) or "{}")
+    report: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).receive(CHILD_LIMIT) or "{}")
     assert report, "the child failed"
     assert report["interrupts"] > 100
     assert report["wrong"] == []

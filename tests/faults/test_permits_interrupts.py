@@ -18,7 +18,7 @@ from pyredisson._api.sync import releases
 from pyredisson.asyncio import Client
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import InterruptAt
 from tests.support.waiting import cancel_after, eventually
 
@@ -166,11 +166,12 @@ class TestInterrupts:
             eventually(lambda: state(admin) == (3, 0))
             assert client._session.holds.table == {}
 
+    @pytest.mark.timeout(2 * CHILD_LIMIT)
     @pytest.mark.parametrize("renew", [False, True])
     def test_at_random_moments(self, server: Server, admin: Redis, child: Callable[..., Child], renew: bool) -> None:
         admin.set("p", 3)
         user = child(RANDOM, server.url, 1, renew, 1500)
-        interrupts = int(user.receive(45))
+        interrupts = int(user.receive(CHILD_LIMIT))
         assert interrupts > 100
         eventually(lambda: state(admin) == (3, 0))
         user.send()
@@ -212,7 +213,7 @@ RANDOM = """
 import faulthandler, random, signal, sys
 import pyredisson
 # Who hangs says where.
-faulthandler.dump_traceback_later(40, exit=True)
+faulthandler.dump_traceback_later(100, exit=True)
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 url, seed, renew, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True", int(sys.argv[4])
 random.seed(seed)

@@ -22,7 +22,7 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import FLAGS, InterruptAt
 from tests.support.waiting import cancel_after, eventually
 
@@ -200,7 +200,7 @@ contender = threading.Thread(target=contend, daemon=True)
 if contended:
     contender.start()
 interrupts, other_errors = 0, []
-for _ in range(rounds):
+for _ in turns(rounds):
     inside, left = False, False
     try:
         try:
@@ -240,7 +240,7 @@ def test_interrupts_at_random_moments_leave_the_permits_whole(
 ) -> None:
     admin.set("stock", 1 if mode == "contended" else PERMITS)
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
-    report: dict[str, Any] = json.loads(user.receive(40) or "{}")
+    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
     assert report, "the child failed"
     assert report["interrupts"] > 50
     assert report["errors"] == []

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 from .waiting import TIME_LIMIT
 
+CHILD_LIMIT = 110.0
+"""Seconds that a test waits for a process that works for long. After 100 s such a process says where it hangs."""
 HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """Makes a child handle Ctrl-C. A process in the background of a shell ignores SIGINT, and so do its children."""
 
