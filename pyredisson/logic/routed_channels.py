@@ -129,9 +129,11 @@ class RoutedChannels(ChannelRegistry):
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
         with self.mutex:
             super().leave(name, wakeup)
-            place = self._place_of.pop(wakeup, None)
+            # In this order: the repetition of an interrupted call finds what is left.
+            place = self._place_of.get(wakeup)
             if place is not None:
                 place.waiting.discard(wakeup)
+                self._place_of.pop(wakeup, None)
 
     def uses(self, place: NodeChannels) -> bool:
         """Whether channels of that node will be subscribed to there, if there are any again."""
@@ -229,8 +231,9 @@ class RoutedChannels(ChannelRegistry):
         before = self._place_of.get(wakeup)
         if before is not None and before is not place:
             before.waiting.discard(wakeup)
-        place.waiting.add(wakeup)
+        # In this order: an interrupted call leaves nothing behind that `leave` doesn't find.
         self._place_of[wakeup] = place
+        place.waiting.add(wakeup)
         if wakeup not in self.waiting:
             # The garbage collector has ended the waiter in here, or since the caller listed the waiters.
             place.waiting.discard(wakeup)
