@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NoReturn, Protocol, TypeVar
 
 from pyredisson._api.arguments import package_of
@@ -83,6 +84,12 @@ def members_of(locks: Sequence[AnyMember], kind: type[AnyMember]) -> list[AnyMem
     for lock in locks:
         if not isinstance(lock, kind):
             raise TypeError(f"a member must be a lock of {package_of(kind)}, not {lock!r}")
-    if len({(lock._logic.session.server, lock._logic.identity) for lock in locks}) < len(locks):
+    if any(_are_same(one._logic, other._logic) for one, other in combinations(locks, 2)):
         raise ValueError("the same lock stands twice in a group: it would wait for itself")
     return sorted(locks, key=lambda lock: (lock._logic.session.server, lock._logic.key, lock._logic.order_in_group))
+
+
+def _are_same(one: LockLogic, other: LockLogic) -> bool:
+    if one.identity != other.identity:
+        return False
+    return one.session is other.session or one.session.config.names_same_data(other.session.config)

@@ -66,6 +66,7 @@ class AcquireSender:
         self.on_command_failed = router.on_command_failed
         self.on_command_served = router.on_command_served
         self.continues = router.continues
+        self.has_handed_over = router.has_handed_over
         self.located = router.located
         self.pause = router.pause
         self.jitter = router.jitter

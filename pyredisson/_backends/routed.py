@@ -158,6 +158,10 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         assert redirect.asked is not None, "each connection says from which node a redirect came"
         return self._table.continues(redirect, redirect.asked)
 
+    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
+        node = self.node_for(payload)
+        return node is not None and self._table.has_handed_over(server_id, node)
+
     async def _send_again(
         self, node: Node, payload: bytes, *, new_connection: bool, asking: bool = False
     ) -> tuple[Reply, bytes | None]:

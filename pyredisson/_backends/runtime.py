@@ -136,6 +136,9 @@ class DirectRuntime(OneServer, BackendRuntime):
     def continues(self, redirect: Redirected) -> bool:
         return False
 
+    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
+        return False
+
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         self._node.on_command_failed(error)
 

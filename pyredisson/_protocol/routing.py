@@ -152,6 +152,17 @@ class RoutingTable:
         target = redirect.address if self._map_address is None else self._map_address(redirect.address)
         return {asked.endpoint, target} <= {shard.master.address for shard in self._shards}
 
+    def has_handed_over(self, server_id: bytes, node: Node) -> bool:
+        """Whether a node has the data of another one, the process with that identity, whose slots it serves now.
+
+        It has if both are masters, as `continues` says.
+        """
+        masters = {shard.master.address for shard in self._shards}
+        if node.endpoint not in masters:
+            return False
+        known = list(self._server_ids.items())
+        return any(id_ == server_id and one is not node and one.endpoint in masters for one, id_ in known)
+
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
         logger.debug("the topology is looked at: %s", reason)

@@ -220,6 +220,13 @@ class Config:
         servers = f"master of {nodes}" if self.topology == "replicated" else f"{self.master_name} of Sentinels {nodes}"
         return f"{servers}/{self.database}"
 
+    def names_same_data(self, other: Config) -> bool:
+        """Whether both certainly lead to the same data, as far as the settings tell: they name a server in common."""
+        if self.topology == "single" or self.topology != other.topology:
+            return self.describe() == other.describe()
+        same_master = (self.master_name, self.database) == (other.master_name, other.database)
+        return same_master and not set(self.nodes).isdisjoint(other.nodes)
+
     def at(self, address: Address) -> Config:
         """The settings of one of the servers that store the locks: this Config with another `host` and `port`.
 

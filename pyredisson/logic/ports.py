@@ -56,6 +56,12 @@ class Sender(Protocol):
         Otherwise it may lack what the other one has executed last, and its reply says nothing about an earlier copy.
         """
 
+    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
+        """Whether the server that serves the command now has the data of another one, the process with that identity.
+
+        So it is if both are masters: then the slot has moved with its keys.
+        """
+
     def shard_of_command(self, payload: bytes) -> Hashable:
         """The server that serves the command now; always the same object where there is one server. None: unknown."""
 

@@ -161,7 +161,7 @@ class _Retry:
         self._redirect: Redirected | None = None
         """What the next try follows. None: the next try goes to the server that serves the command as far as known."""
         self._continues = False
-        """Whether the server that the redirect names has the data of a server that an earlier copy was sent to."""
+        """Whether the next try goes to a server that has the data of another one, to which a copy in doubt was sent."""
         self._new_connection = False
         """Whether the next try needs a new connection."""
         self._shard: Hashable = runtime.shard_of_command(payload)
@@ -195,6 +195,8 @@ class _Retry:
         if self._redirect is not None:
             return await runtime.follow(self._redirect, payload, new_connection=self._new_connection)
         self._shard = runtime.shard_of_command(payload)
+        in_doubt = [server for server in self._servers_in_doubt if server is not None]
+        self._continues = any(runtime.has_handed_over(server, payload) for server in in_doubt)
         return await runtime.send_identified(payload, new_connection=self._new_connection)
 
     async def _before_next_try(self, problem: NoReply | RedisError) -> None:
@@ -259,9 +261,7 @@ class _Retry:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
         if self._reply_if_done is None or not self._servers_in_doubt:
             return reply
-        # The process that an earlier copy was sent to may have moved its data to the server that replied.
-        continues = self._redirect is not None and self._continues
-        return self._reply_if_done(reply) if continues or self._is_in_doubt(server) else reply
+        return self._reply_if_done(reply) if self._continues or self._is_in_doubt(server) else reply
 
     def _is_in_doubt(self, server: bytes | None) -> bool:
         """Whether a copy in doubt may have been sent to that server."""

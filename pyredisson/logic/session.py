@@ -63,6 +63,7 @@ class Session:
         """Milliseconds for which Redisson keeps a waiter in the queue of a fair lock."""
         self.retries = config.retry_attempts
         """How often a command is sent again after a failure, if the call doesn't wait for other owners."""
+        self.config = config
         self.server = config.describe()
         """Identifies the server, for groups of locks that are on several."""
         self.closed = False

@@ -55,8 +55,8 @@ async def backend(request: pytest.FixtureRequest, proxied: MovingCluster) -> Asy
     await made.close()
 
 
-def connect(backend: Backend) -> pyredisson.asyncio.Client:
-    return backend.connect(timeout=TIMEOUT, topology_refresh_interval=600)
+def connect(backend: Backend, refresh_interval: float = 600) -> pyredisson.asyncio.Client:
+    return backend.connect(timeout=TIMEOUT, topology_refresh_interval=refresh_interval)
 
 
 @contextmanager
@@ -104,8 +104,10 @@ async def test_a_nested_acquire(proxied: MovingCluster, backend: Backend) -> Non
     assert field_counts(proxied, NAME) == [2]
 
 
-async def test_a_release(proxied: MovingCluster, backend: Backend) -> None:
-    lock = connect(backend).get_lock(NAME)
+@pytest.mark.parametrize("refresh_interval", [600, 0.1], ids=["redirected", "refreshed"])
+async def test_a_release(proxied: MovingCluster, backend: Backend, refresh_interval: float) -> None:
+    """The node to which the repeat goes is found by a redirect, or by a refresh before it."""
+    lock = connect(backend, refresh_interval).get_lock(NAME)
     await lock.lock()
     with slot_moves_after_the_loss(proxied):
         await lock.unlock()

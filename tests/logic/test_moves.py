@@ -15,7 +15,8 @@ from .simulator import KINDS, Logic, Violation, run
 from .simulator.moving import MovingRuntime
 
 KINDS_ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "semaphore", "latch")
-"""Not permits with ids: a release whose reply is lost, and whose repeat finds another node, isn't known to be done."""
+"""Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
+view, isn't known to be done."""
 MOVES = 6.0
 SCHEDULES = 80
 ENOUGH = 3000

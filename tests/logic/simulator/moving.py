@@ -181,6 +181,7 @@ class SlotConnections:
         self, payloads: Sequence[bytes], *, new_connection: bool = False
     ) -> tuple[list[Reply], bytes | None]:
         replies, server_id = await self._connections.exchange(payloads, new_connection=new_connection)
+        self._real.on_handshake(server_id)
         for reply in replies:
             if isinstance(reply, Redirected):
                 reply.replied_by(self._real, server_id)

@@ -55,6 +55,9 @@ class SimRuntime(OneServer):
     def continues(self, redirect: Redirected) -> bool:
         return redirect.is_ask
 
+    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
+        return False
+
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         pass
 
