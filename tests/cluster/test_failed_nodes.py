@@ -224,6 +224,8 @@ class TestDeadNode:
             hung.ask("FLUSHALL")
 
 
+# A third of all slots is moved, each by six commands: a minute on a busy machine.
+@pytest.mark.timeout(300)
 async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster, backend: Backend) -> None:
     client = backend.connect(client_name="to-be-seen", topology_refresh_interval=0.2)
     removed, target, _ = own_cluster.masters()
