@@ -73,6 +73,9 @@ class Flaky:
     def slot_of(self, key: bytes) -> int:
         return 0
 
+    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
+        return False
+
     def on_topology_change(self, listener: object) -> None:
         """One server has no topology."""
 
