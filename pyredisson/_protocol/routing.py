@@ -150,18 +150,22 @@ class RoutingTable:
         if redirect.ask or redirect.address is None:
             return redirect.ask
         target = redirect.address if self._map_address is None else self._map_address(redirect.address)
-        return {asked.endpoint, target} <= {shard.master.address for shard in self._shards}
+        return {asked.endpoint, target} <= self._masters()
 
     def has_handed_over(self, server_id: bytes, node: Node) -> bool:
-        """Whether a node has the data of another one, the process with that identity, whose slots it serves now.
+        """Whether a node that serves a slot has the data of the process with that identity, which is another node.
 
         It has if both are masters, as `continues` says.
         """
-        masters = {shard.master.address for shard in self._shards}
+        masters = self._masters()
         if node.endpoint not in masters:
             return False
         known = list(self._server_ids.items())
         return any(id_ == server_id and one is not node and one.endpoint in masters for one, id_ in known)
+
+    def _masters(self) -> set[Address]:
+        """The masters of the latest view."""
+        return {shard.master.address for shard in self._shards}
 
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
@@ -231,7 +235,7 @@ class RoutingTable:
 
     def _replace(self, view: TopologyView, begun: int) -> Changes:
         masters = {shard.master.address: self._node_at(shard.master.address) for shard in view.shards}
-        former = {shard.master.address for shard in self._shards}
+        former = self._masters()
         for address, node in masters.items():
             self._asked.pop(address, None)
             self.nodes[address] = node

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 import pytest_asyncio
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Cluster
 from tests.support.backends import Asyncio, Backend, Threads
 
 from .test_failed_nodes import names_on
+
+pytestmark = pytest.mark.asyncio
 
 LATENCY = 0.1
 """Seconds, in each direction."""
@@ -72,7 +73,6 @@ async def scene(request: pytest.FixtureRequest, proxied: Cluster) -> AsyncIterat
     await made.end()
 
 
-@pytest.mark.asyncio
 async def test_a_red_lock(scene: Scene) -> None:
     group = scene.client.get_red_lock(*scene.members)
     assert 1 <= await scene.round_trips(group.lock) < 1.8
@@ -80,7 +80,6 @@ async def test_a_red_lock(scene: Scene) -> None:
     assert 1 <= await scene.round_trips(group.unlock) < 1.8
 
 
-@pytest.mark.asyncio
 async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(scene: Scene) -> None:
     group = scene.client.get_multi_lock(*scene.members)
     assert MEMBERS <= await scene.round_trips(group.lock) < MEMBERS + 0.8
@@ -88,7 +87,6 @@ async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(scene:
     assert not await scene.any_is_held()
 
 
-@pytest.mark.asyncio
 async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
     last = max(scene.members, key=lambda member: str(member.name))
     proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
@@ -98,7 +96,6 @@ async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
         assert await member.is_locked() == (member is last)
 
 
-@pytest.mark.asyncio
 async def test_a_lost_member(proxied: Cluster, scene: Scene) -> None:
     group = scene.client.get_multi_lock(*scene.members)
     await group.lock()
@@ -109,34 +106,9 @@ async def test_a_lost_member(proxied: Cluster, scene: Scene) -> None:
     assert not await scene.any_is_held()
 
 
-@pytest.mark.asyncio
 async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Scene) -> None:
     """One round trip for the handshakes, and one for the releases."""
     for member in scene.members:
         await member.lock()
     assert await scene.round_trips(scene.client.close) < 2.8
     assert not await scene.any_is_held()
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("redis+cluster://h1:1,h2:1", "redis+cluster://h3:1,h2:1", True),
-        ("redis+cluster://h1:1", "redis+cluster://h2:1", False),
-        ("redis+cluster://h1:1", "redis://h1:1", False),
-        ("redis+sentinel://h1:1,h2:1/one", "redis+sentinel://h2:1/one", True),
-        ("redis+sentinel://h1:1/one", "redis+sentinel://h1:1/other", False),
-        ("redis+replicated://h1:1,h2:1", "redis+replicated://h2:1", True),
-        ("redis://h1:1", "redis://h1:1/0", True),
-        ("redis://h1:1", "redis://h1:1/1", False),
-    ],
-)
-def test_a_lock_that_two_clients_have_by_other_addresses(one: str, other: str, same: bool) -> None:
-    """A red lock would count it twice."""
-    with pyredisson.connect(one) as first, pyredisson.connect(other) as second:
-        locks = first.get_lock("a"), second.get_lock("a")
-        if same:
-            with pytest.raises(ValueError, match="twice"):
-                first.get_red_lock(*locks)
-        else:
-            first.get_red_lock(*locks)
