@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from redis import Redis
@@ -93,16 +94,17 @@ def test_a_holder_stopped_for_less_than_its_lease_keeps_the_lock(
 
 
 BELIEVE = """
-import json, sys, time
+import json, sys, threading, time
 import pyredisson
-url, lease, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+url, lease = sys.argv[1], float(sys.argv[2])
 clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 client = pyredisson.connect(url, lock_watchdog_timeout=lease, timeout=1)
 lock = client.get_lock("a")
 beliefs = []
-print("ready", flush=True)
-end = time.clock_gettime(clock_id) + seconds
-while time.clock_gettime(clock_id) < end:
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+print(client.id, flush=True)
+while not ended.is_set():
     if not lock.try_lock(0.5):
         continue
     lost, first = lock.lost, None
@@ -124,23 +126,34 @@ print(json.dumps(beliefs), flush=True)
 """
 
 
+def pause(each: Child, seconds: float) -> None:
+    each.signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    each.signal(signal.SIGCONT)
+
+
 @pytest.mark.slow
 def test_paused_holders_never_hold_at_the_same_time(server: Server, admin: Redis, child: Callable[..., Child]) -> None:
-    lease = 0.25
-    both = [child(BELIEVE, server.url, lease, 5) for _ in range(2)]
-    for each in both:
-        assert each.receive() == "ready"
+    lease, pauses = 0.25, 8
+    both = [child(BELIEVE, server.url, lease) for _ in range(2)]
+    by_id = {each.receive(): each for each in both}
+
+    def holder() -> Child | None:
+        owners = cast("list[bytes]", admin.hkeys("a"))
+        return by_id[owners[0].decode().partition(":")[0]] if owners else None
+
     chance = random.Random(7)
-    begin = time.monotonic()
-    while time.monotonic() - begin < 4.5:
-        each = chance.choice(both)
-        each.signal(signal.SIGSTOP)
-        time.sleep(chance.uniform(0.5 * lease, 2 * lease))
-        each.signal(signal.SIGCONT)
+    for _ in range(pauses):
+        # A pause within the lease, of either of them, and one beyond the lease of the one that holds now.
+        pause(chance.choice(both), chance.uniform(0.2 * lease, 0.8 * lease))
         time.sleep(chance.uniform(0, lease / 4))
+        eventually(lambda: holder() is not None)
+        if (each := holder()) is not None:
+            pause(each, chance.uniform(1.2 * lease, 2 * lease))
     losses = 0
     beliefs = []
     for which, each in enumerate(both):
+        each.send()
         while (line := each.receive()) == "lost":
             losses += 1
         beliefs += [(first, last, which) for first, last in json.loads(line)]
