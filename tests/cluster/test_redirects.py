@@ -16,6 +16,7 @@ from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
 from tests.support.backends import Backend
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,6 +32,12 @@ def map_of(client: Any) -> SeveralServers:
     lifecycle = getattr(client, "_target", client)._lifecycle
     assert isinstance(lifecycle.servers, SeveralServers)
     return lifecycle.servers
+
+
+def wait_for_refreshes(client: Any) -> None:
+    """A refresh of the map that is due would find out that a slot moves before any redirect does."""
+    keeper = map_of(client).keeper
+    eventually(lambda: not (keeper._refreshing or keeper._requested.is_set() or keeper.table.troubled))
 
 
 def other_than(node: ClusterNode, cluster: Cluster) -> ClusterNode:
@@ -68,6 +75,7 @@ class TestMoved:
         client = connect(backend)
         lock = client.get_lock(NAME)
         await lock.lock()
+        wait_for_refreshes(client)
         new = other_than(cluster.node_of_key(NAME), cluster)
         cluster.move_slot(cluster.slot_of_key(NAME), new)
         before = redirects(cluster)
@@ -83,6 +91,7 @@ class TestMoved:
     async def test_many_callers_that_are_redirected_cause_one_refresh(self, cluster: Cluster, backend: Backend) -> None:
         client = connect(backend)
         await client.get_lock(NAME).lock()
+        wait_for_refreshes(client)
         new = other_than(cluster.node_of_key(NAME), cluster)
         cluster.move_slot(cluster.slot_of_key(NAME), new)
         before = sum(calls(node, "cluster|slots") for node in cluster.nodes)

@@ -146,6 +146,8 @@ class TopologyKeeper:
         self._thread = thread
         try:
             while True:
+                # In this order: a caller that begins to wait from now on needs no further refresh.
+                self._refreshing = True
                 self._requested.clear()
                 if self._closed:
                     return
@@ -156,6 +158,7 @@ class TopologyKeeper:
                     seconds = self._interval * random.uniform(1 - SPREAD, 1 + SPREAD)
                     self._requested.wait(seconds if self.table.ready else threading.TIMEOUT_MAX)
         finally:
+            self._refreshing = False
             self._runs.clear()
 
     def _pause(self) -> float:
@@ -165,7 +168,6 @@ class TopologyKeeper:
         return min(max(PAUSE, GROWTH * self.table.trouble_lasts), LONGEST_PAUSE)
 
     def _refresh(self) -> None:
-        self._refreshing = True
         try:
             self.table.apply(*self._source.look())
         except Exception as error:  # noqa: BLE001
