@@ -85,21 +85,25 @@ cdef class ReleaseCall(OwnerCall):
 
     The level is released once, whichever of several functions with the same `ReleaseCall` comes first. `dropped`: the
     hold doesn't count the level any more. `reported`: nothing is to be sent for the level any more. The server has
-    replied to its release, or a command in the background is on its way, or the hold had no level.
+    replied to its release, or a command in the background is on its way, or the hold had no level. `successor`: the
+    waiter to which this release hands the lock on, until the outcome is known.
     """
 
     cdef public bint dropped
     cdef public bint reported
+    cdef public object successor
 
     def __cinit__(self):
         self.dropped = False
         self.reported = False
+        self.successor = None
 
 
 cdef class AcquireCall(OwnerCall):
     """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
-    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got.
+    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got. `events`: those of the
+    lock's channel when the first attempt was made; None: its messages did not arrive then.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
     `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
@@ -112,6 +116,7 @@ cdef class AcquireCall(OwnerCall):
     cdef public object deadline
     cdef public object hold
     cdef public long long token
+    cdef public object events
     cdef public object target
     cdef public bytes name
     cdef public long long lease_ms
@@ -125,12 +130,43 @@ cdef class AcquireCall(OwnerCall):
         self.deadline = deadline
         self.hold = None
         self.token = 0
+        self.events = None
         self.target = None
         self.name = b""
         self.lease_ms = 0
         self.sent_at = 0
         self.in_doubt = False
         self.overtaken = False
+
+
+cdef class WaiterFields:
+    """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
+
+    `releaser`: the release that offers it the lock, or did so last.
+    """
+
+    cdef public object state
+    cdef public ReleaseCall releaser
+
+    def __cinit__(self, *args):
+        self.state = None
+        self.releaser = None
+
+    def change_state(self, old, new):
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+        if self.state is not old:
+            return False
+        self.state = new
+        return True
+
+    def offer(self, waiting, offered, ReleaseCall releaser not None):
+        """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
+        if self.state is not waiting:
+            return False
+        self.state = offered
+        self.releaser = releaser
+        releaser.successor = self
+        return True
 
 
 def insert_hold(dict table not None, HoldFields hold not None, AcquireCall call not None):

@@ -5,7 +5,8 @@
 -- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name); empty: none
 -- ARGV[2]  the owner
 -- ARGV[3]  how many levels remain (0: the lock becomes free)
--- returns  1: the lock is free now; 0: still held; nil: the owner doesn't hold the lock
+-- returns  1: the lock is free now; 3: the same, and several clients have heard of it, or it isn't known how many;
+--          0: still held; nil: the owner doesn't hold the lock
 --
 -- Idempotent: the number of levels is absolute, and an owner that doesn't hold the lock changes nothing.
 --
@@ -21,6 +22,9 @@ if ARGV[3] ~= '0' then
 end
 redis.call('DEL', KEYS[1])
 if ARGV[1] ~= '' then
-    publish(ARGV[1], '0')
+    local receivers = publish(ARGV[1], '0')
+    if type(receivers) ~= 'number' or receivers > 1 then
+        return 3
+    end
 end
 return 1

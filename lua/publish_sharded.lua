@@ -1,6 +1,7 @@
 -- Included by scripts that publish. pcall: a call of a user that may not publish on the channel must still take effect.
+-- Returns how many clients of this server have received it, an error table if that isn't known.
 local function publish(channel, message)
     -- A latch with a brace in its name has its channel on another slot, where a script can't publish a sharded message.
     local on_other_slot = string.find(channel, '^redisson_countdownlatch__channel__{.*{')
-    redis.pcall(on_other_slot and 'PUBLISH' or 'SPUBLISH', channel, message)
+    return redis.pcall(on_other_slot and 'PUBLISH' or 'SPUBLISH', channel, message)
 end

@@ -155,18 +155,21 @@ class ReleaseCall(OwnerCall):
 
     The level is released once, whichever of several functions with the same `ReleaseCall` comes first. `dropped`: the
     hold doesn't count the level any more. `reported`: nothing is to be sent for the level any more. The server has
-    replied to its release, or a command in the background is on its way, or the hold had no level.
+    replied to its release, or a command in the background is on its way, or the hold had no level. `successor`: the
+    waiter to which this release hands the lock on, until the outcome is known.
     """
 
     dropped: bool
     reported: bool
+    successor: Any
 
     def __init__(self) -> None: ...
 
 class AcquireCall(OwnerCall):
     """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
-    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got.
+    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got. `events`: those of the
+    lock's channel when the first attempt was made; None: its messages did not arrive then.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
     `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
@@ -179,6 +182,7 @@ class AcquireCall(OwnerCall):
     deadline: float | None
     hold: Any
     token: int
+    events: int | None
     target: Any
     name: bytes
     lease_ms: int
@@ -187,6 +191,22 @@ class AcquireCall(OwnerCall):
     overtaken: bool
 
     def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
+
+class WaiterFields:
+    """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
+
+    `releaser`: the release that offers it the lock, or did so last.
+    """
+
+    state: Any
+    releaser: ReleaseCall | None
+
+    def __init__(self, *args: object) -> None: ...
+    def change_state(self, old: object, new: object) -> bool:
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+
+    def offer(self, waiting: object, offered: object, releaser: ReleaseCall) -> bool:
+        """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
 
 def insert_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
     """Puts into the table of holds what `call` acquired."""

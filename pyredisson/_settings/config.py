@@ -34,6 +34,9 @@ class Config:
     fair_lock_wait_timeout: float = 300.0
     """Seconds for which a waiter of Redisson keeps its place in the queue of a fair lock without a sign of life. A
     waiter of this library loses its place 1.5 s after the last heartbeat of its client."""
+    local_hand_over_time: float = 0.01
+    """For how many seconds a lock is handed on between the threads or tasks of this client, without a message to other
+    clients that wait for it. 0: each release notifies all clients."""
     retry_attempts: int = 4
     """How often a command is sent again, after a pause, when a try has failed. A command whose reply was lost is sent
     once more at once, also with 0: else nobody would know whether it has run."""
@@ -288,6 +291,7 @@ _LONGEST_SOCKET_WAIT = (2**31 - 1) / 1000  # settimeout() overflows above it, an
 _DURATIONS = {
     "lock_watchdog_timeout": (0.001, _LONGEST_LEASE),
     "fair_lock_wait_timeout": (0.001, _LONGEST_LEASE),
+    "local_hand_over_time": (0.0, _LONGEST_LEASE),
     "connect_timeout": (0.001, _LONGEST_SOCKET_WAIT),
     "timeout": (0.001, _LONGEST_SOCKET_WAIT),
     "ping_interval": (0.0, _LONGEST_SOCKET_WAIT),

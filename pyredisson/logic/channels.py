@@ -6,6 +6,7 @@ closing of the client wake all. A waiter's own timer isn't here: see `logic.wait
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager
@@ -14,6 +15,8 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from pyredisson.logic.ports import Wakeup
+
+_event_numbers = itertools.count(1)
 
 LINGER = 5.0
 """Seconds for which a channel without waiters stays subscribed: under contention the next waiter comes soon."""
@@ -67,13 +70,15 @@ class ListenedChannels(Protocol):
 class Channel:
     """The waiters of one channel, in the order in which they joined. A subclass defines what its messages mean."""
 
-    __slots__ = ("confirmed", "error", "idle_since", "leader", "waiters")
+    __slots__ = ("confirmed", "error", "events", "idle_since", "leader", "waiters")
 
     def __init__(self) -> None:
         self.waiters: dict[Wakeup, int] = {}
-        """The need of each waiter: 1 for a lock, the number of permits for a semaphore."""
+        """The need of each waiter: 1 for a lock, the number of permits for a semaphore; 0: it is set aside."""
         self.confirmed = False
         """Whether the server has confirmed the subscription, so that messages arrive."""
+        self.events = next(_event_numbers)
+        """Another number after each message, and after each change of `confirmed`. No two channels have the same."""
         self.error: RedisError | None = None
         """Why the server refused the subscription."""
         self.idle_since = 0.0
@@ -89,6 +94,10 @@ class Channel:
             self.wake(1)
         elif payload == b"1":
             self.wake_all()
+
+    def on_confirmed(self) -> None:
+        """Messages arrive from now on. Earlier ones are lost."""
+        self.wake_all()
 
     def on_leave(self, need: int) -> None:
         """A waiter left with a wakeup that it did not use: the wakeup goes to the next waiter."""
@@ -148,10 +157,29 @@ class ChannelRegistry:
         channel = self._channels.get(name)
         return channel if channel is not None and channel.confirmed else None
 
-    def join(self, name: bytes, wakeup: Wakeup, channel_class: type[Channel] = Channel, need: int = 1) -> Channel:
+    def events(self, name: bytes) -> int | None:
+        """What `join` takes to find out whether an event was missed. None: messages don't arrive."""
+        channel = self._channels.get(name)
+        return channel.events if channel is not None and channel.confirmed else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no channel."""
+        return not self._channels
+
+    def join(
+        self,
+        name: bytes,
+        wakeup: Wakeup,
+        channel_class: type[Channel] = Channel,
+        need: int = 1,
+        events: int | None = None,
+    ) -> Channel:
         """Registers a waiter. It is woken as soon as the server has confirmed the subscription.
 
         `channel_class` defines what the messages of the channel mean. `need` is the amount that this waiter needs.
+        `events` is what the method of that name returned before the caller's latest attempt: a waiter that has missed
+        nothing since then needs no other attempt.
         """
         subscriber = self._subscriber
         if subscriber is None:
@@ -170,10 +198,26 @@ class ChannelRegistry:
             if wakeup not in channel.waiters:
                 channel.waiters[wakeup] = need
                 self.waiting.add(wakeup)
-            if channel.confirmed:
-                # A message that arrived after the caller's last attempt and before this moment woke nobody.
+            if channel.confirmed and channel.events != events:
+                # A message that arrived after the caller's last attempt and before this moment may have woken nobody.
                 wakeup.set()
         return channel
+
+    def set_aside(self, name: bytes, wakeup: Wakeup) -> None:
+        """Messages go to other waiters instead of this one, which keeps its place until `take_back`."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is not None and (need := channel.waiters.get(wakeup)):
+                channel.waiters[wakeup] = 0
+                if wakeup.is_set():
+                    channel.on_leave(need)
+
+    def take_back(self, name: bytes, wakeup: Wakeup, need: int = 1) -> None:
+        """Undoes `set_aside`. The waiter may have missed messages."""
+        with self.mutex:
+            channel = self._channels.get(name)
+            if channel is not None and wakeup in channel.waiters:
+                channel.waiters[wakeup] = need
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
         """Removes a waiter. If it was woken and did not use the wakeup, the next waiter is woken. Idempotent."""
@@ -181,13 +225,13 @@ class ChannelRegistry:
             channel = self._channels.get(name)
             if channel is None:
                 return
-            need = channel.waiters.pop(wakeup, 0)
+            need = channel.waiters.pop(wakeup, None)
             if channel.leader is wakeup:
                 channel.leader = None
                 channel.wake_next_leader()
-            if need:
+            if need is not None:
                 self.waiting.discard(wakeup)
-                if wakeup.is_set():
+                if need and wakeup.is_set():
                     channel.on_leave(need)
             if not channel.waiters:
                 channel.idle_since = self._clock()
@@ -207,6 +251,7 @@ class ChannelRegistry:
         with self.mutex:
             channel = self._channels.get(name)
             if channel is not None:
+                channel.events = next(_event_numbers)
                 channel.on_message(payload)
 
     def on_subscribed(self, name: bytes) -> None:
@@ -215,7 +260,8 @@ class ChannelRegistry:
             channel = self._channels.get(name)
             if channel is not None:
                 channel.confirmed = True
-                channel.wake_all()
+                channel.events = next(_event_numbers)
+                channel.on_confirmed()
         if self._clock() >= self._next_sweep:
             self.sweep()
 
@@ -244,6 +290,7 @@ class ChannelRegistry:
         """Messages don't arrive any more."""
         if channel is not None and channel.confirmed:
             channel.confirmed = False
+            channel.events = next(_event_numbers)
             channel.wake_all()
 
     def names(self) -> list[bytes]:

@@ -113,9 +113,16 @@ class RoutedChannels(ChannelRegistry):
 
     # --- For waiters
 
-    def join(self, name: bytes, wakeup: Wakeup, channel_class: type[Channel] = Channel, need: int = 1) -> Channel:
+    def join(
+        self,
+        name: bytes,
+        wakeup: Wakeup,
+        channel_class: type[Channel] = Channel,
+        need: int = 1,
+        events: int | None = None,
+    ) -> Channel:
         with self.mutex:
-            channel = super().join(name, wakeup, channel_class, need)
+            channel = super().join(name, wakeup, channel_class, need, events)
             place = self._places.get(name)
             if place is not None:
                 self._put(wakeup, place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from pyredisson._settings.config import Config
@@ -13,6 +13,7 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.groups.registry import GroupRegistry
 from pyredisson.logic.holds import GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.locks.fair_queue import LocalQueues
+from pyredisson.logic.locks.local_queue import LocalQueue
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
 from pyredisson.logic.owners import OwnerRegistry
@@ -61,6 +62,8 @@ class Session:
         """Milliseconds: the lease of a lock that the watchdog renews."""
         self.fair_wait = lease_ms(config.fair_lock_wait_timeout)
         """Milliseconds for which Redisson keeps a waiter in the queue of a fair lock."""
+        self.local_hand_over_time = config.local_hand_over_time
+        """For how many seconds a lock is handed on in this client without a message."""
         self.retries = config.retry_attempts
         """How often a command is sent again after a failure, if the call doesn't wait for other owners."""
         self.config = config
@@ -98,6 +101,8 @@ class Session:
         )
         self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), self.retries)
         self.local_queues = LocalQueues()
+        self.lock_queues: dict[Hashable, LocalQueue] = {}
+        """The waiters of each lock that is contended in this client."""
         self.groups = GroupRegistry()
         self.permits = PermitRegistry()
 

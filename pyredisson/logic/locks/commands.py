@@ -19,6 +19,10 @@ LOCK_FREE = 1
 """The reply of a release after which the lock is free."""
 PARTLY_DONE = 2
 """The reply of a release after which dead waiters are still to be removed before the next waiter can be notified."""
+OTHERS_LISTEN = 3
+"""The reply of a release after which the lock is free, and whose message other clients may have received."""
+NOT_HANDED_OVER = 0
+"""The reply of a hand-over that found neither of both owners. Else it is a list with the fencing token, or with 0."""
 
 
 def renew_holds(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
@@ -77,6 +81,10 @@ class LockCommands:
     def release(self, owner: bytes, count: int) -> bytes:
         """Sets the number of levels to `count`, 0: releases the lock. The reply is None if the owner has none."""
         return pack(self.session.runtime.scripts.lock_release, self.key, self.channel, owner, count)
+
+    def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
+        """Releases the lock, and enters its next owner in the same step; see `NOT_HANDED_OVER` for the reply."""
+        return pack(self.session.runtime.scripts.lock_hand_over, self.key, owner, next_owner, lease)
 
     def undo_acquire(self, owner: bytes) -> bytes:
         """Undoes an acquire of a new hold that may have run, or may run late.

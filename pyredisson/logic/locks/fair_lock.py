@@ -107,6 +107,7 @@ class FairLockLogic(LockLogic):
 
     __slots__ = ()
 
+    is_handed_on = False
     commands_type = FairLockCommands
     commands: FairLockCommands
 
@@ -133,7 +134,7 @@ class FairLockLogic(LockLogic):
             self._after_acquire(ticket, len(queued_names) > 1)
             return True
         except BaseException:
-            self._release_acquired(call)
+            self.release_acquired(call)
             self._leave_queue(ticket)
             raise
         finally:
@@ -162,13 +163,13 @@ class FairLockLogic(LockLogic):
             call.ticket.may_be_queued = call.deadline is None or self.session.clock() < call.deadline
         return await super()._attempt(call)
 
-    def _name_for(self, call: AcquireCall) -> bytes:
+    def name_for(self, call: AcquireCall) -> bytes:
         assert isinstance(call, FairAcquireCall)
         return call.ticket.name
 
-    def _undo_grant(self, call: AcquireCall) -> None:
+    def undo_grant(self, call: AcquireCall) -> None:
         assert isinstance(call, FairAcquireCall)
-        super()._undo_grant(call)
+        super().undo_grant(call)
         call.ticket.name = call.ticket.owner.name
 
     def _leave_queue(self, ticket: QueueTicket) -> None:

@@ -29,6 +29,11 @@ class FencedLockCommands(LockCommands):
         script = self.session.runtime.scripts.fenced_acquire
         return pack(script, self.key, self.counter, self._newest_before_delete, owner, count, lease)
 
+    def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
+        """As `LockCommands.hand_over`. A late copy may skip a token, which does no harm."""
+        script = self.session.runtime.scripts.fenced_hand_over
+        return pack(script, self.key, self.counter, self._newest_before_delete, owner, next_owner, lease)
+
     def delete(self) -> bytes:
         """Removes the lock, whoever holds it, and the counter. The reply is 1 if one of them existed."""
         script = self.session.runtime.scripts.fenced_delete

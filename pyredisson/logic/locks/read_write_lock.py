@@ -154,6 +154,7 @@ class SideLogic(LockLogic):
 
     __slots__ = ()
 
+    is_handed_on = False
     commands: SideCommands
     need: int
 

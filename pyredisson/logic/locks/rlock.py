@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
@@ -12,11 +12,14 @@ from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.errors import LockNotHeldError
-from pyredisson.logic import retry, waiting
+from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
+from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import HOLD_GONE, LOCK_FREE, NOT_FINISHED, PARTLY_DONE
+from pyredisson.logic.locks.queued_wait import QueuedWait, joins_at_once
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
+from pyredisson.logic.ports import Sender
 from pyredisson.logic.replicas import not_replicated
 
 TRY_AGAIN = -1.0
@@ -35,6 +38,8 @@ class LockLogic(LockStatus):
 
     checks_owner = False
     """Whether `check_owner` is to be called before each attempt."""
+    is_handed_on = True
+    """Whether a release may hand the lock on to a waiter of the same client."""
     order_in_group = 0
     """Of locks with the same name, a group acquires those with the lowest number first."""
 
@@ -51,7 +56,12 @@ class LockLogic(LockStatus):
         return self._acquire(AcquireCall(owner, lease, deadline))
 
     async def _acquire(self, call: AcquireCall) -> bool:
+        session = self.session
         try:
+            if session.lock_queues and self.is_handed_on and joins_at_once(self, call):
+                return await QueuedWait(self, call).run(None)
+            if not session.channels.is_empty:
+                call.events = session.channels.events(self.commands.channel)
             wait = await self._attempt(call)
             if wait is None:
                 return True
@@ -60,13 +70,12 @@ class LockLogic(LockStatus):
             return await self._wait(call, wait)
         except BaseException:
             # A cancellation, an interrupt or the end of the client after the lock was acquired.
-            self._release_acquired(call)
+            self.release_acquired(call)
             raise
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
         """Makes attempts until the lock is acquired. `wait` is the result of the first attempt, in seconds."""
-        channel_name = self.commands.channel
-        return await waiting.until(self.session, channel_name, lambda: self._attempt(call), wait, call.deadline)
+        return await QueuedWait(self, call).run(wait)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.
@@ -146,13 +155,13 @@ class LockLogic(LockStatus):
         call.in_doubt = call.overtaken = False
         call.lease_ms = session.lease_ms if call.lease is None else call.lease
         if target is None:
-            count, call.name = 1, self._name_for(call) + self.commands.owner_suffix
+            count, call.name = 1, self.name_for(call) + self.commands.owner_suffix
         else:
             count, call.name = target.count + 1, target.owner
         waits = call.deadline is None or now < call.deadline
         return self.commands.acquire(call.name, count, call.lease_ms, waits=waits)
 
-    def _name_for(self, call: AcquireCall) -> bytes:
+    def name_for(self, call: AcquireCall) -> bytes:
         """The name of the owner for a new hold."""
         name: bytes = call.owner.name
         return name
@@ -166,12 +175,12 @@ class LockLogic(LockStatus):
         now = session.clock()
         if valid_until <= now and (target is None or target.valid_until <= now):
             logger.info("lock %r was granted after the end of its lease: it is released", readable(self.key))
-            self._undo_grant(call)
+            self.undo_grant(call)
             if call.deadline is not None and session.clock() >= call.deadline:
                 return 0.0
             return TRY_AGAIN
-        if not self._record(call, hold_key, valid_until):
-            self._undo_grant(call)
+        if not self.record(call, hold_key, valid_until):
+            self.undo_grant(call)
             return TRY_AGAIN
         if session.closed:
             session.check_open()
@@ -179,7 +188,7 @@ class LockLogic(LockStatus):
             logger.debug("%s is acquired", self.named(call.owner))
         return None
 
-    def _record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
+    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
         """Adds a level to the target of the call, or a new hold above a lost one.
 
         False: the hold to which the server has added was released meanwhile, in the background.
@@ -198,7 +207,7 @@ class LockLogic(LockStatus):
         session.holds.add(hold, call)
         if call.overtaken:
             # The background release has the same name, and may run after this acquire.
-            self._release_acquired(call)
+            self.release_acquired(call)
             return False
         session.watchdog.watch(hold, call.sent_at)
         return True
@@ -219,7 +228,7 @@ class LockLogic(LockStatus):
     # Undoing an acquire. `undo_acquire` is sent if no Hold was recorded, `release` if one was. So a kind of lock whose
     # acquire has a further effect on the server must undo it in both commands.
 
-    def _undo_grant(self, call: AcquireCall) -> None:
+    def undo_grant(self, call: AcquireCall) -> None:
         """Undoes in the background what the server granted and must not be used."""
         call.owner.new_epoch()
         self.session.runtime.post(self.commands.undo_acquire(call.name))
@@ -234,7 +243,7 @@ class LockLogic(LockStatus):
             call.owner.new_epoch()
             self.session.runtime.post(self.commands.undo_acquire(call.name))
 
-    def _release_acquired(self, call: AcquireCall) -> None:
+    def release_acquired(self, call: AcquireCall) -> None:
         """Releases what the call has acquired, because its caller never gets it."""
         hold, call.hold = call.hold, None
         if hold is not None:
@@ -273,11 +282,16 @@ class LockLogic(LockStatus):
             count = hold.count - 1
             if session.holds.expire_if_due(hold) or (not count and not session.holds.begin_release(hold)):
                 raise await self._find_release_error(owner, hold)
-            payload = self.commands.release(hold.owner, count)
-            try:
-                reply = await session.runtime.send(payload)
-            except (NoReply, RedisError) as problem:
-                reply = await self._send_release_again(owner, hold, payload, problem)
+            if count or not session.lock_queues or hand_over.choose_successor(self, call) is None:
+                payload = self.commands.release(hold.owner, count)
+                try:
+                    reply = await session.runtime.send(payload)
+                except (NoReply, RedisError) as problem:
+                    reply = await self._send_release_again(owner, hold, payload, problem)
+                if session.lock_queues and not count:
+                    hand_over.on_released(self, reply)
+            else:
+                reply = await hand_over.hand_over(self, owner, hold, call)
             self._finish_release(owner, hold, call, count, reply)
         except BaseException:
             self.release_in_background(owner, hold, call)
@@ -298,23 +312,48 @@ class LockLogic(LockStatus):
             return False
         return await owner.calls.wait_for_turn(self.session.runtime, hold.key, call, self.key, None)
 
+    async def send_release(self, owner: Owner, hold: Hold) -> Reply:
+        """Releases the last level on the server. The reply is None if the server didn't know the hold."""
+        payload = self.commands.release(hold.owner, 0)
+        try:
+            return await self.session.runtime.send(payload)
+        except (NoReply, RedisError) as problem:
+            return await self._send_release_again(owner, hold, payload, problem)
+
     async def _send_release_again(
         self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError
     ) -> Reply:
         """Sends a release again. The reply is None if the server didn't know the hold."""
+        # An earlier copy may have released the last level; then the second copy finds nothing.
+        reply_if_done = _reply_if_done if hold.state is RELEASING else None
+        reply, _ = await self.retry_release(
+            owner, hold, self.session.runtime, payload, problem, reply_if_done, owner.new_epoch
+        )
+        return reply
+
+    async def retry_release(
+        self,
+        owner: Owner,
+        hold: Hold,
+        sender: Sender,
+        payload: bytes,
+        problem: NoReply | RedisError,
+        reply_if_done: Callable[[Reply], Reply] | None,
+        on_doubt: Callable[[], None],
+    ) -> tuple[Reply, float]:
+        """Sends a command again that releases a level. Returns the reply, and when the copy was sent."""
         session = self.session
         try:
-            reply, _ = await retry.send_again(
-                session.runtime,
+            return await retry.send_again(
+                sender,
                 payload,
                 problem,
                 retries=session.retries,
                 # The lease has ended by then. The retry at once, after a lost reply, is made all the same. A pause ends
                 # at this moment at the latest, for the last retry; no pause begins after it.
                 expires=hold.valid_until,
-                # An earlier copy may have released the last level; then the second copy finds nothing.
-                reply_if_done=_reply_if_done if hold.state is RELEASING else None,
-                on_doubt=owner.new_epoch,
+                reply_if_done=reply_if_done,
+                on_doubt=on_doubt,
             )
         except RedisError as error:
             if hold.valid_until <= session.clock():
@@ -322,7 +361,6 @@ class LockLogic(LockStatus):
             if hold.state is LOST:
                 raise self.loss_of(owner, hold) from error
             raise
-        return reply
 
     def _finish_release(self, owner: Owner, hold: Hold, call: ReleaseCall, count: int, reply: Reply) -> None:
         """Applies the reply to a release after which `count` levels should remain."""
@@ -359,6 +397,10 @@ class LockLogic(LockStatus):
         if not call.reported:
             self._post_count(owner, hold, hold.count)
             call.reported = True
+        if call.successor is not None:
+            hand_over.abandon(call)
+        if self.session.lock_queues:
+            hand_over.forget_if_idle(self.session, self.identity)
 
     def _post_count(self, owner: Owner, hold: Hold, count: int) -> None:
         """Sends in the background how many levels of this hold remain.

@@ -28,6 +28,7 @@ class SpinLockLogic(LockLogic):
 
     __slots__ = ("_backoff",)
 
+    is_handed_on = False
     commands_type = SpinLockCommands
 
     def __init__(self, session: Session, key: bytes, backoff: Backoff) -> None:

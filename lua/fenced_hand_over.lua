@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Releases a fenced lock, and enters its next owner in the same step, with a token above all earlier ones.
+--
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
+-- KEYS[2]  the newest token: a number; it stays when the lock is free
+-- KEYS[3]  the newest token of a counter that was deleted
+-- ARGV[1]  the owner that releases its last level
+-- ARGV[2]  the next owner, under a name that no earlier command in doubt has
+-- ARGV[3]  the lease of the next owner, ms
+-- returns  {token}: the next owner holds the lock; 0: neither of them holds it, and nothing was changed
+--
+-- Idempotent: a second run finds the next owner, and never shortens its lease. It only leaves a gap between tokens.
+--
+-- redis-cli --eval fenced_hand_over.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , \
+--   me:1 me:2 30000
+
+-- include: fenced_token
+local remaining = -1
+local entered = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0
+if entered then
+    if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+        return 0
+    end
+    remaining = redis.call('PTTL', KEYS[1])
+end
+-- Before the lock is changed, as this may fail.
+local token, problem = next_token(KEYS[2], KEYS[3])
+if not token then
+    return problem
+end
+if not entered then
+    -- The lease of the former owner may be longer than that of the next one: nothing of it remains.
+    redis.call('DEL', KEYS[1])
+end
+-- Also by a second run: a WAIT behind it counts only writes.
+redis.call('HSET', KEYS[1], ARGV[2], '1')
+if remaining < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+return {token}

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- Releases a lock, and enters its next owner in the same step.
+--
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
+-- ARGV[1]  the owner that releases its last level
+-- ARGV[2]  the next owner, under a name that no earlier command in doubt has
+-- ARGV[3]  the lease of the next owner, ms
+-- returns  {0}: the next owner holds the lock; 0: neither of them holds it, and nothing was changed
+--
+-- Idempotent: a second run finds the next owner, and never shortens its lease.
+--
+-- redis-cli --eval lock_hand_over.lua orders , me:1 me:2 30000
+local remaining = -1
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+    -- The lease of the former owner may be longer than that of the next one: nothing of it remains.
+    redis.call('DEL', KEYS[1])
+elseif redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
+    remaining = redis.call('PTTL', KEYS[1])
+else
+    return 0
+end
+-- Also by a second run: a WAIT behind it counts only writes.
+redis.call('HSET', KEYS[1], ARGV[2], '1')
+if remaining < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+return {0}

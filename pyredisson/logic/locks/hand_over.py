@@ -1,0 +1,240 @@
+"""Handing a lock on inside a client: one command releases it and enters a waiter of the same client.
+
+The server always knows one true owner. The reply is the proof for the new holder, whose lease counts from before the
+command was sent. The release makes the call, and is responsible for it until the waiter has the lock or knows that it
+has to make an attempt. What may have been entered for a waiter that doesn't get it is undone in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from redis.exceptions import RedisError, ResponseError
+
+from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._diagnostics import logger, readable
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replication import NotConfirmed
+from pyredisson.logic import retry
+from pyredisson.logic.holds import LOST, Hold, HoldKey
+from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER, OTHERS_LISTEN, LockCommands
+from pyredisson.logic.locks.local_queue import GIVEN, LEFT, OFFERED, OTHERS_FIRST, WAITING, LocalQueue, LockWaiter
+from pyredisson.logic.owners import Owner
+from pyredisson.logic.ports import Sender
+from pyredisson.logic.replicas import not_replicated
+from pyredisson.logic.session import Session
+
+
+class HandedOnLock(Protocol):
+    """What a hand-over needs of the lock."""
+
+    session: Session
+    identity: Hashable
+    key: bytes
+
+    @property
+    def commands(self) -> LockCommands: ...
+
+    def named(self, owner: Owner) -> str: ...
+
+    async def send_release(self, owner: Owner, hold: Hold) -> Reply: ...
+
+    async def retry_release(
+        self,
+        owner: Owner,
+        hold: Hold,
+        sender: Sender,
+        payload: bytes,
+        problem: NoReply | RedisError,
+        reply_if_done: Callable[[Reply], Reply] | None,
+        on_doubt: Callable[[], None],
+    ) -> tuple[Reply, float]: ...
+
+    def name_for(self, call: AcquireCall) -> bytes: ...
+
+    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool: ...
+
+    def undo_grant(self, call: AcquireCall) -> None: ...
+
+    def release_acquired(self, call: AcquireCall) -> None: ...
+
+
+def choose_successor(lock: HandedOnLock, releaser: ReleaseCall) -> LockWaiter[HandedOnLock] | None:
+    """The waiter to which the release of a last level hands the lock on. None: the release notifies all clients.
+
+    The hold is in the state RELEASING already: a call that comes to wait from now on doesn't rely on it. If an
+    interrupt strikes in here or later, `abandon` does what remains to be done for the waiter.
+    """
+    session = lock.session
+    queue = session.lock_queues.get(lock.identity)
+    if queue is None:
+        return None
+    now = session.clock()
+    if queue.may_hand_over(now, session.local_hand_over_time):
+        waiter = _choose(queue, lock, releaser, now)
+        if waiter is not None:
+            if queue.series_ends is None:
+                queue.series_ends = now + session.local_hand_over_time
+            return waiter
+    queue.end_series(now)
+    forget_if_idle(session, lock.identity)
+    return None
+
+
+def _choose(
+    queue: LocalQueue, lock: HandedOnLock, releaser: ReleaseCall, now: float
+) -> LockWaiter[HandedOnLock] | None:
+    table = lock.session.holds.table
+    for waiter in list(queue.waiters):
+        call = waiter.call
+        if waiter.state is not WAITING or (call.deadline is not None and call.deadline <= now):
+            continue
+        if waiter.lock.commands.__class__ is not lock.commands.__class__:
+            # Another kind of lock of the same name, whose holds have other commands. It isn't passed over.
+            return None
+        held = table.get(waiter.hold_key)
+        if (held is not None and held.state is not LOST) or not waiter.choose(releaser):
+            continue
+        # By its turn, a background release of the waiter's owner finds out that this acquire may be overtaken.
+        if call.owner.calls.in_flight.enter(waiter.hold_key, call):
+            return waiter
+        _end(waiter, releaser, given=False)
+        return None
+    return None
+
+
+def on_released(lock: HandedOnLock, reply: Reply) -> None:
+    """The lock was released with a message, after a series of hand-overs perhaps."""
+    queue = lock.session.lock_queues.get(lock.identity)
+    if queue is None or not queue.others_first_until:
+        return
+    if reply == OTHERS_LISTEN:
+        queue.others_first_until = lock.session.clock() + OTHERS_FIRST
+    else:
+        # No other client waits, so there is no reason to wait for the message.
+        queue.others_first_until = 0.0
+        queue.wake_first()
+
+
+def forget_if_idle(session: Session, identity: Hashable) -> None:
+    """Forgets the queue of a lock for which nobody waits, and which no waiter has acquired."""
+    with session.channels.mutex:
+        queue = session.lock_queues.get(identity)
+        if queue is not None and not queue.waiters and not queue.is_held:
+            del session.lock_queues[identity]
+
+
+async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
+    """Releases the last level of a hold and enters the waiter that was chosen. The reply is as that of a release.
+
+    None: the owner didn't hold the lock, and nobody was entered. If this raises, the level is still to be released in
+    the background, as after any release that failed.
+    """
+    waiter: LockWaiter[HandedOnLock] = releaser.successor
+    call = waiter.call
+    try:
+        lock.session.channels.set_aside(lock.commands.channel, waiter.wakeup)
+        reply = await _send(lock, owner, hold, waiter)
+        if reply.__class__ is not list:
+            given = False
+        else:
+            reply, given = LOCK_FREE, _record_entry(waiter, reply)
+        _end(waiter, releaser, given=given)
+    except NotConfirmed as problem:
+        # The owner has released the lock. Only the waiter needs the confirmation.
+        waiter.error = not_replicated(waiter.lock.named(call.owner), problem)
+        waiter.lock.undo_grant(call)
+        _end(waiter, releaser, given=False)
+        return LOCK_FREE
+    except ResponseError:
+        if call.in_doubt:
+            waiter.lock.undo_grant(call)
+        _end(waiter, releaser, given=False)
+        # For example: the user may not change the counter of the tokens. That must not fail a release.
+        return await lock.send_release(owner, hold)
+    except BaseException as error:
+        if call.hold is None and retry.may_have_run(error, call.in_doubt):
+            waiter.lock.undo_grant(call)
+        _end(waiter, releaser, given=False)
+        raise
+    return None if reply == NOT_HANDED_OVER else reply
+
+
+async def _send(lock: HandedOnLock, owner: Owner, hold: Hold, waiter: LockWaiter[HandedOnLock]) -> Reply:
+    """Sends the command of a hand-over; prepares the call of the waiter as its own attempt would do."""
+    session, call = lock.session, waiter.call
+    call.target = None
+    call.in_doubt = call.overtaken = False
+    call.lease_ms = session.lease_ms if call.lease is None else call.lease
+    call.name = waiter.lock.name_for(call) + lock.commands.owner_suffix
+    # A lease counts from before its command was sent.
+    call.sent_at = session.clock()
+    call.events = session.channels.events(lock.commands.channel)
+    payload = lock.commands.hand_over(hold.owner, call.name, call.lease_ms)
+    try:
+        return await session.lock_sender.send(payload)
+    except (NoReply, RedisError) as problem:
+        failure = problem
+
+    def on_doubt() -> None:
+        call.in_doubt = True
+        owner.new_epoch()
+        call.owner.new_epoch()
+
+    reply, call.sent_at = await lock.retry_release(
+        owner, hold, session.lock_sender, payload, failure, _reply_if_done, on_doubt
+    )
+    return reply
+
+
+def _reply_if_done(reply: Reply) -> Reply:
+    """The reply to a hand-over if an earlier copy of it may have run on the same server.
+
+    If that has entered the waiter, the waiter has been removed since then. The owner has released the lock.
+    """
+    return LOCK_FREE if reply == NOT_HANDED_OVER else reply
+
+
+def _record_entry(waiter: LockWaiter[HandedOnLock], reply: Reply) -> bool:
+    """Records the hold of the waiter. False: what the server has entered must not be used, and is released."""
+    lock, call = waiter.lock, waiter.call
+    session = lock.session
+    (call.token,) = reply
+    valid_until = call.sent_at + call.lease_ms / 1000
+    if valid_until <= session.clock():
+        logger.info("lock %r was handed on after the end of its lease: it is released", readable(lock.key))
+        lock.undo_grant(call)
+        return False
+    if not lock.record(call, waiter.hold_key, valid_until):
+        lock.undo_grant(call)
+        return False
+    queue = session.lock_queues.get(lock.identity)
+    if queue is not None:
+        queue.set_holder(call.hold, call.events)
+    return not session.closed
+
+
+def _end(waiter: LockWaiter[HandedOnLock], releaser: ReleaseCall, *, given: bool) -> None:
+    """The outcome is known: the waiter has the lock, or makes an attempt. Releases what it doesn't get. Idempotent."""
+    lock, call = waiter.lock, waiter.call
+    if waiter.releaser is releaser and waiter.state in (OFFERED, LEFT):
+        # Before the state changes: then the call of the waiter may take the turn itself.
+        call.owner.calls.in_flight.leave(waiter.hold_key, call)
+        if not (given and waiter.give()):
+            lock.release_acquired(call)
+            lock.session.channels.take_back(lock.commands.channel, waiter.wakeup)
+            waiter.give_back()
+    # Also after an interrupt between the change of the state and this line.
+    waiter.wakeup.set()
+    releaser.successor = None
+
+
+def abandon(releaser: ReleaseCall) -> None:
+    """An interrupt has ended a hand-over: undoes what may have been entered. The waiter makes an attempt."""
+    waiter: LockWaiter[HandedOnLock] | None = releaser.successor
+    if waiter is None:
+        return
+    if waiter.state is not GIVEN and waiter.releaser is releaser and waiter.call.hold is None:
+        waiter.lock.undo_grant(waiter.call)
+    _end(waiter, releaser, given=False)

@@ -1,0 +1,179 @@
+"""The calls of one client that wait for the same lock: their order, their states, and whom the lock is handed to next.
+
+A release of this client may hand the lock on to one of them (`hand_over`), without a message to other clients. Other
+clients must not starve by that: the lock is handed on for a limited time, then it is released with a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from pyredisson._core import AcquireCall, ReleaseCall, WaiterFields
+from pyredisson.logic.channels import Channel
+from pyredisson.logic.holds import HELD, Hold, HoldKey
+from pyredisson.logic.ports import Wakeup
+
+OTHERS_FIRST = 0.001
+"""Seconds that the waiters of this client leave to other clients after a series of hand-overs: the waiters here hear of
+the release first, and would win nearly always."""
+UNKNOWN_WAIT = 1.0
+"""Seconds after which a waiter makes an attempt if it doesn't know when the lease of the holder ends."""
+
+
+class WaiterState(Enum):
+    """The state of a call that waits for a lock.
+
+    LOOKING -> WAITING -> LOOKING: the waiter goes to sleep, and wakes up.
+    WAITING -> OFFERED: a release of this client has chosen it, and hands the lock on to it.
+    OFFERED -> GIVEN: the server has entered it.
+    OFFERED -> LOOKING: it was not entered, or what was entered is undone.
+    LOOKING, WAITING or OFFERED -> LEFT: it has given up, or has acquired the lock by itself.
+
+    From OFFERED, the release decides between GIVEN and LOOKING. If the waiter has left by then, the release undoes what
+    the server has entered. Each transition is a single step of the core, so one of two threads makes it.
+    """
+
+    LOOKING = "looking"
+    """It makes an attempt, or is about to."""
+    WAITING = "waiting"
+    """It sleeps. A release may hand the lock on to it."""
+    OFFERED = "offered"
+    """A release hands the lock on to it, and the outcome isn't known."""
+    GIVEN = "given"
+    """It has the lock."""
+    LEFT = "left"
+    """It waits no longer."""
+
+
+LOOKING, WAITING, OFFERED = WaiterState.LOOKING, WaiterState.WAITING, WaiterState.OFFERED
+GIVEN, LEFT = WaiterState.GIVEN, WaiterState.LEFT
+
+
+Lock = TypeVar("Lock")
+"""The logic of the lock that a waiter waits for."""
+
+
+class LockChannel(Channel):
+    """The waiters of a lock that is handed on. One of them is enough to find out whether the lock is free."""
+
+    __slots__ = ()
+
+    def on_confirmed(self) -> None:
+        self.wake(1)
+
+
+class LockWaiter(WaiterFields, Generic[Lock]):
+    """One call that waits for a lock. Its state is a `WaiterState`; only the methods below change it."""
+
+    __slots__ = ("call", "error", "hold_key", "lock", "wakeup")
+
+    def __init__(self, lock: Lock, identity: Hashable, call: AcquireCall, wakeup: Wakeup) -> None:
+        self.lock = lock
+        self.call = call
+        self.hold_key: HoldKey = (identity, call.owner.id)
+        self.wakeup = wakeup
+        self.error: Exception | None = None
+        """What the waiter has to raise: its entry was undone for a reason that concerns it alone."""
+        self.state = LOOKING
+
+    # By the waiter
+
+    def sleep(self) -> bool:
+        """From now on a release may choose it."""
+        return self.change_state(LOOKING, WAITING)
+
+    def wake_up(self) -> bool:
+        """It makes an attempt. False: a release has chosen it meanwhile."""
+        return self.change_state(WAITING, LOOKING)
+
+    def decline(self) -> bool:
+        """It doesn't wait for the outcome any more. False: the outcome is known."""
+        return self.change_state(OFFERED, LEFT)
+
+    def leave(self) -> None:
+        """It waits no longer, whatever its state is."""
+        if not (self.change_state(LOOKING, LEFT) or self.change_state(WAITING, LEFT)):
+            self.change_state(OFFERED, LEFT)
+
+    # By a release
+
+    def choose(self, releaser: ReleaseCall) -> bool:
+        """The release begins to hand the lock on to it. False: it doesn't sleep."""
+        return self.offer(WAITING, OFFERED, releaser)
+
+    def give(self) -> bool:
+        """The server has entered it. False: it has left meanwhile."""
+        return self.change_state(OFFERED, GIVEN)
+
+    def give_back(self) -> bool:
+        """It was not entered: it makes an attempt. False: it has left meanwhile."""
+        return self.change_state(OFFERED, LOOKING)
+
+
+class LocalQueue:
+    """The waiters of one lock in one client, in the order in which they came. It exists while the lock is contended.
+
+    It is changed with the mutex of the channels held; what is read without it is a single value.
+    """
+
+    __slots__ = ("_events", "busy_until", "channel", "holder", "others_first_until", "series_ends", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: dict[LockWaiter[Any], None] = {}
+        self.channel: Channel | None = None
+        """The channel of the lock, as the waiter that came last has joined it."""
+        self.holder: Hold | None = None
+        """The latest hold of this client that a waiter has acquired."""
+        self._events: int | None = None
+        self.busy_until = 0.0
+        """When the lease of the holder ends, as the latest attempt was told."""
+        self.series_ends: float | None = None
+        """Until when the lock is handed on without a message. None: no series of hand-overs has begun."""
+        self.others_first_until = 0.0
+        """Until when the waiters of this client make no attempt."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a caller of this client holds the lock, as far as known. Its release looks into this queue.
+
+        False after any message: another client may have removed the lock by force.
+        """
+        holder, channel = self.holder, self.channel
+        return holder is not None and holder.state is HELD and channel is not None and channel.events == self._events
+
+    def set_holder(self, hold: Hold, events: int | None) -> None:
+        """A waiter has acquired the lock. `events`: those of the channel before the command was sent."""
+        self._events = events
+        self.holder = hold
+
+    def next_look(self, now: float) -> float:
+        """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""
+        holder = self.holder
+        if holder is not None and self.is_held and holder.valid_until > now:
+            return holder.valid_until + 0.001
+        return self.busy_until if self.busy_until > now else now + UNKNOWN_WAIT
+
+    def has_others(self, waiter: LockWaiter[Any]) -> bool:
+        """Whether another waiter came earlier."""
+        return next(iter(self.waiters), waiter) is not waiter
+
+    def may_hand_over(self, now: float, limit: float) -> bool:
+        """Whether the lock may be handed on once more, `limit` seconds after the first time at most."""
+        if not limit or not self.waiters:
+            return False
+        return self.series_ends is None or now < self.series_ends
+
+    def end_series(self, now: float) -> None:
+        """The lock is about to be released with a message. After a series of hand-overs other clients come first."""
+        if self.series_ends is not None:
+            self.series_ends = None
+            self.others_first_until = now + OTHERS_FIRST
+
+    def wake_first(self) -> None:
+        """Has the first waiter that sleeps make an attempt."""
+        for waiter in list(self.waiters):
+            if waiter.state is WAITING:
+                waiter.wakeup.set()
+                return
