@@ -13,6 +13,7 @@
 -- Idempotent: the number of levels is absolute. A second run only leaves a gap between tokens.
 --
 -- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , me:1 1 30000
+
 -- include: fenced_token
 local remaining = redis.call('PTTL', KEYS[1])
 if remaining == -2 then

@@ -11,8 +11,7 @@
 --
 -- Idempotent: a second run finds the next owner, and never shortens its lease. It only leaves a gap between tokens.
 --
--- redis-cli --eval fenced_hand_over.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , \
---   me:1 me:2 30000
+-- redis-cli --eval fenced_hand_over.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , me:1 me:2 30000
 
 -- include: fenced_token
 local remaining = -1

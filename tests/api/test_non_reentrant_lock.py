@@ -15,6 +15,7 @@ from pyredisson.asyncio import NonReentrantLock
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.server_state import ServerState
+from tests.support.waiting import waiters
 
 pytestmark = pytest.mark.asyncio
 
@@ -211,10 +212,8 @@ class TestOneOwnerInSeveralCalls:
             except LockAlreadyHeldError:
                 outcomes.append("refused")
 
-        before = server_state.scripts()
         others = [backend.spawn(ask) for _ in range(3)]
-        # Each has tried, and once more when messages were sure to arrive.
-        await backend.until(lambda: server_state.scripts() >= before + 6)
+        await backend.until(lambda: waiters(client, "orders") == 3)
         await holder.unlock()
         await backend.until(lambda: "taken" in outcomes)
         # The others are woken one by one, by messages that mean nothing.
@@ -268,9 +267,8 @@ async def test_a_cancelled_waiter_leaves_the_hold_of_its_owner_alone(
     client = tasks.connect()
     holder, lock = client.get_lock("orders", owner=1), getattr(client, kind)("orders", owner=7)
     await holder.lock()
-    before = server_state.scripts()
     waiting = [asyncio.ensure_future(lock.lock()) for _ in range(2)]
-    await tasks.until(lambda: server_state.scripts() >= before + 4)
+    await tasks.until(lambda: waiters(client, "orders") == 2)
     await holder.unlock()
     async with asyncio.timeout(TIME_LIMIT):
         done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

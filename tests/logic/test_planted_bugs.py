@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from pyredisson._core import AcquireCall
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD, Hold
+from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fair_queue import QueueTicket
+from pyredisson.logic.locks.local_queue import LEFT, OFFERED, LocalQueue, LockWaiter
 from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -34,8 +38,15 @@ ENOUGH = 4000
 class NoLookAgain(ChannelRegistry):
     """The waiters aren't woken when messages begin to arrive."""
 
-    def join(self, name: bytes, wakeup: Wakeup, channel_class: type[Channel] = Channel, need: int = 1) -> Channel:
-        channel = super().join(name, wakeup, channel_class, need)
+    def join(
+        self,
+        name: bytes,
+        wakeup: Wakeup,
+        channel_class: type[Channel] = Channel,
+        need: int = 1,
+        events: int | None = None,
+    ) -> Channel:
+        channel = super().join(name, wakeup, channel_class, need, events)
         wakeup.clear()
         return channel
 
@@ -117,6 +128,15 @@ class NoRepair(Renewer):
         pause = await super()._renew_once()
         self.repairs.clear()
         return pause
+
+
+class NoUndoOfEntries(LockLogic):
+    """What was entered for a waiter that doesn't get it stays as it is."""
+
+    __slots__ = ()
+
+    def undo_grant(self, call: AcquireCall) -> None:
+        call.owner.new_epoch()
 
 
 class NoSemaphoreUndo(SemaphoreLogic):
@@ -209,6 +229,10 @@ PLANTED = {
         )
     ),
     "a release that publishes nothing": Logic(patches=changed("lock_release", PUBLISH, SILENCE)),
+    "a lock that is gone is handed on": Logic(
+        patches=changed("lock_hand_over", b"else\n    return 0\nend", b"end")
+    ),
+    "a hand-over in doubt is not undone": Logic(objects=(NoUndoOfEntries,)),
     "dead heads stay": replace(
         KINDS["fair"],
         patches=changed(FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
@@ -245,11 +269,38 @@ PLANTED = {
 }
 
 
+def _record_late(waiter: LockWaiter[LockLogic], reply: Reply) -> bool:
+    waiter.call.sent_at = waiter.lock.session.clock()
+    return _record_entry(waiter, reply)
+
+
+_record_entry = hand_over._record_entry
+CHANGED: dict[str, tuple[object, str, object]] = {
+    "a waiter that was not entered goes on waiting": (LockWaiter, "refuse", lambda waiter: False),
+    "a waiter that has left gets the lock": (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
+    "the lease of the next owner counts from the reply": (hand_over, "_record_entry", _record_late),
+    "a call relies on a holder that is releasing": (
+        LocalQueue,
+        "is_held",
+        property(lambda queue: queue.holder is not None),
+    ),
+}
+"""What runs instead of a function of the hand-over."""
+
+
 @pytest.mark.parametrize("bug", PLANTED)
 def test_found(bug: str) -> None:
     with pytest.raises(Violation):
         for seed in range(ENOUGH):
             run(seed, PLANTED[bug])
+
+
+@pytest.mark.parametrize("bug", CHANGED)
+def test_found_in_hand_overs(bug: str) -> None:
+    where, name, function = CHANGED[bug]
+    with patch.object(where, name, function), pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed)
 
 
 def _ignore(payload: bytes) -> None:

@@ -240,7 +240,7 @@ class TestServers:
             assert scripts.acquire(ME, 1, 30_000, redis=deaf) is None
             assert scripts.acquire(ME, 2, 30_000, redis=deaf) is None
             assert scripts.release(ME, 1, redis=deaf) == 0
-            assert scripts.release(ME, 0, redis=deaf) == 1
+            assert scripts.release(ME, 0, redis=deaf) == 3
             assert scripts.redis.keys() == []
             scripts.hold(YOU, 1, 30_000)
             assert scripts.force_release(redis=deaf) == 1

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
+from typing import Any
 
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something. Usually it happens at once."""
@@ -26,3 +27,10 @@ async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
     task.cancel()
     [outcome] = await asyncio.gather(task, return_exceptions=True)
     return isinstance(outcome, asyncio.CancelledError)
+
+
+def waiters(client: Any, name: str) -> int:
+    """How many calls of a client wait for a lock, and will hear of its release."""
+    session = getattr(client, "_target", client)._session
+    queue = session.lock_queues.get(name.encode())
+    return len(queue.waiters) if queue is not None and queue.channel is not None and queue.channel.confirmed else 0

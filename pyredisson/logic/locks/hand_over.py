@@ -74,8 +74,7 @@ def choose_successor(lock: HandedOnLock, releaser: ReleaseCall) -> LockWaiter[Ha
     if queue.may_hand_over(now, session.local_hand_over_time):
         waiter = _choose(queue, lock, releaser, now)
         if waiter is not None:
-            if queue.series_ends is None:
-                queue.series_ends = now + session.local_hand_over_time
+            queue.on_handed_over(now, session.local_hand_over_time)
             return waiter
     queue.end_series(now)
     forget_if_idle(session, lock.identity)
@@ -224,7 +223,7 @@ def _end(waiter: LockWaiter[HandedOnLock], releaser: ReleaseCall, *, given: bool
         if not (given and waiter.give()):
             lock.release_acquired(call)
             lock.session.channels.take_back(lock.commands.channel, waiter.wakeup)
-            waiter.give_back()
+            waiter.refuse()
     # Also after an interrupt between the change of the state and this line.
     waiter.wakeup.set()
     releaser.successor = None

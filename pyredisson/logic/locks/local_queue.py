@@ -107,7 +107,7 @@ class LockWaiter(WaiterFields, Generic[Lock]):
         """The server has entered it. False: it has left meanwhile."""
         return self.change_state(OFFERED, GIVEN)
 
-    def give_back(self) -> bool:
+    def refuse(self) -> bool:
         """It was not entered: it makes an attempt. False: it has left meanwhile."""
         return self.change_state(OFFERED, LOOKING)
 
@@ -160,10 +160,15 @@ class LocalQueue:
         return next(iter(self.waiters), waiter) is not waiter
 
     def may_hand_over(self, now: float, limit: float) -> bool:
-        """Whether the lock may be handed on once more, `limit` seconds after the first time at most."""
+        """Whether the lock may be handed on once more: for `limit` seconds from the first time on."""
         if not limit or not self.waiters:
             return False
         return self.series_ends is None or now < self.series_ends
+
+    def on_handed_over(self, now: float, limit: float) -> None:
+        """The lock is handed on. The first time begins a series."""
+        if self.series_ends is None:
+            self.series_ends = now + limit
 
     def end_series(self, now: float) -> None:
         """The lock is about to be released with a message. After a series of hand-overs other clients come first."""
