@@ -71,7 +71,9 @@ def test_only_a_waiter_that_sleeps_is_chosen(waiter: LockWaiter[None]) -> None:
     assert waiter.releaser is releaser
 
 
-@pytest.mark.parametrize(("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("leave", LEFT)])
+@pytest.mark.parametrize(
+    ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("leave", LEFT)]
+)
 def test_an_offer_has_one_outcome(waiter: LockWaiter[None], outcome: str, state: object) -> None:
     waiter.sleep()
     waiter.choose(ReleaseCall())

@@ -229,9 +229,7 @@ PLANTED = {
         )
     ),
     "a release that publishes nothing": Logic(patches=changed("lock_release", PUBLISH, SILENCE)),
-    "a lock that is gone is handed on": Logic(
-        patches=changed("lock_hand_over", b"else\n    return 0\nend", b"end")
-    ),
+    "a lock that is gone is handed on": Logic(patches=changed("lock_hand_over", b"else\n    return 0\nend", b"end")),
     "a hand-over in doubt is not undone": Logic(objects=(NoUndoOfEntries,)),
     "dead heads stay": replace(
         KINDS["fair"],
@@ -269,14 +267,14 @@ PLANTED = {
 }
 
 
-def _record_late(waiter: LockWaiter[LockLogic], reply: Reply) -> bool:
+def _record_late(waiter: LockWaiter[hand_over.HandedOnLock], reply: Reply) -> bool:
     waiter.call.sent_at = waiter.lock.session.clock()
     return _record_entry(waiter, reply)
 
 
 _record_entry = hand_over._record_entry
 CHANGED: dict[str, tuple[object, str, object]] = {
-    "a waiter that was not entered goes on waiting": (LockWaiter, "refuse", lambda waiter: False),
+    "a waiter that was not entered goes on waiting": (LockWaiter, "refuse", lambda _: False),
     "a waiter that has left gets the lock": (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
     "the lease of the next owner counts from the reply": (hand_over, "_record_entry", _record_late),
     "a call relies on a holder that is releasing": (

@@ -31,7 +31,7 @@ class HandOverScripts(ScriptedLock):
 
     def locks(self) -> list[bytes]:
         """All keys but the counter, which stays."""
-        return [key for key in self.redis.keys() if key.decode() not in self.companions]
+        return [key for key in self.redis.keys("*") if key.decode() not in self.companions]
 
 
 @pytest.fixture(params=["lock", "fenced"])

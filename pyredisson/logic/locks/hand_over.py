@@ -13,7 +13,7 @@ from typing import Protocol
 from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson._diagnostics import logger, readable
+from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
@@ -211,6 +211,8 @@ def _record_entry(waiter: LockWaiter[HandedOnLock], reply: Reply) -> bool:
     queue = session.lock_queues.get(lock.identity)
     if queue is not None:
         queue.set_holder(call.hold, call.events)
+    if debug.on:
+        logger.debug("%s is handed on: it is acquired", lock.named(call.owner))
     return not session.closed
 
 

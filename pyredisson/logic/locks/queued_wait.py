@@ -101,9 +101,13 @@ class QueuedWait:
                 if seconds <= 0 and waiter.state is LOOKING:
                     return False
                 waiter.sleep()
+                debug.look()
                 if debug.on:
                     logger.debug("waiting on channel %r for %.3f s at most", readable(self._channel_name), seconds)
                 await session.runtime.wait(waiter.wakeup, max(seconds, 0.0))
+                if debug.on:
+                    said = "woken" if waiter.wakeup.is_set() else "no message"
+                    logger.debug("%s on channel %r", said, readable(self._channel_name))
                 if waiter.wake_up():
                     must_attempt = self._is_due()
                 elif await self._outcome():
