@@ -159,6 +159,11 @@ cdef class WaiterFields:
         self.state = new
         return True
 
+    def leave(self, given, left):
+        """Goes to `left` from any state but `given`."""
+        if self.state is not given:
+            self.state = left
+
     def offer(self, waiting, offered, ReleaseCall releaser not None):
         """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
         if self.state is not waiting:

@@ -205,6 +205,9 @@ class WaiterFields:
     def change_state(self, old: object, new: object) -> bool:
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
 
+    def leave(self, given: object, left: object) -> None:
+        """Goes to `left` from any state but `given`."""
+
     def offer(self, waiting: object, offered: object, releaser: ReleaseCall) -> bool:
         """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from typing import Any, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -51,7 +51,7 @@ class BackendRuntime(ABC):
     def wakeup(self) -> Wakeup: ...
 
     @abstractmethod
-    async def wait(self, wakeup: Wakeup, seconds: float) -> None: ...
+    def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]: ...
 
     async def sleep(self, seconds: float) -> None:
         await self._wait_unless_closed(self.wakeup(), seconds)

@@ -122,7 +122,7 @@ class Runtime(Sender, Protocol):
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs an operation in the background to its end, also when the caller fails or is cancelled."""
 
-    async def wait(self, wakeup: Wakeup, seconds: float) -> None:
+    def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]:
         """Waits until the wakeup is set or the time is over."""
 
     async def sleep(self, seconds: float) -> None:

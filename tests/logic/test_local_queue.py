@@ -28,7 +28,7 @@ class Wakeup:
 def waiter() -> LockWaiter[None]:
     registry = OwnerRegistry()
     registry.begin("client")
-    return LockWaiter(None, "lock", AcquireCall(registry.new(), None, None), Wakeup())
+    return LockWaiter(None, ("lock", 1), AcquireCall(registry.new(), None, None), Wakeup(), b"channel")
 
 
 def test_a_series_of_hand_overs_has_an_end(waiter: LockWaiter[None]) -> None:
@@ -72,7 +72,7 @@ def test_only_a_waiter_that_sleeps_is_chosen(waiter: LockWaiter[None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("leave", LEFT)]
+    ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)]
 )
 def test_an_offer_has_one_outcome(waiter: LockWaiter[None], outcome: str, state: object) -> None:
     waiter.sleep()
@@ -82,7 +82,7 @@ def test_an_offer_has_one_outcome(waiter: LockWaiter[None], outcome: str, state:
     assert waiter.state is state
     if outcome != "give":
         assert not waiter.give()
-    waiter.leave()
+    waiter.stop()
     assert waiter.state is (GIVEN if outcome == "give" else LEFT)
 
 

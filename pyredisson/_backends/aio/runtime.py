@@ -31,9 +31,9 @@ class AioBackend(BackendRuntime):
     def wakeup(self) -> AioWakeup:
         return AioWakeup()
 
-    async def wait(self, wakeup: Wakeup, seconds: float) -> None:
+    def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]:
         assert isinstance(wakeup, AioWakeup)
-        await wakeup.wait(seconds)
+        return wakeup.wait(seconds)
 
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(operation())

@@ -32,34 +32,28 @@ class AioWakeup:
 
     async def wait(self, seconds: float | None) -> bool:
         """Waits until the wakeup is set, or the time is over; returns whether it is set. It stays set."""
-        if seconds is None:
-            await self._wait(None)
-            return self._set
-        end = monotonic() + seconds
-        remaining = seconds
+        end = None
         while not self._set:
-            await self._wait(remaining)
+            loop = asyncio.get_running_loop()
+            future = self._future = loop.create_future()
+            timer = None if seconds is None else loop.call_later(seconds, _end_wait, future)
+            try:
+                if end is None and seconds is not None:
+                    end = monotonic() + seconds
+                await future
+            finally:
+                self._future = None
+                if timer is not None:
+                    timer.cancel()
+            if self._set or end is None:
+                break
             remaining = end - monotonic()
             if remaining <= 0:
                 break
             # uvloop rounds to milliseconds, so its timer may end half a millisecond early. A waiter that looked again
             # then would find nothing changed.
-            remaining = max(remaining, SHORTEST_TIMER)
+            seconds = max(remaining, SHORTEST_TIMER)
         return self._set
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Waits once, with a timer that may end early."""
-        if self._set:
-            return
-        loop = asyncio.get_running_loop()
-        future = self._future = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, _end_wait, future)
-        try:
-            await future
-        finally:
-            self._future = None
-            if timer is not None:
-                timer.cancel()
 
 
 def _end_wait(future: asyncio.Future[None]) -> None:

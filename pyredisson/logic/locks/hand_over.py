@@ -131,15 +131,15 @@ async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: Rele
     the background, as after any release that failed.
     """
     waiter: LockWaiter[HandedOnLock] = releaser.successor
-    call = waiter.call
+    call, session = waiter.call, lock.session
     try:
-        lock.session.channels.set_aside(lock.commands.channel, waiter.wakeup)
-        reply = await _send(lock, owner, hold, waiter)
-        if reply.__class__ is not list:
-            given = False
-        else:
-            reply, given = LOCK_FREE, _record_entry(waiter, reply)
-        _end(waiter, releaser, given=given)
+        payload = _prepare(lock, hold, waiter)
+        try:
+            reply = await session.lock_sender.send(payload)
+        except (NoReply, RedisError) as problem:
+            reply = await _send_again(lock, owner, hold, waiter, payload, problem)
+        entered = reply.__class__ is list
+        _end(waiter, releaser, given=entered and _record_entry(waiter, reply))
     except NotConfirmed as problem:
         # The owner has released the lock. Only the waiter needs the confirmation.
         waiter.error = not_replicated(waiter.lock.named(call.owner), problem)
@@ -157,24 +157,32 @@ async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: Rele
             waiter.lock.undo_grant(call)
         _end(waiter, releaser, given=False)
         raise
-    return None if reply == NOT_HANDED_OVER else reply
+    return LOCK_FREE if entered or reply != NOT_HANDED_OVER else None
 
 
-async def _send(lock: HandedOnLock, owner: Owner, hold: Hold, waiter: LockWaiter[HandedOnLock]) -> Reply:
-    """Sends the command of a hand-over; prepares the call of the waiter as its own attempt would do."""
-    session, call = lock.session, waiter.call
+def _prepare(lock: HandedOnLock, hold: Hold, waiter: LockWaiter[HandedOnLock]) -> bytes:
+    """Prepares the call of the waiter, as its own attempt would do. Returns the command."""
+    session, call, commands = lock.session, waiter.call, lock.commands
+    session.channels.set_aside(waiter.channel_name, waiter.wakeup)
     call.target = None
     call.in_doubt = call.overtaken = False
     call.lease_ms = session.lease_ms if call.lease is None else call.lease
-    call.name = waiter.lock.name_for(call) + lock.commands.owner_suffix
+    call.name = waiter.lock.name_for(call) + commands.owner_suffix
+    call.events = session.channels.events(waiter.channel_name)
     # A lease counts from before its command was sent.
     call.sent_at = session.clock()
-    call.events = session.channels.events(lock.commands.channel)
-    payload = lock.commands.hand_over(hold.owner, call.name, call.lease_ms)
-    try:
-        return await session.lock_sender.send(payload)
-    except (NoReply, RedisError) as problem:
-        failure = problem
+    return commands.hand_over(hold.owner, call.name, call.lease_ms)
+
+
+async def _send_again(
+    lock: HandedOnLock,
+    owner: Owner,
+    hold: Hold,
+    waiter: LockWaiter[HandedOnLock],
+    payload: bytes,
+    problem: NoReply | RedisError,
+) -> Reply:
+    call = waiter.call
 
     def on_doubt() -> None:
         call.in_doubt = True
@@ -182,7 +190,7 @@ async def _send(lock: HandedOnLock, owner: Owner, hold: Hold, waiter: LockWaiter
         call.owner.new_epoch()
 
     reply, call.sent_at = await lock.retry_release(
-        owner, hold, session.lock_sender, payload, failure, _reply_if_done, on_doubt
+        owner, hold, lock.session.lock_sender, payload, problem, _reply_if_done, on_doubt
     )
     return reply
 
@@ -224,7 +232,7 @@ def _end(waiter: LockWaiter[HandedOnLock], releaser: ReleaseCall, *, given: bool
         call.owner.calls.in_flight.leave(waiter.hold_key, call)
         if not (given and waiter.give()):
             lock.release_acquired(call)
-            lock.session.channels.take_back(lock.commands.channel, waiter.wakeup)
+            lock.session.channels.take_back(waiter.channel_name, waiter.wakeup)
             waiter.refuse()
     # Also after an interrupt between the change of the state and this line.
     waiter.wakeup.set()

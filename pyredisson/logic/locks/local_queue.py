@@ -6,7 +6,6 @@ clients must not starve by that: the lock is handed on for a limited time, then 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -67,13 +66,14 @@ class LockChannel(Channel):
 class LockWaiter(WaiterFields, Generic[Lock]):
     """One call that waits for a lock. Its state is a `WaiterState`; only the methods below change it."""
 
-    __slots__ = ("call", "error", "hold_key", "lock", "wakeup")
+    __slots__ = ("call", "channel_name", "error", "hold_key", "lock", "wakeup")
 
-    def __init__(self, lock: Lock, identity: Hashable, call: AcquireCall, wakeup: Wakeup) -> None:
+    def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
         self.lock = lock
         self.call = call
-        self.hold_key: HoldKey = (identity, call.owner.id)
+        self.hold_key = hold_key
         self.wakeup = wakeup
+        self.channel_name = channel_name
         self.error: Exception | None = None
         """What the waiter has to raise: its entry was undone for a reason that concerns it alone."""
         self.state = LOOKING
@@ -92,10 +92,9 @@ class LockWaiter(WaiterFields, Generic[Lock]):
         """It doesn't wait for the outcome any more. False: the outcome is known."""
         return self.change_state(OFFERED, LEFT)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """It waits no longer, whatever its state is."""
-        if not (self.change_state(LOOKING, LEFT) or self.change_state(WAITING, LEFT)):
-            self.change_state(OFFERED, LEFT)
+        self.leave(GIVEN, LEFT)
 
     # By a release
 
@@ -148,16 +147,11 @@ class LocalQueue:
         self._events = events
         self.holder = hold
 
-    def next_look(self, now: float) -> float:
+    def next_look(self, now: float, *, held: bool) -> float:
         """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""
-        holder = self.holder
-        if holder is not None and self.is_held and holder.valid_until > now:
-            return holder.valid_until + 0.001
+        if held and self.holder is not None and self.holder.valid_until > now:
+            return self.holder.valid_until + 0.001
         return self.busy_until if self.busy_until > now else now + UNKNOWN_WAIT
-
-    def has_others(self, waiter: LockWaiter[Any]) -> bool:
-        """Whether another waiter came earlier."""
-        return next(iter(self.waiters), waiter) is not waiter
 
     def may_hand_over(self, now: float, limit: float) -> bool:
         """Whether the lock may be handed on once more: for `limit` seconds from the first time on."""

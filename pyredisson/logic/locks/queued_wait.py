@@ -56,20 +56,17 @@ def joins_at_once(lock: QueuedLock, call: AcquireCall) -> bool:
     return hold is None or hold.state is LOST
 
 
-class QueuedWait:
+class QueuedWait(LockWaiter[QueuedLock]):
     """The wait of one call. `run` is called once."""
 
-    __slots__ = ("_call", "_channel", "_channel_name", "_lock", "_look_at", "_owes_attempt", "_queue", "_waiter")
+    __slots__ = ("_channel", "_look_at", "_owes_attempt", "_queue")
 
     _channel: Channel
     _queue: LocalQueue
-    _waiter: LockWaiter[QueuedLock]
 
     def __init__(self, lock: QueuedLock, call: AcquireCall) -> None:
-        self._lock = lock
-        self._call = call
-        self._channel_name = lock.commands.channel
-        self._waiter = LockWaiter(lock, lock.identity, call, lock.session.runtime.wakeup())
+        hold_key = (lock.identity, call.owner.id)
+        super().__init__(lock, hold_key, call, lock.session.runtime.wakeup(), lock.commands.channel)
         self._look_at = 0.0
         """When to make the next attempt, even without a wakeup."""
         self._owes_attempt = False
@@ -78,93 +75,88 @@ class QueuedWait:
     async def run(self, wait: float | None) -> bool:
         """Waits until the lock is acquired or the deadline has passed: False.
 
-        `wait`: for how long at most, as the first attempt of the caller has returned. None: it has made none.
+        `wait`: for how long at most, as the first attempt of the caller has returned. None: it has made none. After an
+        exception the caller calls `end`: an interrupt may have prevented it in here.
         """
+        runtime, wakeup = self.lock.session.runtime, self.wakeup
         try:
-            return await self._run(wait)
-        except BaseException:
-            # An interrupt may have prevented this in `_run`.
-            self._leave()
-            raise
-
-    async def _run(self, wait: float | None) -> bool:
-        session, waiter = self._lock.session, self._waiter
-        try:
-            self._join(wait)
-            must_attempt = wait is None and not self._may_sleep() and waiter.wake_up()
+            must_attempt = self._join(wait)
             while True:
                 if must_attempt and await self._attempt():
                     return True
                 if self._channel.error is not None:
                     raise copy_error(self._channel.error)
                 seconds = self._seconds_to_sleep()
-                if seconds <= 0 and waiter.state is LOOKING:
-                    return False
-                waiter.sleep()
+                if seconds <= 0:
+                    if self.state is LOOKING:
+                        return False
+                    seconds = 0.0
+                self.sleep()
                 debug.look()
                 if debug.on:
-                    logger.debug("waiting on channel %r for %.3f s at most", readable(self._channel_name), seconds)
-                await session.runtime.wait(waiter.wakeup, max(seconds, 0.0))
+                    logger.debug("waiting on channel %r for %.3f s at most", readable(self.channel_name), seconds)
+                await runtime.wait(wakeup, seconds)
+                if self.state is GIVEN and self.error is None:
+                    return True
                 if debug.on:
-                    said = "woken" if waiter.wakeup.is_set() else "no message"
-                    logger.debug("%s on channel %r", said, readable(self._channel_name))
-                if waiter.wake_up():
+                    said = "woken" if wakeup.is_set() else "no message"
+                    logger.debug("%s on channel %r", said, readable(self.channel_name))
+                if self.wake_up():
                     must_attempt = self._is_due()
                 elif await self._outcome():
                     return True
-                elif waiter.state is LEFT:
+                elif self.state is LEFT:
                     return False
                 else:
                     must_attempt = True
         except BaseException:
-            # The wakeup may have been consumed by an attempt that did not finish: `leave` passes it on.
+            # The wakeup may have been consumed by an attempt that did not finish: the next waiter gets it.
             self._owes_attempt = True
             raise
         finally:
-            self._leave()
+            self.end()
 
-    def _join(self, wait: float | None) -> None:
-        """Takes the last place among the waiters of this client."""
-        session, waiter, lock = self._lock.session, self._waiter, self._lock
-        channels = session.channels
+    def _join(self, wait: float | None) -> bool:
+        """Takes the last place among the waiters of this client. Returns whether to make an attempt at once."""
+        lock, name, call = self.lock, self.channel_name, self.call
+        session = lock.session
+        channels, queues, identity = session.channels, session.lock_queues, lock.identity
         with channels.mutex:
-            queue = session.lock_queues.get(lock.identity)
+            queue = queues.get(identity)
             if queue is None:
-                queue = session.lock_queues[lock.identity] = LocalQueue()
+                queue = queues[identity] = LocalQueue()
             self._queue = queue
-            queue.waiters[waiter] = None
+            alone = not queue.waiters
+            queue.waiters[self] = None
             # A waiter that has made no attempt can't have missed anything since then.
-            events = self._call.events if wait is not None else channels.events(self._channel_name)
-            queue.channel = self._channel = channels.join(self._channel_name, waiter.wakeup, LockChannel, 1, events)
+            events = call.events if wait is not None else channels.events(name)
+            queue.channel = self._channel = channels.join(name, self.wakeup, LockChannel, 1, events)
         now = session.clock()
         if wait is not None:
             self._refused(now, wait)
-        else:
-            # No waiter sleeps longer than `lock_watchdog_timeout`: the next holder may have a shorter lease.
-            self._look_at = min(queue.next_look(now), now + session.lease_ms / 1000)
-            # Before the look at the holder: so its release finds this waiter, or this waiter finds the release.
-            waiter.sleep()
-
-    def _may_sleep(self) -> bool:
-        """Whether a waiter that has made no attempt can rely on others to wake it.
-
-        It is in the queue already, so a holder that is not releasing by now will find it there.
-        """
-        return self._queue.is_held or self._queue.has_others(self._waiter)
+            return False
+        held = queue.is_held
+        # No waiter sleeps longer than `lock_watchdog_timeout`: the next holder may have a shorter lease.
+        self._look_at = min(queue.next_look(now, held=held), now + session.lease_ms / 1000)
+        # Before the look at the holder: so its release finds this waiter, or this waiter finds the release.
+        self.sleep()
+        return alone and not queue.is_held and self.wake_up()
 
     def _seconds_to_sleep(self) -> float:
         """For how long to sleep at most. 0 or less: the deadline has passed."""
-        now, deadline = self._lock.session.clock(), self._call.deadline
-        seconds = max(self._look_at - now, 0.001)
-        if not self._channel.confirmed:
-            seconds = min(seconds, UNCONFIRMED_WAIT)
+        now, deadline = self.lock.session.clock(), self.call.deadline
+        seconds = self._look_at - now
+        if seconds < 0.001:
+            seconds = 0.001
+        if not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
+            seconds = UNCONFIRMED_WAIT
         return seconds if deadline is None else min(seconds, deadline - now)
 
     def _is_due(self) -> bool:
         """Whether to make an attempt after a sleep. An attempt that other clients come before is put off."""
-        now, deadline = self._lock.session.clock(), self._call.deadline
-        if self._waiter.wakeup.is_set():
-            self._waiter.wakeup.clear()
+        now, deadline = self.lock.session.clock(), self.call.deadline
+        if self.wakeup.is_set():
+            self.wakeup.clear()
             self._owes_attempt = True
             if now < self._queue.others_first_until:
                 self._look_at = self._queue.others_first_until
@@ -174,14 +166,14 @@ class QueuedWait:
 
     async def _attempt(self) -> bool:
         # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
-        self._waiter.wakeup.clear()
-        self._call.events = self._channel.events
-        wait = await self._lock._attempt(self._call)
+        self.wakeup.clear()
+        self.call.events = self._channel.events
+        wait = await self.lock._attempt(self.call)
         self._owes_attempt = False
         if wait is None:
-            self._queue.set_holder(self._call.hold, self._call.events)
+            self._queue.set_holder(self.call.hold, self.call.events)
             return True
-        self._refused(self._lock.session.clock(), wait)
+        self._refused(self.lock.session.clock(), wait)
         return False
 
     def _refused(self, now: float, wait: float) -> None:
@@ -193,32 +185,32 @@ class QueuedWait:
         As an attempt that is on its way at the deadline, it may take as long as a reply. False: an attempt is due, or
         the deadline has passed long ago.
         """
-        session, waiter, deadline = self._lock.session, self._waiter, self._call.deadline
+        session, wakeup, deadline = self.lock.session, self.wakeup, self.call.deadline
         if deadline is not None:
             deadline = max(deadline, session.clock() + SHORTEST_WAIT)
-        while waiter.state is OFFERED:
-            waiter.wakeup.clear()
+        while self.state is OFFERED:
+            wakeup.clear()
             # The state is changed before the wakeup is set.
-            if waiter.state is not OFFERED:
+            if self.state is not OFFERED:
                 break
             seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - session.clock())
-            if seconds <= 0 and waiter.decline():
+            if seconds <= 0 and self.decline():
                 return False
-            await session.runtime.wait(waiter.wakeup, max(seconds, 0.0))
-        if waiter.error is not None:
-            raise waiter.error
-        return waiter.state is GIVEN
+            await session.runtime.wait(wakeup, max(seconds, 0.0))
+        if self.error is not None:
+            raise self.error
+        return self.state is GIVEN
 
-    def _leave(self) -> None:
+    def end(self) -> None:
         """Leaves the queue and the channel. Never suspends. Idempotent."""
-        session, waiter = self._lock.session, self._waiter
-        waiter.leave()
+        session = self.lock.session
+        self.stop()
         if self._owes_attempt:
-            waiter.wakeup.set()
+            self.wakeup.set()
         with session.channels.mutex:
-            queue = session.lock_queues.get(self._lock.identity)
+            queue = session.lock_queues.get(self.hold_key[0])
             if queue is not None:
-                queue.waiters.pop(waiter, None)
+                queue.waiters.pop(self, None)
                 if not queue.waiters and not queue.is_held:
-                    del session.lock_queues[self._lock.identity]
-            session.channels.leave(self._channel_name, waiter.wakeup)
+                    del session.lock_queues[self.hold_key[0]]
+            session.channels.leave(self.channel_name, self.wakeup)

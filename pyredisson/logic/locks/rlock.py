@@ -57,9 +57,11 @@ class LockLogic(LockStatus):
 
     async def _acquire(self, call: AcquireCall) -> bool:
         session = self.session
+        waiter: QueuedWait | None = None
         try:
             if session.lock_queues and self.is_handed_on and joins_at_once(self, call):
-                return await QueuedWait(self, call).run(None)
+                waiter = QueuedWait(self, call)
+                return await waiter.run(None)
             if not session.channels.is_empty:
                 call.events = session.channels.events(self.commands.channel)
             wait = await self._attempt(call)
@@ -69,13 +71,20 @@ class LockLogic(LockStatus):
                 return False
             return await self._wait(call, wait)
         except BaseException:
+            if waiter is not None:
+                waiter.end()
             # A cancellation, an interrupt or the end of the client after the lock was acquired.
             self.release_acquired(call)
             raise
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
         """Makes attempts until the lock is acquired. `wait` is the result of the first attempt, in seconds."""
-        return await QueuedWait(self, call).run(wait)
+        waiter = QueuedWait(self, call)
+        try:
+            return await waiter.run(wait)
+        except BaseException:
+            waiter.end()
+            raise
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.
