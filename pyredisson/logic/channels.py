@@ -203,14 +203,20 @@ class ChannelRegistry:
                 wakeup.set()
         return channel
 
-    def set_aside(self, name: bytes, wakeup: Wakeup) -> None:
-        """Messages go to other waiters instead of this one, which keeps its place until `take_back`."""
+    def set_aside(self, name: bytes, wakeup: Wakeup) -> int | None:
+        """Messages go to other waiters instead of this one, which keeps its place until `take_back`.
+
+        Returns the same as `events`.
+        """
         with self.mutex:
             channel = self._channels.get(name)
-            if channel is not None and (need := channel.waiters.get(wakeup)):
+            if channel is None:
+                return None
+            if need := channel.waiters.get(wakeup):
                 channel.waiters[wakeup] = 0
                 if wakeup.is_set():
                     channel.on_leave(need)
+            return channel.events if channel.confirmed else None
 
     def take_back(self, name: bytes, wakeup: Wakeup, need: int = 1) -> None:
         """Undoes `set_aside`. The waiter may have missed messages."""

@@ -163,12 +163,11 @@ async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: Rele
 def _prepare(lock: HandedOnLock, hold: Hold, waiter: LockWaiter[HandedOnLock]) -> bytes:
     """Prepares the call of the waiter, as its own attempt would do. Returns the command."""
     session, call, commands = lock.session, waiter.call, lock.commands
-    session.channels.set_aside(waiter.channel_name, waiter.wakeup)
+    call.events = session.channels.set_aside(waiter.channel_name, waiter.wakeup)
     call.target = None
     call.in_doubt = call.overtaken = False
     call.lease_ms = session.lease_ms if call.lease is None else call.lease
     call.name = waiter.lock.name_for(call) + commands.owner_suffix
-    call.events = session.channels.events(waiter.channel_name)
     # A lease counts from before its command was sent.
     call.sent_at = session.clock()
     return commands.hand_over(hold.owner, call.name, call.lease_ms)
