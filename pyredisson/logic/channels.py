@@ -108,7 +108,7 @@ class Channel:
         leader = self.leader
         for wakeup in [*((leader,) if leader is not None else ()), *list(self.waiters)]:
             need = self.waiters.get(wakeup, 0)
-            if 0 < need <= supply and not wakeup.is_set():
+            if 0 < need <= supply and not wakeup.is_set() and wakeup.alive:
                 wakeup.set()
                 if wakeup not in self.waiters:
                     # A finalizer ran in this loop and the waiter left just before `set`: it did not use its wakeup,

@@ -16,6 +16,10 @@ from pyredisson._protocol.scripts import ScriptSet
 class Wakeup(Protocol):
     """Makes one waiter look again. In the threads backend any thread may set it, in asyncio the event loop's thread."""
 
+    @property
+    def alive(self) -> bool:
+        """False: its waiter can't wake up any more. Its event loop was closed, and nothing has ended its task."""
+
     def set(self) -> None: ...
     def clear(self) -> None: ...
     def is_set(self) -> bool: ...

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.asyncio
 ROUNDS = 20
 LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
-HAND_OVER = b"\r\n$5\r\n30000\r\n"
-"""What only acquires and hand-overs have in them."""
+HAND_OVER = b":1\r\n$38\r\n"
+"""The end of the holder's name, and the beginning of another name: only hand-overs have two of them."""
 
 
 async def rounds(lock: Lock, count: int) -> None:

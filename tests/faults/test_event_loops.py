@@ -103,3 +103,45 @@ def test_a_waiting_task_of_a_closed_loop_prevents_no_release(
     user.send()
     assert user.wait() == 0
     assert not admin.keys()
+
+
+ABANDONED = """
+import asyncio, sys
+import pyredisson.asyncio
+client = pyredisson.asyncio.connect(sys.argv[1], local_hand_over_time=60)
+holder, waiter = client.get_lock("a", owner=1), client.get_lock("a", owner=2)
+
+async def leave_a_waiter():
+    await holder.lock()
+    waiting = asyncio.create_task(waiter.lock())
+    while not client._session.lock_queues or not client._session.channels.events(b"redisson_lock__channel:{a}"):
+        await asyncio.sleep(0.01)
+    return waiting
+
+async def use():
+    third = asyncio.create_task(client.get_lock("a", owner=3).lock())
+    await asyncio.sleep(0.1)
+    await holder.unlock()
+    async with asyncio.timeout(5):
+        await third
+    await client.get_lock("a", owner=3).unlock()
+
+loop = asyncio.new_event_loop()
+kept = loop.run_until_complete(leave_a_waiter())
+loop.close()
+asyncio.run(use())
+print("got it", flush=True)
+sys.stdin.readline()
+sys.stderr = None
+"""
+
+
+def test_a_lock_is_not_handed_on_to_a_waiter_of_a_closed_loop(
+    server: Server, admin: Redis, child: Callable[..., Child]
+) -> None:
+    """Nobody would ever release it."""
+    user = child(ABANDONED, server.url)
+    assert user.receive(10) == "got it"
+    assert not admin.exists("a")
+    user.send()
+    assert user.wait() == 0

@@ -49,32 +49,36 @@ def inside(error):
 TAKE_AND_GIVE_BACK = (
     PRELUDE
     + """
-contended, rounds = sys.argv[3] == "contended", int(sys.argv[4])
+mode, rounds = sys.argv[3], int(sys.argv[4])
 Alarm = {"KeyboardInterrupt": KeyboardInterrupt, "TimeoutError": TimeoutError}[sys.argv[5]]
 
 def ring(*_):
     raise Alarm
 
 signal.signal(signal.SIGALRM, ring)
-client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
+client = pyredisson.connect(url, connection_pool_size=4, timeout=5)
 lock = client.get_lock("a")
 over = threading.Event()
 
-def contend():
-    with pyredisson.connect(url) as other:
-        while not over.is_set():
-            with other.get_lock("a"):
-                time.sleep(random.uniform(0, 3e-4))
+def contend(other):
+    while not over.is_set():
+        with other.get_lock("a"):
             time.sleep(random.uniform(0, 3e-4))
+        time.sleep(random.uniform(0, 3e-4))
 
-if contended:
-    threading.Thread(target=contend, daemon=True).start()
+contenders = []
+if mode == "contended":
+    contenders = [threading.Thread(target=contend, args=(pyredisson.connect(url),), daemon=True)]
+elif mode == "handed on":
+    contenders = [threading.Thread(target=contend, args=(client,), daemon=True) for _ in range(3)]
+for contender in contenders:
+    contender.start()
 kept, interrupts, other_errors = [], 0, []
 for _ in turns(rounds):
     stage = "lock"
     try:
         try:
-            alarm(1.5e-3 if contended else 3.5e-4)
+            alarm(1.5e-3 if contenders else 3.5e-4)
             lock.lock()
             stage = "unlock"
             lock.unlock()
@@ -95,6 +99,8 @@ for _ in turns(rounds):
     except Exception as error:
         other_errors.append(f"{stage}: {error!r}")
 over.set()
+for contender in contenders:
+    contender.join()
 
 def use():
     with client.get_lock(threading.current_thread().name):
@@ -107,6 +113,7 @@ for user in users:
 for user in users:
     user.join()
 waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
+waiters += len(client._session.lock_queues)
 print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()
 """
@@ -115,7 +122,7 @@ sys.stdin.readline()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("mode", ["free", "contended"])
+@pytest.mark.parametrize("mode", ["free", "contended", "handed on"])
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 def test_interrupts_at_random_moments_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], error: str, mode: str, seed: int

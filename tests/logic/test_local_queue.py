@@ -12,6 +12,8 @@ from pyredisson.logic.owners import OwnerRegistry
 class Wakeup:
     """Counts how often it was set."""
 
+    alive = True
+
     def __init__(self) -> None:
         self.count = 0
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pyredisson.logic.locks.local_queue import WAITING
+
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something. Usually it happens at once."""
 
@@ -30,7 +32,9 @@ async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
 
 
 def waiters(client: Any, name: str) -> int:
-    """How many calls of a client wait for a lock, and will hear of its release."""
+    """How many calls of a client sleep until a lock is released, and will hear of it."""
     session = getattr(client, "_target", client)._session
     queue = session.lock_queues.get(name.encode())
-    return len(queue.waiters) if queue is not None and queue.channel is not None and queue.channel.confirmed else 0
+    if queue is None or queue.channel is None or not queue.channel.confirmed:
+        return 0
+    return sum(waiter.state is WAITING for waiter in list(queue.waiters))

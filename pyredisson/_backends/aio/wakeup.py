@@ -18,6 +18,11 @@ class AioWakeup:
         self._set = False
         self._future: asyncio.Future[None] | None = None
 
+    @property
+    def alive(self) -> bool:
+        future = self._future
+        return future is None or not future.get_loop().is_closed()
+
     def set(self) -> None:
         self._set = True
         future = self._future

@@ -12,6 +12,8 @@ class ThreadWakeup:
 
     __slots__ = ("_lock", "self_pipe")
 
+    alive = True
+
     def __init__(self) -> None:
         self.self_pipe: socket.socket | None = None
         """Where to send a byte when the wakeup is set, while its waiter polls a socket instead of waiting here."""

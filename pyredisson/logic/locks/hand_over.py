@@ -87,7 +87,9 @@ def _choose(
     table = lock.session.holds.table
     for waiter in list(queue.waiters):
         call = waiter.call
-        if waiter.state is not WAITING or (call.deadline is not None and call.deadline <= now):
+        if waiter.state is not WAITING or not waiter.wakeup.alive:
+            continue
+        if call.deadline is not None and call.deadline <= now:
             continue
         if waiter.lock.commands.__class__ is not lock.commands.__class__:
             # Another kind of lock of the same name, whose holds have other commands. It isn't passed over.

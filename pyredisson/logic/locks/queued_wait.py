@@ -126,7 +126,8 @@ class QueuedWait(LockWaiter[QueuedLock]):
             if queue is None:
                 queue = queues[identity] = LocalQueue()
             self._queue = queue
-            alone = not queue.waiters
+            first = next(iter(queue.waiters), None)
+            alone = first is None or not first.wakeup.alive
             queue.waiters[self] = None
             # A waiter that has made no attempt can't have missed anything since then.
             events = call.events if wait is not None else channels.events(name)

@@ -180,6 +180,8 @@ class Flag:
 
     __slots__ = ("_set", "_simulation", "park")
 
+    alive = True
+
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._set = False
