@@ -12,6 +12,7 @@ from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.replicated_master import ReplicatedMaster
+from tests.support.waiting import waiters
 
 from .conftest import NO_FAILOVER
 
@@ -83,6 +84,36 @@ async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
     assert await lock.is_held()
     await lock.unlock()
     assert not master.exists("a")
+
+
+async def test_a_lock_that_is_handed_on_is_on_a_replica(master: Replicas, backend: Backend) -> None:
+    client = backend.connect(local_hand_over_time=60)
+    holder, waiter = client.get_lock("a", owner=1), client.get_lock("a", owner=2)
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    await backend.until(lambda: waiters(client, "a") == 1)
+    before = master.waits()
+    await holder.unlock()
+    await other.result()
+    # The script is sent once more as EVAL, and each time with a WAIT.
+    assert 1 <= master.waits() - before <= 2
+    assert master.node.ask("HVALS", "a") == ["1"]
+    await waiter.unlock()
+
+
+async def test_without_a_confirmation_a_lock_is_not_handed_on(master: Replicas, backend: Backend) -> None:
+    """The release has happened. Only the next owner needs the confirmation."""
+    client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    holder, waiter = client.get_lock("a", owner=1), client.get_lock("a", owner=2)
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    await backend.until(lambda: waiters(client, "a") == 1)
+    master.freeze()
+    await holder.unlock()
+    with pytest.raises(NotReplicatedError, match="0 of 1 replica"):
+        await other.result()
+    await backend.until(lambda: not master.exists("a"))
+    assert not client._session.holds.table
 
 
 async def test_permits_without_a_confirmation_are_not_acquired(master: Replicas, backend: Backend) -> None:

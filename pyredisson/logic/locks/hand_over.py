@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
@@ -148,17 +149,14 @@ async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: Rele
         waiter.lock.undo_grant(call)
         _end(waiter, releaser, given=False)
         return LOCK_FREE
-    except ResponseError:
-        if call.in_doubt:
-            waiter.lock.undo_grant(call)
-        _end(waiter, releaser, given=False)
-        # For example: the user may not change the counter of the tokens. That must not fail a release.
-        return await lock.send_release(owner, hold)
     except BaseException as error:
         if call.hold is None and retry.may_have_run(error, call.in_doubt):
             waiter.lock.undo_grant(call)
         _end(waiter, releaser, given=False)
-        raise
+        if not isinstance(error, ResponseError) or is_transient_reply(error):
+            raise
+        # For example: the user may not change the counter of the tokens. That must not fail a release.
+        return await lock.send_release(owner, hold)
     return LOCK_FREE if entered or reply != NOT_HANDED_OVER else None
 
 
