@@ -15,8 +15,10 @@ from .lock_judge import LockJudge
 from .network import Network
 from .owner import Owner
 
-SCRIPTS = [script("lock_release", with_shebang=flags) for flags in (False, True)]
-RELEASES = {word for each in SCRIPTS for word in (each.sha, each.text)}
+OWNER_AT = {"lock_release": -2, "lock_hand_over": -3, "fenced_hand_over": -3}
+"""The scripts that release a level, and the place of the owner in their commands."""
+SCRIPTS = [script(name, with_shebang=flags) for name in OWNER_AT for flags in (False, True)]
+RELEASES = {word: OWNER_AT[each.name] for each in SCRIPTS for word in (each.sha, each.text)}
 
 
 class RestartJudge(LockJudge):
@@ -38,9 +40,10 @@ class RestartJudge(LockJudge):
     def _replied(self, payload: bytes, reply: Reply) -> None:
         self._reader.feed(payload)
         words = self._reader.gets()
-        if words[1:2] and words[1] in RELEASES and isinstance(reply, int):
-            _, _, _, key, _, name, _ = words
-            self._released[key, name] = self.simulation.now
+        place = RELEASES.get(words[1]) if len(words) > 3 else None
+        # A hand-over replies with a list; 0: it has found neither of both owners.
+        if place is not None and isinstance(reply, int if place == OWNER_AT["lock_release"] else list):
+            self._released[words[3], words[place]] = self.simulation.now
 
     def _forgotten(self) -> None:
         for key, value in self.keyspace.values.items():
