@@ -105,6 +105,7 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "lease": 30000,
         "only_existing": False,
         "owner": owner.name,
+        "next_owner": owner.name,
         "owner_prefix": owner.name_prefix,
         "owners": [owner.name],
         "permit": PERMIT,
