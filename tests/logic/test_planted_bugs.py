@@ -267,7 +267,7 @@ PLANTED = {
 }
 
 
-def _record_late(waiter: LockWaiter[hand_over.HandedOnLock], reply: Reply) -> bool:
+def _record_late(waiter: LockWaiter[hand_over.AcquiredLock], reply: Reply) -> bool:
     waiter.call.sent_at = waiter.lock.session.clock()
     return _record_entry(waiter, reply)
 

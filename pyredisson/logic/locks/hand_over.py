@@ -27,8 +27,8 @@ from pyredisson.logic.replicas import not_replicated
 from pyredisson.logic.session import Session
 
 
-class HandedOnLock(Protocol):
-    """What a hand-over needs of the lock."""
+class ReleasedLock(Protocol):
+    """What a hand-over needs of the lock whose release it is."""
 
     session: Session
     identity: Hashable
@@ -36,8 +36,6 @@ class HandedOnLock(Protocol):
 
     @property
     def commands(self) -> LockCommands: ...
-
-    def named(self, owner: Owner) -> str: ...
 
     async def send_release(self, owner: Owner, hold: Hold) -> Reply: ...
 
@@ -52,6 +50,19 @@ class HandedOnLock(Protocol):
         on_doubt: Callable[[], None],
     ) -> tuple[Reply, float]: ...
 
+
+class AcquiredLock(Protocol):
+    """What a hand-over needs of the lock that a waiter waits for."""
+
+    session: Session
+    identity: Hashable
+    key: bytes
+
+    @property
+    def commands(self) -> LockCommands: ...
+
+    def named(self, owner: Owner) -> str: ...
+
     def name_for(self, call: AcquireCall) -> bytes: ...
 
     def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool: ...
@@ -61,7 +72,7 @@ class HandedOnLock(Protocol):
     def release_acquired(self, call: AcquireCall) -> None: ...
 
 
-def choose_successor(lock: HandedOnLock, releaser: ReleaseCall) -> LockWaiter[HandedOnLock] | None:
+def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
     """The waiter to which the release of a last level hands the lock on. None: the release notifies all clients.
 
     The hold is in the state RELEASING already: a call that comes to wait from now on doesn't rely on it. If an
@@ -83,8 +94,8 @@ def choose_successor(lock: HandedOnLock, releaser: ReleaseCall) -> LockWaiter[Ha
 
 
 def _choose(
-    queue: LocalQueue, lock: HandedOnLock, releaser: ReleaseCall, now: float
-) -> LockWaiter[HandedOnLock] | None:
+    queue: LocalQueue, lock: ReleasedLock, releaser: ReleaseCall, now: float
+) -> LockWaiter[AcquiredLock] | None:
     table = lock.session.holds.table
     for waiter in list(queue.waiters):
         call = waiter.call
@@ -106,7 +117,7 @@ def _choose(
     return None
 
 
-def on_released(lock: HandedOnLock, reply: Reply) -> None:
+def on_released(lock: ReleasedLock, reply: Reply) -> None:
     """The lock was released with a message, after a series of hand-overs perhaps."""
     queue = lock.session.lock_queues.get(lock.identity)
     if queue is None or not queue.others_first_until:
@@ -127,13 +138,13 @@ def forget_if_idle(session: Session, identity: Hashable) -> None:
             del session.lock_queues[identity]
 
 
-async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
+async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
     """Releases the last level of a hold and enters the waiter that was chosen. The reply is as that of a release.
 
     None: the owner didn't hold the lock, and nobody was entered. If this raises, the level is still to be released in
     the background, as after any release that failed.
     """
-    waiter: LockWaiter[HandedOnLock] = releaser.successor
+    waiter: LockWaiter[AcquiredLock] = releaser.successor
     call, session = waiter.call, lock.session
     try:
         payload = _prepare(lock, hold, waiter)
@@ -160,7 +171,7 @@ async def hand_over(lock: HandedOnLock, owner: Owner, hold: Hold, releaser: Rele
     return LOCK_FREE if entered or reply != NOT_HANDED_OVER else None
 
 
-def _prepare(lock: HandedOnLock, hold: Hold, waiter: LockWaiter[HandedOnLock]) -> bytes:
+def _prepare(lock: ReleasedLock, hold: Hold, waiter: LockWaiter[AcquiredLock]) -> bytes:
     """Prepares the call of the waiter, as its own attempt would do. Returns the command."""
     session, call, commands = lock.session, waiter.call, lock.commands
     call.events = session.channels.set_aside(waiter.channel_name, waiter.wakeup)
@@ -174,10 +185,10 @@ def _prepare(lock: HandedOnLock, hold: Hold, waiter: LockWaiter[HandedOnLock]) -
 
 
 async def _send_again(
-    lock: HandedOnLock,
+    lock: ReleasedLock,
     owner: Owner,
     hold: Hold,
-    waiter: LockWaiter[HandedOnLock],
+    waiter: LockWaiter[AcquiredLock],
     payload: bytes,
     problem: NoReply | RedisError,
 ) -> Reply:
@@ -202,7 +213,7 @@ def _reply_if_done(reply: Reply) -> Reply:
     return LOCK_FREE if reply == NOT_HANDED_OVER else reply
 
 
-def _record_entry(waiter: LockWaiter[HandedOnLock], reply: Reply) -> bool:
+def _record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
     """Records the hold of the waiter. False: what the server has entered must not be used, and is released."""
     lock, call = waiter.lock, waiter.call
     session = lock.session
@@ -223,7 +234,7 @@ def _record_entry(waiter: LockWaiter[HandedOnLock], reply: Reply) -> bool:
     return not session.closed
 
 
-def _end(waiter: LockWaiter[HandedOnLock], releaser: ReleaseCall, *, given: bool) -> None:
+def _end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool) -> None:
     """The outcome is known: the waiter has the lock, or makes an attempt. Releases what it doesn't get. Idempotent."""
     lock, call = waiter.lock, waiter.call
     if waiter.releaser is releaser and waiter.state in (OFFERED, LEFT):
@@ -240,7 +251,7 @@ def _end(waiter: LockWaiter[HandedOnLock], releaser: ReleaseCall, *, given: bool
 
 def abandon(releaser: ReleaseCall) -> None:
     """An interrupt has ended a hand-over: undoes what may have been entered. The waiter makes an attempt."""
-    waiter: LockWaiter[HandedOnLock] | None = releaser.successor
+    waiter: LockWaiter[AcquiredLock] | None = releaser.successor
     if waiter is None:
         return
     if waiter.state is not GIVEN and waiter.releaser is releaser and waiter.call.hold is None:

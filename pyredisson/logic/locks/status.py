@@ -21,7 +21,7 @@ from pyredisson.logic.session import Session
 
 
 class LockStatus:
-    """The queries of a lock, and its errors. `LockLogic` adds acquiring and releasing."""
+    """The queries of a lock, and its errors. `ReleasingLock` and `LockLogic` add releasing and acquiring."""
 
     __slots__ = ("commands", "identity", "key", "session")
 
