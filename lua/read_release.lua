@@ -41,7 +41,8 @@ if redis.call('HGET', lock, 'mode') == 'write' then
 end
 if redis.call('HLEN', lock) > 1 then
     -- If the lock lasts clearly longer than this reader's lease, it does so for another reader.
-    if redis.call('PTTL', lock) > longest + 10 then
+    local lasts = redis.call('PTTL', lock)
+    if lasts > longest + 10 or any_lease_lasts(lasts) then
         return 0
     end
     longest = longest_lease()

@@ -244,6 +244,25 @@ class TestReadRelease:
         assert scripts.read_release(ME, 0) == 0
         assert near(scripts.left(), 60_000)
 
+    def test_many_readers_with_equal_leases(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
+        """Not all leases are read: that would be work for n * n readers when n of them release the lock."""
+        readers = [f"{YOU}{number}" for number in range(50)]
+        for reader in readers:
+            scripts.reading(reader, 30_000)
+        ends = scripts.redis.pexpiretime("orders") if scripts.with_shebang else None
+        before = scripts.redis.info("commandstats")["cmdstat_pttl"]["calls"]
+        for reader in readers[1:]:
+            assert scripts.read_release(reader, 0) == 0
+        assert scripts.redis.info("commandstats")["cmdstat_pttl"]["calls"] - before < 500
+        assert scripts.state() == {"mode": "read", readers[0]: "1"}
+        assert near(scripts.left(), 30_000)
+        assert scripts.left() >= scripts.leases(readers[0])[1]
+        if ends is not None:
+            assert scripts.redis.pexpiretime("orders") <= ends
+        assert scripts.read_release(readers[0], 0) == 1
+        assert scripts.redis.keys() == []
+        assert published(subscription) == [b"0"]
+
     @pytest.mark.parametrize("endless", [False, True])
     def test_readers_whose_leases_ended_are_swept(
         self, scripts: ReadWriteScripts, subscription: PubSub, endless: bool
