@@ -11,7 +11,19 @@ from pathlib import Path
 from benchmarks import Row, report
 from benchmarks.measure import in_fresh_process
 
-NAMES = ("sync", "aio", "handoff", "watchdog", "core", "footprint", "primitives", "fair", "cluster", "redisson")
+NAMES = (
+    "sync",
+    "aio",
+    "handoff",
+    "contended",
+    "watchdog",
+    "core",
+    "footprint",
+    "primitives",
+    "fair",
+    "cluster",
+    "redisson",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

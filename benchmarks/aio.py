@@ -48,7 +48,7 @@ def _one_task(rounds: int) -> Row:
         ours=samples.median("pyredisson"),
         baselines=samples.medians("pyredisson"),
         ratio=samples.ratio("pyredisson", "bare protocol"),
-        target=Target("ratio", "<=", 1.3),
+        target=Target("ratio", "<=", 1.15),
     )
 
 
@@ -85,7 +85,7 @@ def _many_tasks(rounds: int) -> list[Row]:
             ours=ours,
             baselines=medians,
             ratio=samples.ratio("pyredisson", "bare protocol"),
-            target=Target("ratio", ">=", 0.6),
+            target=Target("ratio", ">=", 0.8),
         ),
         Row(
             name="asyncio, 500 tasks, beside redis.asyncio *",

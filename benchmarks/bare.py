@@ -60,6 +60,26 @@ class FairCommands:
         self.channel = b"redisson_lock__channel:{%s}:%s" % (name.encode(), owner)
 
 
+class HandOvers:
+    """The command that acquires a lock for one owner, and those that hand it over to another owner and back."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        script = Script("lock_hand_over", with_shebang=server.version >= (7, 0, 0))
+        with server.redis() as admin:
+            admin.script_load(script.text)
+        self.acquire = Commands(server, name).acquire
+        one, other = self.acquire[4], f"{uuid.uuid4()}:{2**32}".encode()
+        self.both: list[Command] = [
+            (b"EVALSHA", script.sha, b"1", name.encode(), *pair, LEASE) for pair in ((one, other), (other, one))
+        ]
+
+    @staticmethod
+    def check(reply: object) -> None:
+        """Raises unless the lock was handed over."""
+        if reply != [0]:
+            raise AssertionError(f"the lock wasn't handed over: {reply!r}")
+
+
 def parsed(payload: bytes) -> Command:
     """The words of a packed command, as a tuple."""
     reader = hiredis.Reader()
@@ -89,6 +109,33 @@ class BareSocket:
 
     def close(self) -> None:
         self.socket.close()
+
+
+class BareLock:
+    """Two sockets in one thread: one receives messages about releases, the other sends the lock's commands."""
+
+    def __init__(self, port: int, commands: Commands | FairCommands) -> None:
+        self._commands = commands
+        self._line = BareSocket(port)
+        self._messages = BareSocket(port)
+        self._subscribed = False
+
+    def lock(self) -> None:
+        while self._line.call(self._commands.acquire) is not None:
+            if self._subscribed:
+                self._messages.receive()
+            else:
+                self._messages.call((b"SUBSCRIBE", self._commands.channel))
+                self._subscribed = True
+
+    def unlock(self) -> None:
+        # Not 1 if others may have received the message.
+        if not self._line.call(self._commands.release):
+            raise AssertionError("the bare sockets' lock wasn't held")
+
+    def close(self) -> None:
+        self._line.close()
+        self._messages.close()
 
 
 def bare_pair(server: Server, name: str, pubsub: PubSub = PubSub.PLAIN) -> tuple[Callable[[], None], BareSocket]:

@@ -16,7 +16,7 @@ import redis
 
 import pyredisson
 from benchmarks import Row, Target
-from benchmarks.bare import BareSocket, Commands, FairCommands
+from benchmarks.bare import BareLock, Commands, FairCommands
 from benchmarks.measure import Samples, interleave, one_core
 from pyredisson.testing import Server
 
@@ -36,9 +36,9 @@ def rows(*, quick: bool) -> list[Row]:
     with one_core():
         pinned = _measure(rounds, polling=False)
     return [
-        _row("hand-off", spread, "", Target("ratio", "<=", 1.5), THEIRS),
+        _row("hand-off", spread, "", Target("ratio", "<=", 1.3), THEIRS),
         _row("hand-off *", pinned, ""),
-        _row("fair hand-off", spread, FAIR, Target("ratio", "<=", 1.7)),
+        _row("fair hand-off", spread, FAIR, Target("ratio", "<=", 1.3)),
         _row("fair hand-off *", pinned, FAIR),
     ]
 
@@ -59,40 +59,14 @@ def _row(name: str, samples: Samples, kind: str, target: Target | None = None, *
 AllCommands = tuple[Commands, FairCommands]
 
 
-class _Side(Protocol):
+class Side(Protocol):
     """One process's end of a contended lock."""
 
     def lock(self) -> object: ...
     def unlock(self) -> object: ...
 
 
-class _Bare:
-    """Two sockets in one thread: one receives messages about releases, the other sends the lock's commands."""
-
-    def __init__(self, port: int, commands: Commands | FairCommands) -> None:
-        self._commands = commands
-        self._line = BareSocket(port)
-        self._messages = BareSocket(port)
-        self._subscribed = False
-
-    def lock(self) -> None:
-        while self._line.call(self._commands.acquire) is not None:
-            if self._subscribed:
-                self._messages.receive()
-            else:
-                self._messages.call((b"SUBSCRIBE", self._commands.channel))
-                self._subscribed = True
-
-    def unlock(self) -> None:
-        if self._line.call(self._commands.release) != 1:
-            raise AssertionError("the bare sockets' lock wasn't held")
-
-    def close(self) -> None:
-        self._line.close()
-        self._messages.close()
-
-
-class _RedisPy:
+class RedisPyLock:
     """redis-py's lock, which polls."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -130,11 +104,11 @@ def _commands(server: Server) -> AllCommands:
 
 
 @contextmanager
-def _sides(url: str, port: int, commands: AllCommands) -> Iterator[dict[str, _Side]]:
+def _sides(url: str, port: int, commands: AllCommands) -> Iterator[dict[str, Side]]:
     with ExitStack() as stack:
         client = stack.enter_context(pyredisson.connect(url))
         plain = stack.enter_context(redis.Redis(host=Server.host, port=port))
-        bare, fair = (_Bare(port, each) for each in commands)
+        bare, fair = (BareLock(port, each) for each in commands)
         stack.callback(bare.close)
         stack.callback(fair.close)
         yield {
@@ -142,15 +116,15 @@ def _sides(url: str, port: int, commands: AllCommands) -> Iterator[dict[str, _Si
             OURS: client.get_lock("ours"),
             FAIR + BARE: fair,
             FAIR + OURS: client.get_fair_lock("ours fair"),
-            THEIRS: _RedisPy(plain),
+            THEIRS: RedisPyLock(plain),
         }
 
 
-def _hand_offs(sides: dict[str, _Side], name: str, orders: Connection) -> float:
+def _hand_offs(sides: dict[str, Side], name: str, orders: Connection) -> float:
     return median(_hand_off(sides, name, orders) for _ in range(AT_ONCE))
 
 
-def _hand_off(sides: dict[str, _Side], name: str, orders: Connection, poll: float = 0) -> float:
+def _hand_off(sides: dict[str, Side], name: str, orders: Connection, poll: float = 0) -> float:
     """Milliseconds of one hand-off. For a lock that polls, the release comes at a random moment between two polls."""
     side = sides[name]
     side.lock()

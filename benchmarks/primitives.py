@@ -132,6 +132,7 @@ def _crowds(rounds: int) -> list[Row]:
             ours=semaphores.median("pyredisson"),
             baselines=semaphores.medians("pyredisson"),
             ratio=semaphores.ratio("pyredisson", "bare protocol"),
+            target=Target("ratio", ">=", 0.5),
         ),
         Row(
             name=f"{READERS} readers and a writer *",
@@ -141,6 +142,7 @@ def _crowds(rounds: int) -> list[Row]:
             ours=locks.median("pyredisson"),
             baselines=locks.medians("pyredisson"),
             ratio=locks.ratio("pyredisson", "bare protocol"),
+            target=Target("ratio", ">=", 0.5),
         ),
     ]
 

@@ -44,14 +44,11 @@ OURS, THEIRS, ASYNC = "pyredisson", "Redisson", "Redisson, async"
 
 def rows(*, quick: bool) -> list[Row]:
     """Nothing where there is no JDK or no Maven."""
-    try:
-        class_path(VERSION)
-    except NoJavaError as error:
-        print(f"(without Redisson: {error})", end=" ", flush=True)
-        return []
     with ExitStack() as stack:
         server = stack.enter_context(Server())
-        java = [_java(server, stack) for _ in range(2)]
+        java = java_clients(server, stack)
+        if not java:
+            return []
         for each in java:
             _in_java(each, "pairs", THREADS, WARM_UP)
         return [
@@ -62,8 +59,17 @@ def rows(*, quick: bool) -> list[Row]:
         ]
 
 
+def java_clients(server: Server, stack: ExitStack) -> list[JavaClient]:
+    """Two clients, each in a process of its own. None where there is no JDK or no Maven."""
+    try:
+        class_path(VERSION)
+    except NoJavaError as error:
+        print(f"(without Redisson: {error})", end=" ", flush=True)
+        return []
+    return [_java(server, stack) for _ in range(2)]
+
+
 def _java(server: Server, stack: ExitStack) -> JavaClient:
-    """A client in a process of its own."""
     jvm = Jvm(VERSION, OPTIONS)
     stack.callback(jvm.close)
     return jvm.connect(_yaml(server))

@@ -40,7 +40,7 @@ def _one_thread(rounds: int) -> Row:
         ours=samples.median("pyredisson"),
         baselines=samples.medians("pyredisson"),
         ratio=samples.ratio("pyredisson", "bare loop"),
-        target=Target("ratio", "<=", 1.3),
+        target=Target("ratio", "<=", 1.15),
     )
 
 
