@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pyredisson._backends.aio.pipeline import PipelineHolder
+from pyredisson._backends.aio.sleeps import Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._protocol.node import Node
@@ -23,13 +24,19 @@ class AioBackend(BackendRuntime):
     def __init__(self, scripts: ScriptSet) -> None:
         super().__init__(scripts)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sleeps: Sleeps | None = None
 
     @abstractmethod
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends all connections and pauses. Returns futures that are done when the connections have ended."""
 
     def wakeup(self) -> AioWakeup:
-        return AioWakeup()
+        """A wakeup for a task of the running event loop."""
+        sleeps, loop = self._sleeps, asyncio.get_running_loop()
+        if sleeps is None or sleeps.loop is not loop:
+            # The loop of an earlier `asyncio.run` has ended.
+            sleeps = self._sleeps = Sleeps(loop)
+        return AioWakeup(sleeps)
 
     def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]:
         assert isinstance(wakeup, AioWakeup)

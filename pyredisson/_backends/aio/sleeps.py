@@ -1,0 +1,91 @@
+"""When the waits of one event loop are over: one timer of the loop for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from heapq import heapify, heappop, heappush
+from time import monotonic
+
+FEW = 64
+"""So many entries of waits that are over are never looked for."""
+NEVER = math.inf
+
+_numbers = itertools.count()
+
+
+class Sleep:
+    """A wait that has an end."""
+
+    __slots__ = ("ends_at",)
+
+    def __init__(self) -> None:
+        self.ends_at = NEVER
+        """When the time of the present wait is over. `NEVER`: it has no end, or there is no wait."""
+
+    def on_end(self) -> None:
+        """The time is over."""
+        raise NotImplementedError
+
+
+class Sleeps:
+    """The waits of one event loop.
+
+    Nearly all waits end early, by a wakeup. So an end is only forgotten, and neither is it taken out of the heap, nor
+    the timer cancelled. A timer of the loop for each wait costs ten times as much. The garbage collector looks into a
+    heap, but not into a wheel of the core: an event loop may be dropped together with its tasks.
+    """
+
+    __slots__ = ("_heap", "_limit", "_rings_at", "_timer", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._heap: list[tuple[float, int, Sleep]] = []
+        """The ends in their order; those that differ from `ends_at` are forgotten."""
+        self._limit = FEW
+        """At this size of the heap the forgotten ends are taken out."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = NEVER
+        """The time for which the loop's timer is set."""
+
+    def begin(self, sleep: Sleep, seconds: float) -> None:
+        """Has `on_end` called after so many seconds, not earlier, unless `ends_at` is changed before."""
+        sleep.ends_at = end = monotonic() + seconds
+        if end == NEVER:
+            return
+        heap = self._heap
+        heappush(heap, (end, next(_numbers), sleep))
+        if end < self._rings_at:
+            self._set_timer(end)
+        if len(heap) > self._limit:
+            heap[:] = [entry for entry in heap if entry[2].ends_at == entry[0]]
+            heapify(heap)
+            self._limit = 2 * len(heap) + FEW
+
+    def stop(self) -> None:
+        """No wait goes on here."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self, end: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = end
+        self._timer = self.loop.call_later(end - monotonic(), self._ring)
+
+    def _ring(self) -> None:
+        """Ends the waits that are over. The loop's timer may be early: uvloop rounds to milliseconds."""
+        self._timer = None
+        self._rings_at = NEVER
+        heap, now = self._heap, monotonic()
+        try:
+            while heap and (heap[0][0] <= now or heap[0][2].ends_at != heap[0][0]):
+                end, _, sleep = heap[0]
+                if sleep.ends_at == end:
+                    sleep.on_end()
+                heappop(heap)
+        finally:
+            # The handler of a signal may have raised an exception in here: then the rest is looked at soon.
+            if heap:
+                self._set_timer(heap[0][0])
