@@ -1,0 +1,174 @@
+"""A lock that one client hands on among its callers isn't kept from others. The bounds are numbers of acquisitions.
+
+Each hold lasts for at least `HOLD`. So a slow machine makes fewer acquisitions in the same time, and never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import pytest
+
+from pyredisson._protocol.scripts import NAMES, script
+from pyredisson.asyncio import Client
+from pyredisson.testing import Server
+from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.children import Child
+from tests.support.server_state import ServerState
+
+pytestmark = pytest.mark.asyncio
+HOLD = 0.002
+"""Seconds for which each owner holds the lock."""
+SERIES = 0.02
+"""The hand-over time of these tests."""
+IN_SERIES = round(SERIES / HOLD) + 2
+"""The most hand-overs between two messages: those in the time, and a spare one at each end."""
+OWNERS = 4
+LONG = 60.0
+HAND_OVERS = [name for name in NAMES if "hand_over" in name]
+CHANNEL = "redisson_lock__channel:{orders}"
+COUNTER = "acquisitions"
+
+
+async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold: float = 0.0) -> None:
+    """Some owners acquire and release a lock so many times each."""
+
+    async def work() -> None:
+        lock: Any = getattr(client, kind)("orders")
+        for _ in range(rounds):
+            await lock.lock()
+            if hold:
+                await backend.sleep(hold)
+            await lock.unlock()
+
+    for other in [backend.spawn(work) for _ in range(OWNERS)]:
+        await other.result()
+
+
+def hand_overs_known(server_state: ServerState, server: Server) -> bool:
+    """Whether a script that hands something on has run since the server has forgotten all scripts."""
+    texts = [script(name, with_shebang=server.version >= (7,)) for name in HAND_OVERS]
+    return any(server_state.redis.script_exists(*(text.sha for text in texts)))
+
+
+@pytest.mark.usefixtures("no_scripts")
+@pytest.mark.parametrize("kind", ["get_lock", "get_fair_lock", "get_fenced_lock", "get_non_reentrant_lock"])
+async def test_no_hand_over_without_time(
+    backend: Backend, server: Server, server_state: ServerState, kind: str
+) -> None:
+    await contend(backend, backend.connect(local_hand_over_time=0), kind, 20)
+    assert not hand_overs_known(server_state, server)
+
+
+@pytest.mark.usefixtures("no_scripts")
+async def test_hand_overs_are_noticed(backend: Backend, server: Server, server_state: ServerState) -> None:
+    """The control of the test before."""
+    await contend(backend, backend.connect(local_hand_over_time=LONG), "get_lock", 20)
+    assert hand_overs_known(server_state, server)
+
+
+class Seen:
+    """What the server has executed: 'h' for a hand-over, 'm' for a message on the channel of the lock."""
+
+    def __init__(self, server_state: ServerState, server: Server) -> None:
+        self._redis = server_state.redis
+        self._sha = script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode()
+
+    def until_echo(self, monitor: Any) -> str:
+        self._redis.echo("end")
+        seen = ""
+        for line in monitor.listen():
+            command = line["command"].split(" ")
+            if command[0].lower() == "echo":
+                return seen
+            if command[0].lower() == "publish" and command[1] == CHANNEL:
+                seen += "m"
+            elif command[:2] == ["EVALSHA", self._sha]:
+                seen += "h"
+        raise AssertionError("the connection has ended")
+
+
+async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, server_state: ServerState) -> None:
+    """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
+    client = backend.connect(local_hand_over_time=SERIES)
+    with server_state.redis.monitor() as monitor:
+        await contend(backend, client, "get_lock", 40, HOLD)
+        seen = Seen(server_state, server).until_echo(monitor)
+    series = [len(part) for part in seen.split("m")]
+    assert 1 <= max(series) <= IN_SERIES
+    # The last owner leaves no waiter behind, so its release publishes, too.
+    assert seen.endswith("m")
+    assert seen.count("m") >= sum(series) / IN_SERIES
+
+
+BUSY = """
+import sys, threading, time
+import pyredisson, redis
+url, threads, series, hold, rounds = sys.argv[1], *map(float, sys.argv[2:])
+counter = redis.Redis.from_url(url)
+end = threading.Event()
+with pyredisson.connect(url, local_hand_over_time=series) as client:
+    lock = client.get_lock("orders")
+    with lock:
+        pass
+    print("ready", flush=True)
+    sys.stdin.readline()
+    def work():
+        done = 0
+        while done != rounds and not end.is_set():
+            with lock:
+                if hold:
+                    counter.incr("acquisitions")
+                    time.sleep(hold)
+            done += 1
+    workers = [threading.Thread(target=work) for _ in range(int(threads))]
+    for worker in workers:
+        worker.start()
+    if rounds < 0:
+        sys.stdin.readline()
+        end.set()
+    for worker in workers:
+        worker.join()
+    print("done", flush=True)
+"""
+
+
+async def test_a_waiter_is_passed_over_a_limited_number_of_times(
+    backend: Backend, server: Server, server_state: ServerState, child: Callable[..., Child]
+) -> None:
+    """Threads of another process always want the lock. However slow the machine, they don't keep it."""
+    redis = server_state.redis
+    busy = child(BUSY, server.url, 8, SERIES, HOLD, -1)
+    assert busy.receive() == "ready"
+    lock = backend.connect().get_lock("orders")
+    busy.send()
+    passed = []
+    for _ in range(21):
+        await backend.until(lambda: redis.exists("orders") == 1)
+        before = int(redis.get(COUNTER) or 0)
+        assert await lock.try_lock(wait_time=TIME_LIMIT)
+        passed.append(int(redis.get(COUNTER)) - before)
+        await lock.unlock()
+    # The first time it still had to subscribe.
+    del passed[0]
+    busy.send()
+    assert busy.receive() == "done"
+    # The rest of one series, and sometimes more: a waiter that is woken late finds the lock taken again.
+    assert median(passed) <= 3 * IN_SERIES
+    assert max(passed) <= 20 * IN_SERIES
+
+
+async def test_few_calls_for_each_acquisition_of_two_processes(
+    server: Server, server_state: ServerState, child: Callable[..., Child]
+) -> None:
+    busy = [child(BUSY, server.url, 8, 0.01, 0, 50) for _ in range(2)]
+    for each in busy:
+        assert each.receive() == "ready"
+    before = server_state.scripts()
+    for each in busy:
+        each.send()
+    for each in busy:
+        assert each.receive() == "done"
+    assert server_state.scripts() - before <= 2.5 * 2 * 8 * 50
