@@ -76,6 +76,8 @@ def _tasks(rounds: int, seconds: float = 0.25) -> list[Row]:
         transport, line = runner.run(_line(server))
         closing.callback(transport.close)
         hand_overs = HandOvers(server, "bare tasks")
+        # Opens a connection for each task.
+        runner.run(in_tasks(theirs, 1.0))
 
         async def bare() -> float:
             await line.call(hand_overs.acquire)
