@@ -2,7 +2,7 @@
 # closed a socket.
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EPROTO, errno
+from libc.errno cimport EAGAIN, EBADF, ECONNRESET, EINTR, EPROTO, errno
 from libc.string cimport strerror
 
 cdef extern from * nogil:
@@ -26,6 +26,13 @@ cdef extern from * nogil:
         clock_gettime(clock, &now);
         return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
     }
+    /* 1: the first one has something to receive, or was closed; 2: only the second one; 0: neither; -1: see errno */
+    static int wait_for_either(int first, int second, int milliseconds)
+    {
+        struct pollfd both[2] = {{first, POLLIN, 0}, {second, POLLIN, 0}};
+        int ready = poll(both, 2, milliseconds);
+        return ready <= 0 ? ready : both[0].revents ? 1 : 2;
+    }
     static int is_disconnected(int descriptor)
     {
         struct pollfd one = {descriptor, POLLRDHUP, 0};
@@ -35,6 +42,7 @@ cdef extern from * nogil:
     ssize_t send(int descriptor, const void *data, size_t size, int flags)
     ssize_t recv(int descriptor, void *data, size_t size, int flags)
     int64_t read_clock(int clock)
+    int wait_for_either(int first, int second, int milliseconds)
     bint is_disconnected(int descriptor)
     int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE
     int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK
@@ -42,6 +50,8 @@ cdef extern from * nogil:
 cdef enum:
     # A socket that was used less than these nanoseconds ago is not checked, which saves a system call.
     RECENTLY_USED = 5_000_000
+    # Milliseconds after which a thread that waits checks for a signal that came just before it began to wait.
+    SIGNAL_CHECK = 100
 
 
 class Unsent(Exception):
@@ -112,6 +122,45 @@ cdef class Exchange(IdleCheck):
     def receive(self, double seconds):
         """Receives at least one byte within that time; returns how many. 0: the server has closed the connection."""
         return self.transfer(None, True, read_clock(CLOCK_MONOTONIC_COARSE) + <int64_t> (seconds * 1e9), False)
+
+    def receive_or_stop(self, int other, double seconds):
+        """Receives what comes within that time; returns how many bytes. 0: the server has closed the connection.
+
+        -1: the time is over. -2: the other file descriptor has something to receive. `detach` may be called on another
+        thread meanwhile, before the socket is closed.
+        """
+        cdef int64_t until = read_clock(CLOCK_MONOTONIC) + <int64_t> (min(seconds, 1e9) * 1e9)
+        cdef int64_t left
+        cdef int descriptor = self.descriptor
+        cdef int ready, milliseconds
+        cdef char *into
+        cdef ssize_t done
+        if descriptor < 0:
+            raise_error(EBADF)
+        while True:
+            # Rounded up: otherwise it would poll without a pause during the last millisecond.
+            left = (until - read_clock(CLOCK_MONOTONIC) + 999_999) // 1_000_000
+            milliseconds = <int> max(0, min(left, SIGNAL_CHECK))
+            with nogil:
+                ready = wait_for_either(descriptor, other, milliseconds)
+            if ready == 1:
+                # With the GIL held: on another thread no `detach` comes in between, after which the number of the
+                # descriptor may be that of another connection.
+                if self.descriptor < 0:
+                    raise_error(EBADF)
+                into = PyByteArray_AS_STRING(self.buffer)
+                done = recv(descriptor, into, PyByteArray_GET_SIZE(self.buffer), MSG_DONTWAIT)
+                if done >= 0:
+                    return done
+                if errno != EAGAIN and errno != EINTR:
+                    raise_error(errno)
+            elif ready == 2:
+                return -2
+            elif ready < 0 and errno != EINTR:
+                raise_error(errno)
+            elif ready == 0 and left <= SIGNAL_CHECK:
+                return -1
+            PyErr_CheckSignals()
 
     cdef int check_open(self) except -1:
         cdef char byte

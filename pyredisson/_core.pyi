@@ -1,6 +1,8 @@
 """The hot paths: slots, names, commands, the timer wheel and the round trip."""
 
+from _thread import LockType
 from collections.abc import Callable, Coroutine, Hashable
+from socket import socket
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
 _P = ParamSpec("_P")
@@ -256,6 +258,20 @@ class Run(Generic[_T]):
     def result(self) -> _T:
         """The coroutine's result, or its exception. RuntimeError: it suspended."""
 
+class WakeupFields:
+    """The part of `pyredisson._backends.threads.wakeup.ThreadWakeup` that is used without sleeping.
+
+    `lock` is unlocked while the wakeup is set. `self_pipe`: a socket to which a byte is sent when the wakeup is set.
+    """
+
+    lock: LockType
+    self_pipe: socket | None
+
+    def __init__(self) -> None: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+
 class Unsent(Exception):
     """The socket failed before a command was sent completely, so no server executes it. Its argument is the OSError."""
 
@@ -295,3 +311,10 @@ class Exchange(IdleCheck):
 
     def receive(self, seconds: float) -> int:
         """Receives at least one byte within that time; returns how many. 0: the server has closed the connection."""
+
+    def receive_or_stop(self, other: int, seconds: float) -> int:
+        """Receives what comes within that time; returns how many bytes. 0: the server has closed the connection.
+
+        -1: the time is over. -2: the other file descriptor has something to receive. `detach` may be called on another
+        thread meanwhile, before the socket is closed.
+        """

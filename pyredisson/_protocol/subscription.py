@@ -70,6 +70,7 @@ class Subscription:
     def __init__(self, channels: Channels, pubsub: PubSub = PubSub.PLAIN) -> None:
         self._channels = channels
         self._pubsub = pubsub
+        self._hears_both = pubsub.hears_both
         self._in_flight: deque[_Sent] = deque()
         self._plain: list[Reply] | None = None
         """A plain message that the next reply may repeat in the other flavour."""
@@ -107,8 +108,12 @@ class Subscription:
     def on_replies(self, replies: Iterable[Reply]) -> None:
         """Handles what was received at once."""
         for reply in replies:
-            self.on_reply(reply)
-        self.end_batch()
+            if reply.__class__ is list and reply[0] == b"message" and not self._hears_both:
+                # As `on_reply`: a waiter's next attempt comes after this, so each call of a function delays it.
+                self._channels.deliver(reply[1], reply[2])
+            else:
+                self.on_reply(reply)
+        self._plain = None
 
     def end_batch(self) -> None:
         """What is received from now on may have been sent after a waiter has reacted to what was received before.
@@ -137,7 +142,7 @@ class Subscription:
     def _on_message(self, message: list[Reply]) -> None:
         plain, self._plain = self._plain, None
         if message[0] == b"message":
-            if self._pubsub.hears_both:
+            if self._hears_both:
                 self._plain = message
         elif plain is not None and plain[1:] == message[1:]:
             return
@@ -162,7 +167,7 @@ class Subscription:
 
     def _is_unknown(self, sent: _Sent, error: RedisError) -> bool:
         """Whether the server doesn't know sharded messages, and plain ones are heard anyway."""
-        sharded = self._pubsub.hears_both and sent.name == Flavour.SHARDED.subscribed
+        sharded = self._hears_both and sent.name == Flavour.SHARDED.subscribed
         return sharded and str(error).startswith("ERR unknown command")
 
 

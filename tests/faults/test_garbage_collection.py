@@ -9,6 +9,7 @@ from redis import Redis
 
 import pyredisson
 from pyredisson._backends.clock import clock
+from pyredisson._backends.threads.message_reader import SelfPipe
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -24,7 +25,7 @@ from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 from tests.support.faults import pool_of
-from tests.support.garbage import collect_at_each_line, only_collections_asked_for
+from tests.support.garbage import TIME_LIMIT, collect_at_each_line, only_collections_asked_for
 
 
 @pytest.fixture(autouse=True)
@@ -277,10 +278,10 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(serv
             connection.open()
 
             def act() -> None:
-                connection.send(b"PING\r\n")
-                assert connection.receive()
-                while connection._outbox:
-                    connection.receive()
+                with SelfPipe() as never:
+                    connection.send(b"PING\r\n")
+                    assert connection.receive(TIME_LIMIT, never.reader)
+                assert not connection._outbox
                 connection.close()
 
             return act, lambda: connection.send(b"PING\r\n") if connection._socket else None

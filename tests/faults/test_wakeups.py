@@ -31,7 +31,7 @@ def test_it_is_set_while_its_waiter_wakes() -> None:
     """Two messages may come in quick succession."""
     wakeup = ThreadWakeup()
     wakeup.set()
-    wakeup._lock = Interrupted(wakeup._lock, wakeup.set)  # type: ignore[assignment]
+    wakeup.lock = Interrupted(wakeup.lock, wakeup.set)  # type: ignore[assignment]
     assert wakeup.wait(1)
     assert wakeup.is_set()
     assert wakeup.wait(1)

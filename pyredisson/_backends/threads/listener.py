@@ -93,8 +93,7 @@ class ThreadListener:
                 raise
         finally:
             # This waiter isn't among those of this node any more if its channel has moved to another node.
-            others = len(waiting) > (wakeup in waiting)
-            if role.release(wakeup) and (role.state is ListenerState.BROKEN or others):
+            if role.release(wakeup) and (role.failure is not None or len(waiting) > (wakeup in waiting)):
                 self._wakeup.set()
 
     def close(self) -> None:

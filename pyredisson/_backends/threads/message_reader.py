@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 from time import monotonic
 
@@ -46,9 +45,6 @@ class MessageReader:
         self._node = node
         self._channels = channels
         self._self_pipe = self_pipe
-        self._poll = select.poll()
-        self._poll.register(connection.fileno(), select.POLLIN)
-        self._poll.register(self_pipe.reader, select.POLLIN)
         self._silent_since = monotonic()
         self._ping_sent_at = 0.0
         """When a PING was sent that has no reply yet; 0: none."""
@@ -74,10 +70,10 @@ class MessageReader:
             wakeup.self_pipe = self_pipe.writer
             if wakeup.is_set():
                 return
-            ready = self._poll.poll(0 if connection.has_decrypted_data() else self._poll_milliseconds(deadline))
+            replies = connection.receive(self._seconds_to_poll(deadline), self_pipe.reader)
             wakeup.self_pipe = None
-            if connection.has_decrypted_data() or any(number != self_pipe.reader.fileno() for number, _ in ready):
-                self.subscription.on_replies(connection.receive())
+            if replies is not None:
+                self.subscription.on_replies(replies)
                 # The reply to a PING may have come with a message.
                 self._ping_sent_at = 0.0
                 if wakeup.is_set():
@@ -86,14 +82,14 @@ class MessageReader:
                 self._silent_since = now = monotonic()
                 if for_others and len(self._channels.waiting) <= 1:
                     deadline = min(deadline, now)
-            elif ready:
+                continue
+            with contextlib.suppress(BlockingIOError):
                 self_pipe.reader.recv(PIPE_BYTES)
-            elif (now := monotonic()) >= deadline:
+            if (now := monotonic()) >= deadline:
                 return
-            else:
-                self._ping_after_silence(now)
+            self._ping_after_silence(now)
 
-    def _poll_milliseconds(self, deadline: float) -> float:
+    def _seconds_to_poll(self, deadline: float) -> float:
         """Until the deadline, or until a PING or its reply is due."""
         node = self._node
         if self._ping_sent_at:
@@ -102,7 +98,7 @@ class MessageReader:
             if self._doubted:
                 return 0
             deadline = min(deadline, self._silent_since + node.ping_interval)
-        return max(0.0, deadline - monotonic()) * 1000
+        return max(0.0, deadline - monotonic())
 
     def _ping_after_silence(self, now: float) -> None:
         """Sends a PING after a long silence, or in doubt. ConnectionError: a PING got no reply in time."""

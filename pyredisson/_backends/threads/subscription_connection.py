@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -24,7 +25,7 @@ class SubscriptionConnection(Connection):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._mutex = threading.Lock()
-        """Held by the thread that uses the socket: TLS allows one at a time, and commands must not be mixed."""
+        """Held by the thread that sends, or that uses a TLS socket: TLS allows one at a time."""
         self._outbox: deque[bytes] = deque()
         """Whole commands that are still to be sent."""
 
@@ -55,21 +56,42 @@ class SubscriptionConnection(Connection):
         except Unsent as unsent:
             raise unsent.args[0] from None
 
-    def receive(self) -> list[Reply]:
-        """Receives what has arrived, and returns the replies that are complete. It blocks if nothing has arrived."""
+    def receive(self, seconds: float, stop: socket.socket) -> list[Reply] | None:
+        """Receives what comes within that time, and returns the replies that are complete. One thread at a time.
+
+        None: nothing came, or there is something to receive from `stop`.
+        """
+        if self.secure:
+            size = self._receive_tls_or_stop(seconds, stop)
+        else:
+            # Without the mutex: other threads only send.
+            size = self._exchange.receive_or_stop(stop.fileno(), seconds)
+        if size < 0:
+            return None
+        if not size:
+            raise closed_by_server(self._node)
+        self._feed(self._buffer, 0, size)
+        replies = []
+        next_reply = self._next_reply
+        while (reply := next_reply()) is not False:
+            replies.append(reply)
+        return replies
+
+    def _receive_tls_or_stop(self, seconds: float, stop: socket.socket) -> int:
+        """Returns how many bytes were received; -1: none."""
+        if not self._has_decrypted_data():
+            poll = select.poll()
+            poll.register(self.fileno(), select.POLLIN)
+            poll.register(stop, select.POLLIN)
+            if all(number == stop.fileno() for number, _ in poll.poll(seconds * 1000)):
+                return -1
         with self._mutex:
             size = self._receive(self._buffer)
         connection = self._socket
         if self._outbox and connection is not None:
             self._flush(connection)
-        if not size:
-            raise closed_by_server(self._node)
-        self._feed(self._buffer, 0, size)
-        replies = []
-        while (reply := self._next_reply()) is not False:
-            replies.append(reply)
-        return replies
+        return size
 
-    def has_decrypted_data(self) -> bool:
+    def _has_decrypted_data(self) -> bool:
         """Whether TLS has received data already, of which polling the socket knows nothing."""
-        return self.secure and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0

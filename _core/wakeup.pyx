@@ -1,0 +1,34 @@
+# How one thread wakes another. Each method is a single step: neither a signal handler nor another thread runs in the
+# middle of one.
+
+cdef class WakeupFields:
+    """The part of `pyredisson._backends.threads.wakeup.ThreadWakeup` that is used without sleeping.
+
+    `lock` is unlocked while the wakeup is set. `self_pipe`: a socket to which a byte is sent when the wakeup is set.
+    """
+
+    cdef public object lock
+    cdef public object self_pipe
+
+    def __cinit__(self):
+        self.lock = None
+        self.self_pipe = None
+
+    def set(self):
+        try:
+            self.lock.release()
+        except RuntimeError:
+            # It was set already.
+            return
+        if self.self_pipe is not None:
+            try:
+                self.self_pipe.send(b"\0")
+            except OSError:
+                # The pipe is full, so the poll ends anyway; or the listener has ended, and with it the poll.
+                return
+
+    def clear(self):
+        self.lock.acquire(False)
+
+    def is_set(self):
+        return not self.lock.locked()

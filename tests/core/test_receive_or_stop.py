@@ -1,0 +1,123 @@
+"""Waiting for what a server sends unasked: what ends it, and that nothing is read from another connection."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from pyredisson._core import Exchange
+
+LONG = 30.0
+STOPPED, TIME_OVER = -2, -1
+
+pytestmark = pytest.mark.usefixtures("all_timed")
+
+
+class Sockets(NamedTuple):
+    """`theirs` sends to the exchange; a byte to `stopper` ends its waiting."""
+
+    exchange: Exchange
+    buffer: bytearray
+    theirs: socket.socket
+    stop: int
+    stopper: socket.socket
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    ours, theirs = socket.socketpair()
+    stop, stopper = socket.socketpair()
+    buffer = bytearray(16)
+    with ours, theirs, stop, stopper:
+        yield Sockets(Exchange(ours.fileno(), buffer, LONG), buffer, theirs, stop.fileno(), stopper)
+
+
+def test_what_comes(sockets: Sockets) -> None:
+    sockets.theirs.sendall(b"message")
+    assert sockets.exchange.receive_or_stop(sockets.stop, LONG) == 7
+    assert sockets.buffer.startswith(b"message")
+
+
+def test_what_comes_counts_before_the_stop(sockets: Sockets) -> None:
+    sockets.theirs.sendall(b"x")
+    sockets.stopper.send(b"\0")
+    assert sockets.exchange.receive_or_stop(sockets.stop, LONG) == 1
+    # Nobody has read that byte.
+    assert sockets.exchange.receive_or_stop(sockets.stop, LONG) == STOPPED
+
+
+def test_another_thread_stops_it(sockets: Sockets) -> None:
+    threading.Timer(0.02, sockets.stopper.send, [b"\0"]).start()
+    assert sockets.exchange.receive_or_stop(sockets.stop, LONG) == STOPPED
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.0001, 0.15])
+def test_the_time_is_over(sockets: Sockets, seconds: float) -> None:
+    assert sockets.exchange.receive_or_stop(sockets.stop, seconds) == TIME_OVER
+
+
+def test_the_other_side_has_closed(sockets: Sockets) -> None:
+    sockets.theirs.close()
+    assert sockets.exchange.receive_or_stop(sockets.stop, LONG) == 0
+
+
+def test_a_connection_that_is_closed_already(sockets: Sockets) -> None:
+    sockets.exchange.detach()
+    with pytest.raises(OSError, match="Bad file descriptor") as raised:
+        sockets.exchange.receive_or_stop(sockets.stop, LONG)
+    assert raised.value.errno == errno.EBADF
+
+
+def test_nothing_is_read_after_the_connection_was_closed(sockets: Sockets) -> None:
+    """The number of the descriptor may be that of another connection by then."""
+
+    def close() -> None:
+        sockets.exchange.detach()
+        sockets.theirs.sendall(b"for another connection")
+
+    threading.Timer(0.02, close).start()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        sockets.exchange.receive_or_stop(sockets.stop, LONG)
+    assert sockets.buffer == bytes(16)
+
+
+def test_a_signal_that_came_before_the_wait(sockets: Sockets) -> None:
+    """It interrupts no system call: as if it had come just before `poll` was entered."""
+    others = {signal.SIGUSR1}
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    blocked = threading.Event()
+
+    def strike() -> None:
+        # The kernel gives it to this thread, for the main one has it blocked: that one's call goes on.
+        assert blocked.wait(LONG)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    other = threading.Thread(target=strike)
+    other.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, others)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            blocked.set()
+            sockets.exchange.receive_or_stop(sockets.stop, LONG)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, others)
+        signal.signal(signal.SIGUSR1, before)
+        other.join()
+
+
+def test_a_signal_whose_handler_returns_does_not_end_it(sockets: Sockets) -> None:
+    strikes: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: strikes.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        assert sockets.exchange.receive_or_stop(sockets.stop, 0.2) == TIME_OVER
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert strikes
