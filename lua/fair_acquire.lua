@@ -34,6 +34,7 @@ if ARGV[3] ~= '1' then
     return -2
 end
 -- include: fair_queue
+-- include: fair_enter
 local owner, place_lasts = ARGV[2], tonumber(ARGV[5])
 local asked_at = redis.call('HGET', KEYS[4], owner)
 if asked_at and has_left(asked_at) then
@@ -90,17 +91,7 @@ if remaining == -2 then
         redis.call('HSET', KEYS[1], owner, 1)
         redis.call('PEXPIRE', KEYS[1], ARGV[4])
         if head then
-            drop(head, 'LPOP')
-            if redis.call('EXISTS', KEYS[2]) == 0 then
-                forget_queue()
-                -- KEYS[4] may still name waiters that Redisson has dropped. Only the margin is kept.
-                local raised = redis.call('HGET', KEYS[4], MARGIN_FIELD)
-                redis.call('DEL', KEYS[4])
-                if raised then
-                    redis.call('HSET', KEYS[4], MARGIN_FIELD, raised)
-                    redis.call('PEXPIRE', KEYS[4], text(MEMORY))
-                end
-            end
+            leave_as_head(head)
         end
         return false
     end

@@ -17,6 +17,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "fair_acquire": (5, 6),
     "fair_delete": (5, 2),
     "fair_force_release": (5, 2),
+    "fair_hand_over": (5, 5),
     "fair_heartbeat": None,
     "fair_leave": None,
     "fair_release": (5, 4),

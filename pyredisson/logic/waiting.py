@@ -8,7 +8,7 @@ These wake a waiter:
 - its own timer. For a lock it is set to 1 ms after the end of the holder's lease, or to `lock_watchdog_timeout` if that
   is earlier. Only the timer wakes the waiters of a holder that was killed, because such a holder publishes nothing.
 
-The fair lock waits in its own way, with heartbeats; see `_Waiter` in `locks.fair_lock`.
+The fair lock waits in its own way, with heartbeats; see `locks.fair_wait`.
 """
 
 from __future__ import annotations

@@ -12,10 +12,22 @@ import pyredisson
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError
 from tests.support.backends import Backend
 from tests.support.server_state import ServerState
+from tests.support.waiting import fair_waiters
 
 from .fair_queue import Queue, held, start_waiter
 
 pytestmark = pytest.mark.asyncio
+
+
+async def load_hand_over(backend: Backend, client: Any) -> None:
+    """The server gets the text of the script: a first call of it is sent twice."""
+    holder, waiter = (client.get_fair_lock("another", owner=owner) for owner in (1, 2))
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    await backend.until(lambda: fair_waiters(client, "another") == 1)
+    await holder.unlock()
+    await other.result()
+    await waiter.unlock()
 
 
 class TestUncontended:
@@ -149,9 +161,11 @@ class TestOrder:
             assert not other.done()
         await other.result()
 
-    async def test_a_hand_off_is_two_scripts(self, tasks: Backend, queue: Queue) -> None:
+    @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
+    async def test_scripts_for_a_hand_off(self, tasks: Backend, queue: Queue, seconds: float, calls: int) -> None:
         """However many wait; and one connection listens for all of them."""
-        client = tasks.connect()
+        client = tasks.connect(local_hand_over_time=seconds)
+        await load_hand_over(tasks, client)
         count = 200
         served: list[int] = []
 
@@ -173,12 +187,16 @@ class TestOrder:
         for other in others:
             await other.result()
         assert served == list(range(count))
-        # One release more than acquires.
-        assert queue.scripts() == before + 1 + 2 * count + 1 + 2 * count
+        # At last a release that hands nothing on.
+        assert queue.scripts() == before + 1 + 2 * count + calls * count + 1
         assert queue.keys() == set()
 
-    async def test_a_hand_off_between_threads_is_two_scripts(self, threads: Backend, queue: Queue) -> None:
-        client = threads.connect()
+    @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
+    async def test_scripts_for_a_hand_off_between_threads(
+        self, threads: Backend, queue: Queue, seconds: float, calls: int
+    ) -> None:
+        client = threads.connect(local_hand_over_time=seconds)
+        await load_hand_over(threads, client)
         async with held(client.get_fair_lock("orders", owner=1)):
             others = []
             for number in range(20):
@@ -196,11 +214,12 @@ class TestOrder:
             before = queue.scripts()
         for other in others:
             await other.result()
-        assert queue.scripts() == before + 2 * 20 + 1
+        assert queue.scripts() == before + calls * 20 + 1
 
     async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
         client = backend.connect()
+        await load_hand_over(backend, client)
         holder = client.get_fair_lock("orders", owner=1)
         turns = [backend.flag(), backend.flag()]
 
@@ -227,7 +246,7 @@ class TestOrder:
         assert queue.scripts() == before + 1
         await holder.unlock()
         await other.result()
-        assert queue.scripts() == before + 4
+        assert queue.scripts() == before + 3
 
 
 class TestNonReentrant:

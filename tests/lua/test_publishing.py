@@ -55,6 +55,7 @@ CASES = {
     "fair_acquire": Case(FAIR, [LOCK, "me:1", 1, 30_000, 300_000, 0], DEAD, HEAD, b"0"),
     "fair_delete": Case(FAIR, [LOCK, 100], QUEUE, HEAD, b"0"),
     "fair_force_release": Case(FAIR, [LOCK, 300_000], [HELD, *QUEUE], HEAD, b"0"),
+    "fair_hand_over": Case(FAIR, [LOCK, "me:1", 300_000, "me:2", 30_000], [HELD, *QUEUE], HEAD, b"0"),
     "fair_heartbeat": Case(FAIR, [LOCK, "me", 300_000], QUEUE, HEAD, b"0", (b"0",)),
     "fair_leave": Case(FAIR, [LOCK, 300_000, 1, "me:1"], [HELD, *QUEUE], HEAD, b"0"),
     "fair_release": Case(FAIR, [LOCK, "me:1", 0, 300_000], [HELD, *QUEUE], HEAD, b"0"),

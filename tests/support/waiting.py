@@ -38,3 +38,12 @@ def waiters(client: Any, name: str) -> int:
     if queue is None or queue.channel is None or not queue.channel.confirmed:
         return 0
     return sum(waiter.state is WAITING for waiter in list(queue.waiters))
+
+
+def fair_waiters(client: Any, name: str) -> int:
+    """How many calls of a client sleep in the queue of a fair lock, and will hear that their turn has come."""
+    session = getattr(client, "_target", client)._session
+    queue = session.local_queues.get(name.encode())
+    tickets = [] if queue is None else list(queue.tickets)
+    waiting = [ticket.waiter.state is WAITING and ticket.channel.confirmed for ticket in tickets if ticket.waiter]
+    return sum(waiting)

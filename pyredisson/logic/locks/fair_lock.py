@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
-from enum import Enum, auto
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import AcquireCall, command, pack, prefixed
-from pyredisson._diagnostics import debug, logger, readable
-from pyredisson._protocol.error_copies import copy_error
+from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed
 from pyredisson.errors import ClosedError
 from pyredisson.logic import retry
+from pyredisson.logic.holds import LOST
 from pyredisson.logic.locks.commands import LockCommands
-from pyredisson.logic.locks.fair_queue import (
-    HEARTBEAT_INTERVAL,
-    FairAcquireCall,
-    LocalQueue,
-    QueueTicket,
-    TicketChannel,
-)
+from pyredisson.logic.locks.fair_queue import FairAcquireCall, QueueTicket, TicketChannel
+from pyredisson.logic.locks.fair_wait import FairWait
+from pyredisson.logic.locks.hand_over import AcquiredLock, take_turn
+from pyredisson.logic.locks.local_queue import LEFT, WAITING, LockWaiter
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
 MOST_NOTIFIED = 100
 """How many waiters `delete()` notifies. The others notice by their clients' next heartbeats that the queue is gone."""
-ATTEMPT_INTERVAL = 60.0
-"""Seconds, about, after which a waiter makes an attempt even if nothing happened. The attempt renews its score, or else
-Redisson would remove it from the queue."""
 
 
 class FairLockCommands(LockCommands):
@@ -63,6 +53,15 @@ class FairLockCommands(LockCommands):
         session = self.session
         script = session.runtime.scripts.fair_release
         return pack(script, *self._keys, self.channel, owner, count, session.fair_wait)
+
+    def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
+        """Releases the lock, and enters its next owner in the same step if that is the head of the queue.
+
+        Else the reply is as that of a release, and the next owner keeps its place in the queue.
+        """
+        session = self.session
+        script = session.runtime.scripts.fair_hand_over
+        return pack(script, *self._keys, self.channel, owner, session.fair_wait, next_owner, lease)
 
     def undo_acquire(self, owner: bytes) -> bytes:
         return self.leave((owner,), in_doubt=True)
@@ -103,7 +102,11 @@ class FairLockCommands(LockCommands):
 
 
 class FairLockLogic(LockLogic):
-    """A lock with a queue on the server. A release notifies the head of the queue, on a channel of its own."""
+    """A lock with a queue on the server. A release notifies the head of the queue, on a channel of its own.
+
+    If the head is a waiter of the same client, a release enters it instead. So no other client is passed over, and
+    nothing limits for how long the lock is handed on.
+    """
 
     __slots__ = ()
 
@@ -141,7 +144,7 @@ class FairLockLogic(LockLogic):
             queued_names.discard(name)
 
     def _after_acquire(self, ticket: QueueTicket, others_wait: bool) -> None:
-        if ticket.wakeup is not None:
+        if ticket.waiter is not None:
             hold = self.hold_of(ticket.owner.id)
             if hold is not None and hold.owner != ticket.name:
                 # Another call of this owner acquired the lock, and this call has added a level: it needs no place.
@@ -179,20 +182,54 @@ class FairLockLogic(LockLogic):
         # On the server the name may stay in the queue, as that of a waiter that has left, until it comes to one of the
         # queue's ends. So a later acquire needs another name.
         ticket.owner.new_epoch()
-        self.session.runtime.post(self.commands.leave((ticket.name,), in_doubt=False))
+        self.session.runtime.post(self.commands.leave((ticket.name,), in_doubt=ticket.entry_in_doubt))
         # Last: if an interrupt strikes before, it is sent once more.
         ticket.withdrawn = True
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
         assert isinstance(call, FairAcquireCall)
-        call.ticket.wakeup = self.session.runtime.wakeup()
-        waiter = _Waiter(self, call, call.ticket.wakeup)
+        waiter = FairWait(self, call)
         try:
             return await waiter.run(wait)
         except BaseException:
             # An interrupt may have come on the way out, before the waiter had left.
-            waiter.leave()
+            waiter.end()
             raise
+
+    def choose_successor(self, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
+        """The first of this client's waiters. The server enters it only if it is the head of the queue."""
+        session = self.session
+        queue = session.local_queues.get(self.key)
+        waiter = queue.first_waiter() if queue is not None and session.local_hand_over_time else None
+        if waiter is None or waiter.state is not WAITING:
+            return None
+        call, hold = waiter.call, session.holds.table.get(waiter.hold_key)
+        if call.deadline is not None and call.deadline <= session.clock():
+            return None
+        if (hold is not None and hold.state is not LOST) or not waiter.choose(releaser):
+            return None
+        return waiter if take_turn(waiter, releaser) else None
+
+    def undo_entry(self, waiter: LockWaiter[Any]) -> None:
+        """The waiter keeps its name, and so its place. Its next attempt finds out whether it was entered."""
+        call = waiter.call
+        assert isinstance(call, FairAcquireCall)
+        ticket = call.ticket
+        # Before the look at the state: whoever leaves after that look undoes the entry.
+        ticket.entry_in_doubt = True
+        if waiter.state is LEFT:
+            self.undo_grant(call)
+        else:
+            call.owner.new_epoch()
+            ticket.request_attempt()
+
+    def release_acquired(self, call: AcquireCall) -> None:
+        assert isinstance(call, FairAcquireCall)
+        hold = call.hold
+        super().release_acquired(call)
+        if hold is not None and hold.owner == call.ticket.name:
+            # The release may run after a later attempt.
+            call.ticket.name = call.ticket.owner.name
 
     def on_partly_released(self) -> None:
         self.session.runtime.spawn(self._remove_dead_waiters)
@@ -219,139 +256,6 @@ class FairLockLogic(LockLogic):
     async def delete(self) -> bool:
         """Removes the lock and its queue; returns whether it was held. Living waiters of this library queue again."""
         return await self._remove(self.commands.delete(), "delete()")
-
-
-class _Action(Enum):
-    """What a waiter does next."""
-
-    ATTEMPT = auto()
-    HEARTBEAT = auto()
-    SLEEP = auto()
-    TIME_OUT = auto()
-
-
-class _Waiter:
-    """One call that waits in the queue: it sends an attempt or a heartbeat when that is due, and else sleeps.
-
-    A holder that died publishes nothing. Its waiters are woken by the heartbeat that is due 1 ms after the end of its
-    lease. The script of that heartbeat finds the lock free, notifies the head of the queue, and returns its name. If
-    that is a waiter of the same client, `LocalQueue.heartbeat` wakes it also without a message.
-    """
-
-    def __init__(self, lock: FairLockLogic, call: FairAcquireCall, wakeup: Wakeup) -> None:
-        session = lock.session
-        self._lock = lock
-        self._call = call
-        self._ticket = call.ticket
-        self._wakeup = wakeup
-        self._session = session
-        self._attempted_at = session.clock()
-        self._attempt_interval = ATTEMPT_INTERVAL * (0.75 + session.runtime.jitter() / 2)
-
-    async def run(self, wait: float) -> bool:
-        """Waits until the lock is acquired, or until the deadline of the call: False."""
-        try:
-            self._join(wait)
-            while True:
-                self._wakeup.clear()
-                self._session.check_open()
-                self._follow_name()
-                if self._channel.error is not None:
-                    raise copy_error(self._channel.error)
-                action = self._next_action()
-                if action is _Action.TIME_OUT:
-                    return False
-                if action is _Action.ATTEMPT and await self._make_attempt():
-                    return True
-                if action is _Action.HEARTBEAT and not await self._queue.heartbeat():
-                    self._ticket.needs_attempt = True
-                if action is _Action.SLEEP:
-                    await self._sleep()
-        finally:
-            self.leave()
-
-    def _join(self, wait: float) -> None:
-        session, key = self._session, self._lock.key
-        with session.channels.mutex:
-            queue = session.local_queues.get(key)
-            if queue is None:
-                queue = LocalQueue(self._lock.commands, session.id, session.runtime, session.channels)
-                session.local_queues[key] = queue
-            queue.join(self._ticket, self._attempted_at + min(HEARTBEAT_INTERVAL, wait))
-        self._queue = queue
-        self._name = self._ticket.name
-        known = self._ticket.channel
-        self._register()
-        self._seen_reasons = self._channel.attempt_reasons
-        if self._channel.confirmed:
-            # -1: an attempt follows now, because a notification may have been missed. Not if notifications were counted
-            # since before the acquire was sent.
-            self._seen_reasons = self._ticket.attempt_reasons_before if self._channel is known else -1
-
-    def leave(self) -> None:
-        """Waits no longer. Idempotent."""
-        session, ticket = self._session, self._ticket
-        # `channels.leave` passes a wakeup that is set on to the next waiter of the channel. Another call with the same
-        # name may be waiting for the same message, and this waiter may have cleared its wakeup without an attempt.
-        self._wakeup.set()
-        # Not the channel of its present name, which may have changed since.
-        session.channels.leave(ticket.channel_name, self._wakeup)
-        with session.channels.mutex:
-            queue = session.local_queues.get(self._lock.key)
-            if queue is not None and ticket in queue.tickets and queue.leave(ticket):
-                del session.local_queues[self._lock.key]
-
-    def _register(self) -> None:
-        """Registers at the channel of the ticket's name."""
-        self._ticket.channel_name = self._lock.commands.channel_of(self._ticket)
-        channel = self._session.channels.join(self._ticket.channel_name, self._wakeup, TicketChannel)
-        assert isinstance(channel, TicketChannel)
-        self._ticket.channel = self._channel = channel
-
-    def _follow_name(self) -> None:
-        """Registers anew if the ticket got another name, with a place at the end of the queue."""
-        if self._ticket.name != self._name:
-            self._session.channels.leave(self._ticket.channel_name, self._wakeup)
-            self._name = self._ticket.name
-            self._register()
-            self._seen_reasons = -1
-
-    def _next_action(self) -> _Action:
-        now, deadline = self._session.clock(), self._call.deadline
-        if deadline is not None and now >= deadline:
-            return _Action.TIME_OUT
-        attempt_at = self._attempted_at + (self._attempt_interval if self._channel.confirmed else UNCONFIRMED_WAIT)
-        if self._channel.attempt_reasons != self._seen_reasons or self._ticket.needs_attempt or now >= attempt_at:
-            return _Action.ATTEMPT
-        wakes_at = attempt_at if deadline is None else min(attempt_at, deadline)
-        if self._queue.sends_heartbeats(self._ticket):
-            if now >= self._queue.heartbeat_at:
-                return _Action.HEARTBEAT
-            wakes_at = min(wakes_at, self._queue.heartbeat_at)
-        self._seconds = wakes_at - now
-        return _Action.SLEEP
-
-    async def _make_attempt(self) -> bool:
-        self._seen_reasons, self._ticket.needs_attempt = self._channel.attempt_reasons, False
-        heartbeat_within = await self._lock._attempt(self._call)
-        if heartbeat_within is None:
-            return True
-        self._attempted_at = self._session.clock()
-        # After that time the lock may be free without a message. Not each waiter makes an attempt then: one heartbeat
-        # finds out whose turn it is.
-        self._queue.heartbeat_before(self._attempted_at + heartbeat_within)
-        return False
-
-    async def _sleep(self) -> None:
-        debug.look()
-        if debug.on:
-            logger.debug("%s waits in the queue for %.3f s at most", self, self._seconds)
-        await self._session.runtime.wait(self._wakeup, self._seconds)
-        if debug.on and self._wakeup.is_set():
-            logger.debug("%s is woken", self)
-
-    def __str__(self) -> str:
-        return f"lock {readable(self._lock.key)!r} of owner {readable(self._ticket.name)}"
 
 
 class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic):

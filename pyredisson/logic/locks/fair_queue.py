@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
@@ -12,8 +12,9 @@ from pyredisson._core import AcquireCall
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson.logic import retry
 from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.locks.local_queue import LockWaiter
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.ports import Runtime, Wakeup
+from pyredisson.logic.ports import Runtime
 
 HEARTBEAT_INTERVAL = 0.4
 """Seconds between two heartbeats of a client. Its waiters lose their places after 1.5 s without one."""
@@ -54,12 +55,12 @@ class QueueTicket:
     __slots__ = (
         "attempt_reasons_before",
         "channel",
-        "channel_name",
+        "entry_in_doubt",
         "may_be_queued",
         "name",
         "needs_attempt",
         "owner",
-        "wakeup",
+        "waiter",
         "withdrawn",
     )
 
@@ -67,24 +68,24 @@ class QueueTicket:
         self.owner = owner
         self.name = owner.name
         self.channel: TicketChannel | None = None
-        self.channel_name = b""
-        """The channel at which the waiter is registered."""
         self.attempt_reasons_before = 0
         """How many reasons for an attempt the channel had counted when the acquire was sent."""
-        self.wakeup: Wakeup | None = None
+        self.waiter: LockWaiter[Any] | None = None
         """None until the call waits."""
         self.needs_attempt = False
         """Whether to make an attempt, even if nothing was published."""
         self.may_be_queued = False
         """Whether an acquire was sent that may have put the name into the queue."""
+        self.entry_in_doubt = False
+        """Whether a hand-over was given up that may have entered the name as that of the holder."""
         self.withdrawn = False
         """Whether the command was sent that takes the name out of the queue."""
 
     def request_attempt(self) -> None:
         """Has the waiter make an attempt."""
         self.needs_attempt = True
-        if self.wakeup is not None:
-            self.wakeup.set()
+        if self.waiter is not None:
+            self.waiter.wakeup.set()
 
 
 class FairAcquireCall(AcquireCall):
@@ -128,7 +129,10 @@ class LocalQueue:
         self._runtime = runtime
         self._channels = channels
         self.tickets: dict[QueueTicket, None] = {}
-        """In the order in which the calls began to wait here. The order in the queue on the server may differ."""
+        """In the order in which the calls began to wait here. The order in the queue on the server may differ.
+
+        A ticket whose place is lost, or that gets another name, goes to the end.
+        """
         self._heartbeat_sender: QueueTicket | None = None
         self.heartbeat_at = float("inf")
         """When the next heartbeat is due, on the clock of the runtime."""
@@ -148,9 +152,17 @@ class LocalQueue:
             del self.tickets[ticket]
             if self.tickets and self._heartbeat_sender is ticket:
                 self._heartbeat_sender = next(reversed(self.tickets))
-                if self._heartbeat_sender.wakeup is not None:
-                    self._heartbeat_sender.wakeup.set()
+                if self._heartbeat_sender.waiter is not None:
+                    self._heartbeat_sender.waiter.wakeup.set()
         return not self.tickets
+
+    def first_waiter(self) -> LockWaiter[Any] | None:
+        """The waiter with the first place of this client, as far as known."""
+        for ticket in list(self.tickets):
+            waiter = ticket.waiter
+            if waiter is not None and waiter.wakeup.alive:
+                return waiter
+        return None
 
     def sends_heartbeats(self, ticket: QueueTicket) -> bool:
         """Whether that waiter sends the heartbeats."""
@@ -198,9 +210,14 @@ class LocalQueue:
             for ticket in tickets:
                 if ticket in self.tickets:
                     if len(tickets) < len(self.tickets):
-                        del self.tickets[ticket]
-                        self.tickets[ticket] = None
+                        self.move_to_end(ticket)
                     ticket.request_attempt()
+
+    def move_to_end(self, ticket: QueueTicket) -> None:
+        """The ticket gets another place. With the mutex of the channels held."""
+        if ticket in self.tickets:
+            del self.tickets[ticket]
+            self.tickets[ticket] = None
 
     def request_attempts_of(self, owner_id: int) -> None:
         """Has all waiters of an owner make an attempt. With the mutex of the channels held."""

@@ -8,7 +8,7 @@ has to make an attempt. What may have been entered for a waiter that doesn't get
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Any, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -69,6 +69,8 @@ class AcquiredLock(Protocol):
 
     def undo_grant(self, call: AcquireCall) -> None: ...
 
+    def undo_entry(self, waiter: LockWaiter[Any]) -> None: ...
+
     def release_acquired(self, call: AcquireCall) -> None: ...
 
 
@@ -109,12 +111,19 @@ def _choose(
         held = table.get(waiter.hold_key)
         if (held is not None and held.state is not LOST) or not waiter.choose(releaser):
             continue
-        # By its turn, a background release of the waiter's owner finds out that this acquire may be overtaken.
-        if call.owner.calls.in_flight.enter(waiter.hold_key, call):
-            return waiter
-        _end(waiter, releaser, given=False)
-        return None
+        return waiter if take_turn(waiter, releaser) else None
     return None
+
+
+def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
+    """The call of a waiter that was chosen takes the turn of its owner. False: it can't, and isn't offered the lock.
+
+    By its turn, a background release of that owner finds out that this acquire may be overtaken.
+    """
+    if waiter.call.owner.calls.in_flight.enter(waiter.hold_key, waiter.call):
+        return True
+    _end(waiter, releaser, given=False)
+    return False
 
 
 def on_released(lock: ReleasedLock, reply: Reply) -> None:
@@ -162,19 +171,21 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
         return LOCK_FREE
     except BaseException as error:
         if call.hold is None and retry.may_have_run(error, call.in_doubt):
-            waiter.lock.undo_grant(call)
+            waiter.lock.undo_entry(waiter)
         _end(waiter, releaser, given=False)
         if not isinstance(error, ResponseError) or is_transient_reply(error):
             raise
         # For example: the user may not change the counter of the tokens. That must not fail a release.
         return await lock.send_release(owner, hold)
-    return LOCK_FREE if entered or reply != NOT_HANDED_OVER else None
+    if entered:
+        return LOCK_FREE
+    return None if reply == NOT_HANDED_OVER else reply
 
 
 def _prepare(lock: ReleasedLock, hold: Hold, waiter: LockWaiter[AcquiredLock]) -> bytes:
     """Prepares the call of the waiter, as its own attempt would do. Returns the command."""
     session, call, commands = lock.session, waiter.call, lock.commands
-    call.events = session.channels.set_aside(waiter.channel_name, waiter.wakeup)
+    call.events = waiter.set_aside(session.channels)
     call.target = None
     call.in_doubt = call.overtaken = False
     call.lease_ms = session.lease_ms if call.lease is None else call.lease
@@ -227,7 +238,7 @@ def _record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
         lock.undo_grant(call)
         return False
     queue = session.lock_queues.get(lock.identity)
-    if queue is not None:
+    if queue is not None and waiter in queue.waiters:
         queue.set_holder(call.hold, call.events)
     if debug.on:
         logger.debug("%s is handed on: it is acquired", lock.named(call.owner))
@@ -242,7 +253,7 @@ def _end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool
         call.owner.calls.in_flight.leave(waiter.hold_key, call)
         if not (given and waiter.give()):
             lock.release_acquired(call)
-            lock.session.channels.take_back(waiter.channel_name, waiter.wakeup)
+            waiter.take_back(lock.session.channels)
             waiter.refuse()
     # Also after an interrupt between the change of the state and this line.
     waiter.wakeup.set()
@@ -255,5 +266,5 @@ def abandon(releaser: ReleaseCall) -> None:
     if waiter is None:
         return
     if waiter.state is not GIVEN and waiter.releaser is releaser and waiter.call.hold is None:
-        waiter.lock.undo_grant(waiter.call)
+        waiter.lock.undo_entry(waiter)
     _end(waiter, releaser, given=False)

@@ -10,9 +10,10 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from pyredisson._core import AcquireCall, ReleaseCall, WaiterFields
-from pyredisson.logic.channels import Channel
+from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldKey
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.owner_calls import SHORTEST_WAIT, TURN_CHECK
+from pyredisson.logic.ports import Runtime, Wakeup
 
 OTHERS_FIRST = 0.001
 """Seconds that the waiters of this client leave to other clients after a series of hand-overs: the waiters here hear of
@@ -96,7 +97,37 @@ class LockWaiter(WaiterFields, Generic[Lock]):
         """It waits no longer, whatever its state is."""
         self.leave(GIVEN, LEFT)
 
+    async def outcome(self, runtime: Runtime) -> bool:
+        """Waits for the outcome of the hand-over. True: this waiter has the lock.
+
+        As an attempt that is on its way at the deadline, it may take as long as a reply. False: an attempt is due, or
+        the deadline has passed long ago.
+        """
+        wakeup, deadline, clock = self.wakeup, self.call.deadline, runtime.clock
+        if deadline is not None:
+            deadline = max(deadline, clock() + SHORTEST_WAIT)
+        while self.state is OFFERED:
+            wakeup.clear()
+            # The state is changed before the wakeup is set.
+            if self.state is not OFFERED:
+                break
+            seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - clock())
+            if seconds <= 0 and self.decline():
+                return False
+            await runtime.wait(wakeup, max(seconds, 0.0))
+        if self.error is not None:
+            raise self.error
+        return self.state is GIVEN
+
     # By a release
+
+    def set_aside(self, channels: ChannelRegistry) -> int | None:
+        """Messages go to other waiters meanwhile. Returns the same as `ChannelRegistry.events`."""
+        return channels.set_aside(self.channel_name, self.wakeup)
+
+    def take_back(self, channels: ChannelRegistry) -> None:
+        """Undoes `set_aside`."""
+        channels.take_back(self.channel_name, self.wakeup)
 
     def choose(self, releaser: ReleaseCall) -> bool:
         """The release begins to hand the lock on to it. False: it doesn't sleep."""

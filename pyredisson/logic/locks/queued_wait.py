@@ -19,12 +19,10 @@ from pyredisson.logic.locks.local_queue import (
     GIVEN,
     LEFT,
     LOOKING,
-    OFFERED,
     LocalQueue,
     LockChannel,
     LockWaiter,
 )
-from pyredisson.logic.owner_calls import SHORTEST_WAIT, TURN_CHECK
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
@@ -103,7 +101,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
                     logger.debug("%s on channel %r", said, readable(self.channel_name))
                 if self.wake_up():
                     must_attempt = self._is_due()
-                elif await self._outcome():
+                elif await self.outcome(runtime):
                     return True
                 elif self.state is LEFT:
                     return False
@@ -179,28 +177,6 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     def _refused(self, now: float, wait: float) -> None:
         self._look_at = self._queue.busy_until = now + wait
-
-    async def _outcome(self) -> bool:
-        """Waits for the outcome of the hand-over. True: this waiter has the lock.
-
-        As an attempt that is on its way at the deadline, it may take as long as a reply. False: an attempt is due, or
-        the deadline has passed long ago.
-        """
-        session, wakeup, deadline = self.lock.session, self.wakeup, self.call.deadline
-        if deadline is not None:
-            deadline = max(deadline, session.clock() + SHORTEST_WAIT)
-        while self.state is OFFERED:
-            wakeup.clear()
-            # The state is changed before the wakeup is set.
-            if self.state is not OFFERED:
-                break
-            seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - session.clock())
-            if seconds <= 0 and self.decline():
-                return False
-            await session.runtime.wait(wakeup, max(seconds, 0.0))
-        if self.error is not None:
-            raise self.error
-        return self.state is GIVEN
 
     def end(self) -> None:
         """Leaves the queue and the channel. Never suspends. Idempotent."""

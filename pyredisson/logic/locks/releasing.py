@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -14,6 +15,8 @@ from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, PARTLY_DONE
+from pyredisson.logic.locks.hand_over import AcquiredLock
+from pyredisson.logic.locks.local_queue import LockWaiter
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Sender
@@ -57,7 +60,8 @@ class ReleasingLock(LockStatus):
             count = hold.count - 1
             if session.holds.expire_if_due(hold) or (not count and not session.holds.begin_release(hold)):
                 raise await self._find_release_error(owner, hold)
-            if count or not session.lock_queues or hand_over.choose_successor(self, call) is None:
+            contended = session.lock_queues or session.local_queues
+            if count or not contended or self.choose_successor(call) is None:
                 payload = self.commands.release(hold.owner, count)
                 try:
                     reply = await session.runtime.send(payload)
@@ -77,6 +81,10 @@ class ReleasingLock(LockStatus):
             raise self.loss_of(owner, hold)
         if debug.on:
             logger.debug("%s is released: %d holds remain", self.named(owner), hold.count)
+
+    def choose_successor(self, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
+        """The waiter of this client to which the release of a last level hands the lock on."""
+        return hand_over.choose_successor(self, releaser)
 
     async def _wait_to_release(self, owner: Owner, hold: Hold, call: ReleaseCall) -> bool:
         """Waits for earlier calls of the owner. False: the release was handed to the background instead."""
@@ -200,6 +208,10 @@ class ReleasingLock(LockStatus):
         """Undoes in the background what the server granted and must not be used."""
         call.owner.new_epoch()
         self.session.runtime.post(self.commands.undo_acquire(call.name))
+
+    def undo_entry(self, waiter: LockWaiter[Any]) -> None:
+        """Undoes in the background a hand-over that may have entered the waiter, or may do so late."""
+        self.undo_grant(waiter.call)
 
     def _undo_attempt(self, call: AcquireCall, hold_key: HoldKey) -> None:
         """Undoes in the background an attempt that may have run, or may run late."""

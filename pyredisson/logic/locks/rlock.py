@@ -36,7 +36,7 @@ class LockLogic(ReleasingLock):
     checks_owner = False
     """Whether `check_owner` is to be called before each attempt."""
     is_handed_on = True
-    """Whether a release may hand the lock on to a waiter of the same client."""
+    """Whether the waiters of one client are in a `LocalQueue`, in the order of which a release hands the lock on."""
     order_in_group = 0
     """Of locks with the same name, a group acquires those with the lowest number first."""
 
@@ -59,7 +59,7 @@ class LockLogic(ReleasingLock):
             if session.lock_queues and self.is_handed_on and joins_at_once(self, call):
                 waiter = QueuedWait(self, call)
                 return await waiter.run(None)
-            if not session.channels.is_empty:
+            if self.is_handed_on and not session.channels.is_empty:
                 call.events = session.channels.events(self.commands.channel)
             wait = await self._attempt(call)
             if wait is None:

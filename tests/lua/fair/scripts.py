@@ -44,6 +44,9 @@ class Fair:
     def release(self, owner: str, holds: int = 0, redis: Any = None) -> Any:
         return self.run("fair_release", CHANNEL, owner, holds, WAIT, redis=redis)
 
+    def hand_over(self, owner: str, next_owner: str, lease: int = 30_000, redis: Any = None) -> Any:
+        return self.run("fair_hand_over", CHANNEL, owner, WAIT, next_owner, lease, redis=redis)
+
     def force(self, redis: Any = None) -> Any:
         return self.run("fair_force_release", CHANNEL, WAIT, redis=redis)
 

@@ -168,6 +168,18 @@ class TestBounds:
         assert scripts.redis.exists(CLIENTS) == 0
         assert java.acquire() is None
 
+    def test_a_hand_over_before_many_dead_waiters(self, scripts: Fair, subscription: PubSub) -> None:
+        self.dead(scripts, 300)
+        scripts.acquire(B)
+        replies = []
+        assert scripts.commands(lambda: replies.append(scripts.hand_over(A, B))) < 2_000
+        assert replies == [2]
+        assert scripts.hand_over(A, B) == 0
+        assert scripts.holds() == {}
+        assert published(subscription) == []
+        assert [scripts.run("fair_heartbeat", CHANNEL, "", WAIT)[2:4] for _ in range(1)] == [[B.encode(), 0]]
+        assert published(subscription) == [B]
+
     def test_a_heartbeat_before_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 500)
         scripts.acquire(B)
@@ -194,6 +206,8 @@ class TestCost:
             scripts.heartbeat(ME, *owners[:PLACES])
             scripts.release(A)
             scripts.acquire(owners[0])
+            scripts.hand_over(owners[0], owners[1])
+            scripts.hand_over(owners[1], D)
             scripts.leave(D)
             return {name: entry["calls"] for name, entry in scripts.redis.info("commandstats").items()}
 
