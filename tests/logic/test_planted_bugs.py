@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -139,6 +140,26 @@ class NoUndoOfEntries(LockLogic):
         call.owner.new_epoch()
 
 
+class NoUndoOfFairEntries(FairLockLogic):
+    """What may have been entered for a waiter stays as it is when the waiter leaves."""
+
+    __slots__ = ()
+
+    def undo_entry(self, waiter: LockWaiter[Any]) -> None:
+        waiter.call.owner.new_epoch()
+        waiter.call.ticket.request_attempt()  # type: ignore[attr-defined]
+
+
+class NoAttemptAfterDoubt(FairLockLogic):
+    """A waiter that may have been entered goes on waiting for its turn."""
+
+    __slots__ = ()
+
+    def undo_entry(self, waiter: LockWaiter[Any]) -> None:
+        waiter.call.owner.new_epoch()
+        waiter.call.ticket.entry_in_doubt = True  # type: ignore[attr-defined]
+
+
 class NoSemaphoreUndo(SemaphoreLogic):
     """An acquire that was interrupted stays as it is."""
 
@@ -238,6 +259,17 @@ PLANTED = {
     "a waiter enters at the head of the queue": replace(
         KINDS["fair"], patches=changed("fair_acquire", b"'RPUSH'", b"'LPUSH'")
     ),
+    "a fair lock is handed on to a waiter that is not the head": replace(
+        KINDS["fair"], patches=changed("fair_hand_over", b"if head == next_owner then", b"if head then")
+    ),
+    "a fair lock that is not handed on notifies nobody": replace(
+        KINDS["fair"], patches=changed("fair_hand_over", b"notify_head(tonumber(ARGV[3]), true)", b"nil, false")
+    ),
+    "the next owner of a fair lock stays in the queue": replace(
+        KINDS["fair"], patches=changed("fair_hand_over", b"    leave_as_head(head)\n    return", b"    return")
+    ),
+    "a hand-over of a fair lock in doubt is not undone": replace(KINDS["fair"], objects=(NoUndoOfFairEntries,)),
+    "a waiter that may have been entered waits for its turn": replace(KINDS["fair"], objects=(NoAttemptAfterDoubt,)),
     "a waiter that left stays in the queue": replace(KINDS["fair"], objects=(NoGiveUp,)),
     "a reader's own lease is not renewed": replace(KINDS["read_write"], objects=(NoReadRenewal, WriteLogic)),
     "readers aren't notified of a writer's release": replace(
@@ -299,6 +331,14 @@ def test_found_in_hand_overs(bug: str) -> None:
     with patch.object(where, name, function), pytest.raises(Violation):
         for seed in range(ENOUGH):
             run(seed)
+
+
+@pytest.mark.parametrize("bug", list(CHANGED)[:3])
+def test_found_in_hand_overs_of_fair_locks(bug: str) -> None:
+    where, name, function = CHANGED[bug]
+    with patch.object(where, name, function), pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed, KINDS["fair"])
 
 
 def _ignore(payload: bytes) -> None:
