@@ -96,6 +96,16 @@ class FairActions(RuleBasedStateMachine):
     def mortal_clients(self) -> list[str]:
         return [who for who in self.lives if who not in {*self.dead, "last"}]
 
+    def pairs_of_one_client(self) -> list[tuple[str, str]]:
+        """A holder, and a waiter of the same client, for each of them."""
+        people = self.people
+        return [
+            (who, other)
+            for who in self.holding()
+            for other in self.waiting()
+            if not people[who].foreign and people[who].client == people[other].client
+        ]
+
     def ours(self) -> list[str]:
         return [who for who in (*self.idle(), *self.waiting()) if not self.people[who].foreign]
 
@@ -188,6 +198,39 @@ class FairActions(RuleBasedStateMachine):
         if person.count == 0:
             person.state = IDLE
         self._hear()
+
+    def _hand_over(self, who: str, successor: str, *, twice: bool) -> None:
+        person, following, model, server = self.people[who], self.people[successor], self.model, self.server
+        name = following.name
+        mine = model.state.holders.get(person.name, 0) > 0
+        server.begin()
+        args = self._hand_over_args(person.name, name)
+        replies = [server.script("fair_hand_over", *args) for _ in range(1 + twice)]
+        now = server.end()
+        free = model.is_free()
+        entered = replies[0] == [0]
+        if entered != (now.holders == {name: 1}) or (entered and replies[-1] != [0]):
+            raise Unfair(f"{who} was told {replies} about {successor}: {now.holders}")
+        if entered and (not mine or free is True):
+            raise Unfair(f"{who} handed on a lock that it had lost")
+        if mine and free is False and not model.key_lost:
+            before = model.before_me(name)
+            if entered and (before or name not in model.state.queue):
+                raise Unfair(f"{successor} was entered, and it was not its turn")
+            if not entered and before is False and model.keeps(name):
+                raise Unfair(f"{successor} was not entered, and it was its turn")
+        model.follow(name if entered else None, now, leaves=entered)
+        if mine and free is False and not entered and not model.key_lost:
+            if now.holders:
+                raise Unfair(f"{who} did not release: {now.holders}")
+            model.must_tell(now)
+        person.state, person.count = IDLE, 0
+        if entered:
+            following.state, following.count, following.notified = HOLDING, 1, False
+        self._hear()
+
+    def _hand_over_args(self, name: bytes, following: bytes) -> tuple[bytes | int, ...]:
+        return (CHANNEL, name, WAIT, following, LEASE)
 
     def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
         person, model, server = self.people[who], self.model, self.server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -24,15 +24,16 @@ from .fair_model import Unfair, readable
 from .fair_servers import CHANNEL, CLIENTS, KEYS, SCORES, WAITERS
 
 TWICE = st.booleans()
+Drawn = TypeVar("Drawn")
 LONG_PAUSES = (1600, 2100, 4000, 5100, 31_000, 61_000, 310_000)
 
 
-def among(choose: Callable[[Any], list[str]]) -> st.SearchStrategy[str]:
-    """Draws an owner that can do this step."""
+def among(choose: Callable[[Any], list[Drawn]]) -> st.SearchStrategy[Drawn]:
+    """Draws an owner, or what else can do this step."""
     return st.runner().flatmap(lambda machine: st.sampled_from(choose(machine)))
 
 
-def some(choose: Callable[[Any], list[str]]) -> Callable[[Any], bool]:
+def some(choose: Callable[[Any], list[Any]]) -> Callable[[Any], bool]:
     """Whether there is such an owner."""
     return lambda machine: bool(choose(machine))
 
@@ -98,6 +99,21 @@ class FairQueue(FairActions):
             self._rename(person, ("fair_acquire", self._acquire_args(name, 1, queues=True)))
             self.late[f"release by {readable(name)}"] = ("fair_release", (CHANNEL, name, 0, WAIT))
 
+    @precondition(some(FairActions.pairs_of_one_client))
+    @rule(pair=among(FairActions.pairs_of_one_client), twice=TWICE, late=st.booleans(), ran=st.booleans())
+    def hand_over(self, pair: tuple[str, str], twice: bool, late: bool, ran: bool) -> None:
+        """`late`: a copy is still in flight. If it didn't run before, the lock was released in the background."""
+        who, successor = pair
+        person = self.people[who]
+        args = self._hand_over_args(person.name, self.people[successor].name)
+        if ran or not late:
+            self._hand_over(who, successor, twice=twice)
+        else:
+            self._release(who, 0, twice=twice)
+        if late:
+            self._rename(person, None)
+            self.late[f"hand-over by {readable(person.name)}"] = ("fair_hand_over", args)
+
     @precondition(some(FairActions.waiting))
     @rule(who=among(FairActions.waiting), twice=TWICE)
     def give_up(self, who: str, twice: bool) -> None:
@@ -115,7 +131,7 @@ class FairQueue(FairActions):
     @rule(copy=among(lambda machine: list(machine.late)))
     def late_copy(self, copy: str) -> None:
         script, args = self.late.pop(copy)
-        owner = args[3] if script == "fair_leave" else args[1]
+        owner = args[1] if script in ("fair_acquire", "fair_release") else args[3]
         assert isinstance(owner, bytes)
         model, server = self.model, self.server
         closed = int(model.state.waiters.get(owner, b"1")) <= 0

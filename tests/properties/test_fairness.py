@@ -28,7 +28,15 @@ SETTINGS = settings(
 )
 """A failure is printed as the steps that lead to it. The timeouts leave time for shrinking them."""
 
-SCRIPTS = ("fair_acquire", "fair_delete", "fair_force_release", "fair_leave", "fair_release", "fair_heartbeat")
+SCRIPTS = (
+    "fair_acquire",
+    "fair_delete",
+    "fair_force_release",
+    "fair_hand_over",
+    "fair_leave",
+    "fair_release",
+    "fair_heartbeat",
+)
 
 
 class InMemory(FairQueue):
@@ -112,6 +120,12 @@ PLANTED = {
         "if false then\n    -- A late",
     ),
     "the queue is not respected": ("if not head or head == owner then", "if true then"),
+    "the lock is handed on past other waiters": ("if head == next_owner then", "if head then"),
+    "a lock that was lost is handed on": (
+        "        return 0\n    end\n    -- Written",
+        "        levels = 1\n    end\n    -- Written",
+    ),
+    "a hand-over that isn't possible notifies nobody": ("    _, more = notify_head", "    _, more = tostring"),
     "nobody is notified": ("publish(ARGV[1] .. ':' .. head", "tostring(ARGV[1] .. ':' .. head"),
     "a waiter that left the middle stays in the queue": ("redis.call('HSET', KEYS[4], owner, 0)", "tostring(owner)"),
     "an offer does not end": (

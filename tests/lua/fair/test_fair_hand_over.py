@@ -142,7 +142,6 @@ class TestAnotherHead:
 
     def test_who_has_left_the_middle(self, queued: Fair, subscription: PubSub) -> None:
         """Its place stays until it comes to the head."""
-        queued.leave(E)
         queued.acquire(f"{ME}:4")
         queued.leave(E)
         queued.redis.lrem(QUEUE, 1, C)
