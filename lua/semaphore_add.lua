@@ -7,7 +7,8 @@
 -- ARGV[2]  how many permits more; may be negative
 -- ARGV[3]  the semaphore's channel
 -- ARGV[4]  1: only if the semaphore exists; 0: create it if it doesn't
--- returns  1: done; 0: there is no semaphore
+-- returns  1: done; 3: the same, and several clients have heard of free permits, or it isn't known how many;
+--          0: there is no semaphore
 --
 -- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
 --
@@ -21,6 +22,9 @@ end
 record(1)
 local free = redis.call('INCRBY', KEYS[1], ARGV[2])
 if free > 0 and tonumber(ARGV[2]) > 0 then
-    publish(ARGV[3], string.format('%.0f', free))
+    local receivers = publish(ARGV[3], string.format('%.0f', free))
+    if type(receivers) ~= 'number' or receivers > 1 then
+        return 3
+    end
 end
 return 1

@@ -48,6 +48,8 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "semaphore_acquire": (3, 2),
     "semaphore_add": (2, 4),
     "semaphore_claim": (4, 4),
+    "semaphore_finish": (2, 4),
+    "semaphore_hand_over": (3, 5),
     "semaphore_set": (2, 4),
     "semaphore_undo": (2, 2),
     "semaphore_withdraw_claim": (2, 2),

@@ -99,6 +99,10 @@ class Channel:
         """Messages arrive from now on. Earlier ones are lost."""
         self.wake_all()
 
+    def on_missed(self, wakeup: Wakeup) -> None:
+        """A waiter joined that may have missed messages since its latest attempt."""
+        wakeup.set()
+
     def on_leave(self, need: int) -> None:
         """A waiter left with a wakeup that it did not use: the wakeup goes to the next waiter."""
         self.wake(need)
@@ -200,7 +204,7 @@ class ChannelRegistry:
                 self.waiting.add(wakeup)
             if channel.confirmed and channel.events != events:
                 # A message that arrived after the caller's last attempt and before this moment may have woken nobody.
-                wakeup.set()
+                channel.on_missed(wakeup)
         return channel
 
     def set_aside(self, name: bytes, wakeup: Wakeup) -> int | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import prefixed
+from pyredisson._core import ReleaseCall, prefixed
 from pyredisson._diagnostics import debug
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import Reply
@@ -44,7 +44,7 @@ class SessionSlot:
     A call has two sequence numbers: `number` is its own, and its undo command has the next one.
     """
 
-    __slots__ = ("in_doubt", "number", "suffix")
+    __slots__ = ("in_doubt", "number", "releaser", "suffix")
 
     def __init__(self, suffix: bytes) -> None:
         self.suffix = suffix
@@ -52,9 +52,18 @@ class SessionSlot:
         self.number = 0
         self.in_doubt = False
         """Whether a copy of the present call may have run, or may run late."""
+        self.releaser: ReleaseCall | None = None
+        """The present call, if it may hand permits on inside this client."""
 
     def note_doubt(self) -> None:
         self.in_doubt = True
+
+    def copy_for(self, number: int) -> SessionSlot | None:
+        """The slot as the call with this number has it. None: that call has ended, and the slot carries another one."""
+        copy = SessionSlot(self.suffix)
+        copy.number = number
+        copy.releaser = self.releaser
+        return copy if self.number == number else None
 
 
 class SessionSlots:
@@ -78,7 +87,12 @@ class SessionSlots:
             slot = SessionSlot(f"{self._suffix}{next(self._ids)}".encode())
         slot.number += 2
         slot.in_doubt = False
+        slot.releaser = None
         return slot
+
+    def free(self, slot: SessionSlot) -> None:
+        """The call on this slot has ended with a reply."""
+        self._free[slot] = None
 
     async def send(self, slot: SessionSlot, payload: bytes, *, complete: bool = False) -> Reply:
         """Sends a command that has the slot's key and number, again where needed, and frees the slot.
@@ -99,6 +113,16 @@ class SessionSlots:
         # The last statement is an assignment. After a call of a function an interrupt could strike, and the caller
         # would not get the reply.
         self._free[slot] = None
+        return reply
+
+    async def send_hand_over(self, slot: SessionSlot, payload: bytes) -> int:
+        """Sends a command that releases and acquires, again where needed. The server remembers any reply to it.
+
+        The caller frees the slot after the reply. After an error it posts what finishes the call, and doesn't free it.
+        """
+        forgotten_at = self._now() + REMEMBERED
+        reply: int
+        reply, _ = await retry.send(self._acquire_sender, payload, retries=self._retries, idempotent_until=forgotten_at)
         return reply
 
     async def send_or_undo(

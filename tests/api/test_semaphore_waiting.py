@@ -10,7 +10,7 @@ import pytest
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson.logic.permits import semaphore as logic
+from pyredisson.logic.permits import refusal as logic
 from tests.support.backends import WOKEN, Backend
 from tests.support.server_state import ServerState
 

@@ -184,20 +184,23 @@ async def drained(client: Client) -> int:
 TAKE_AND_GIVE_BACK = (
     PRELUDE
     + """
-contended, rounds = sys.argv[3] == "contended", int(sys.argv[4])
+import contextlib
+mode, rounds = sys.argv[3], int(sys.argv[4])
+contended = mode != "free"
 client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
 semaphore = client.get_semaphore("stock")
 over = threading.Event()
 
 def contend():
-    with pyredisson.connect(url) as other:
+    with pyredisson.connect(url) if mode == "contended" else contextlib.nullcontext(client) as other:
         while not over.is_set():
             with other.get_semaphore("stock"):
                 time.sleep(random.uniform(0, 3e-4))
             time.sleep(random.uniform(0, 3e-4))
 
-contender = threading.Thread(target=contend, daemon=True)
-if contended:
+count = {"free": 0, "contended": 1, "handed on": 3}[mode]
+contenders = [threading.Thread(target=contend, daemon=True) for _ in range(count)]
+for contender in contenders:
     contender.start()
 interrupts, other_errors = 0, []
 for _ in turns(rounds):
@@ -223,7 +226,7 @@ for _ in turns(rounds):
     except Exception as error:
         other_errors.append(repr(error))
 over.set()
-if contended:
+for contender in contenders:
     contender.join()
 waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
 print(json.dumps({"interrupts": interrupts, "errors": other_errors, "waiters": waiters}))
@@ -234,18 +237,19 @@ sys.stdin.readline()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("mode", ["free", "contended"])
+@pytest.mark.parametrize("mode", ["free", "contended", "handed on"])
 def test_interrupts_at_random_moments_leave_the_permits_whole(
     server: Server, admin: Redis, child: Callable[..., Child], mode: str, seed: int
 ) -> None:
-    admin.set("stock", 1 if mode == "contended" else PERMITS)
+    """`handed on`: the others are threads of the same client."""
+    permits = b"%d" % (PERMITS if mode == "free" else 1)
+    admin.set("stock", permits)
     user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500)
     report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
     assert report, "the child failed"
     assert report["interrupts"] > 50
     assert report["errors"] == []
     assert report["waiters"] == 0
-    permits = b"1" if mode == "contended" else b"%d" % PERMITS
     eventually(lambda: admin.get("stock") == permits, 5)
     user.send()
     # What its end gave back.

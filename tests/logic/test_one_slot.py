@@ -113,6 +113,7 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "scripts": session.runtime.scripts,
         "slot": SessionSlot(f":{session.id}:0".encode()),
         "ttl": 0,
+        "wanted": 2,
         "waiters": [owner.name],
         "waits": True,
     }

@@ -25,6 +25,10 @@ from pyredisson.logic.locks.local_queue import LEFT, OFFERED, LocalQueue, LockWa
 from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
+from pyredisson.logic.permits import permit_hand_over
+from pyredisson.logic.permits.commands import SemaphoreCommands
+from pyredisson.logic.permits.permit_queue import PermitWaiter
+from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.renewer import Batch, Renewer
@@ -316,6 +320,45 @@ CHANGED: dict[str, tuple[object, str, object]] = {
     ),
 }
 """What runs instead of a function of the hand-over."""
+
+
+ONE_PERMIT: dict[str, tuple[object, str, object]] = {
+    "a waiter that got no permit goes on waiting": (PermitWaiter, "refuse", lambda _: False),
+    "a waiter that has left gets the permits": (PermitWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
+    "an interrupted hand-over is a release that is sent again": (
+        SemaphoreCommands,
+        "finish_hand_over",
+        SemaphoreCommands.add,
+    ),
+    "an interrupted hand-over is forgotten": (permit_hand_over, "abandon", lambda *_, **__: True),
+    "a cancelled waiter keeps the permits that it was given": (PermitWait, "acquired", False),
+}
+"""What runs instead of a function of the hand-over of permits."""
+IN_SCRIPTS = {
+    "a hand-over runs twice": ("semaphore_hand_over", ONCE, b"if false then"),
+    "a hand-over that was undone runs late": ("semaphore_finish", b"record(permits)", b"local _ = permits"),
+    "the undo of a hand-over releases what it released": (
+        "semaphore_finish",
+        b"has_run and math.max(tonumber(last_result), 0) or tonumber(ARGV[2])",
+        b"tonumber(ARGV[2])",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", ONE_PERMIT)
+def test_found_in_hand_overs_of_permits(bug: str) -> None:
+    where, name, function = ONE_PERMIT[bug]
+    with patch.object(where, name, function), pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed, KINDS["semaphore"])
+
+
+@pytest.mark.parametrize("bug", IN_SCRIPTS)
+def test_found_in_scripts_that_hand_permits_on(bug: str) -> None:
+    patches = changed(*IN_SCRIPTS[bug])
+    with pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed, replace(KINDS["semaphore"], patches=patches))
 
 
 @pytest.mark.parametrize("bug", PLANTED)

@@ -26,6 +26,16 @@ class SemaphoreScripts(Scripted):
         """Of the acquire of that number."""
         return self.run("semaphore_undo", ["stock", slot], number + 1, self.channel, redis=redis)
 
+    def hand_over(
+        self, number: int, permits: int, wanted: int, existing: int = 0, slot: str = SLOT, redis: Any = None
+    ) -> Any:
+        keys = ["stock", CLAIM, slot]
+        return self.run("semaphore_hand_over", keys, number, permits, wanted, self.channel, existing, redis=redis)
+
+    def finish(self, number: int, permits: int, existing: int = 0, slot: str = SLOT, redis: Any = None) -> Any:
+        """The hand-over of that number."""
+        return self.run("semaphore_finish", ["stock", slot], number + 1, permits, self.channel, existing, redis=redis)
+
     def delete(self, number: int, *more: str, message: str = "", slot: str = SLOT, redis: Any = None) -> Any:
         return self.run("exactly_once_delete", ["stock", *more, slot], number, self.channel, message, redis=redis)
 

@@ -98,7 +98,7 @@ class Permits(RuleBasedStateMachine):
     @rule(wanted=permits, fates=answered)
     def acquire_and_be_told(self, wanted: int, fates: list[Fate]) -> None:
         free, owed = self.free(), sum(self.owed.values())
-        taken = self.call(fates, wanted, self.semaphore._send_acquire, wanted, None)
+        taken = self.call(fates, wanted, self.semaphore.send_acquire, wanted, None)
         assert taken is not None
         had = taken > 0
         assert had is (wanted <= free)
@@ -129,7 +129,7 @@ class Permits(RuleBasedStateMachine):
         """A caller to whom a reply reported too few permits doesn't get permits that became free later."""
         wanted = max(0, self.free()) + more
         first = len(self.flaky.copies)
-        assert self.call([Fate.REQUEST_LOST], wanted, self.semaphore._send_acquire, wanted, None) <= 0
+        assert self.call([Fate.REQUEST_LOST], wanted, self.semaphore.send_acquire, wanted, None) <= 0
         self.redis.incrby("stock", wanted)
         self.size += wanted
         self.flaky.execute(self.flaky.copies[first])

@@ -47,3 +47,12 @@ def fair_waiters(client: Any, name: str) -> int:
     tickets = [] if queue is None else list(queue.tickets)
     waiting = [ticket.waiter.state is WAITING and ticket.channel.confirmed for ticket in tickets if ticket.waiter]
     return sum(waiting)
+
+
+def permit_waiters(client: Any, name: str) -> int:
+    """How many calls of a client sleep until permits are released, and will hear of them."""
+    session = getattr(client, "_target", client)._session
+    queue = session.permits.queues.get(name.encode())
+    if queue is None or session.channels.confirmed_channel(b"redisson_sc:{%s}" % name.encode()) is None:
+        return 0
+    return sum(waiter.state is WAITING and not waiter.wakeup.is_set() for waiter in list(queue.waiters))

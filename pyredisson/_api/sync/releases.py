@@ -114,15 +114,17 @@ class GroupReleases(Enterable):
 def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool) -> bool:
     """Releases permits of a semaphore. Returns whether the semaphore existed."""
     slot: SessionSlot | None = None
+    number = 0
     try:
         count = count_of(permits, "permits")
         slot = logic.session.slots.allocate()
+        number = slot.number
         return Run(logic.release, count, only_existing, slot).result
     except REPORTED:
         # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:
-        logic.release_in_background(count_of(permits, "permits"), only_existing, slot)
+        logic.release_in_background(count_of(permits, "permits"), only_existing, slot, number)
         raise
 
 

@@ -10,6 +10,9 @@ from pyredisson._core import command, latch_channel, pack, prefixed
 from pyredisson.logic.exactly_once import SessionSlot, reply_cache
 from pyredisson.logic.session import Session
 
+OTHERS_HEAR = 3
+"""The reply to a release that was published, if several clients have received that, or perhaps have."""
+
 
 class CounterCommands:
     """What a semaphore and a latch have in common: a counter on the server, changed exactly once by each call."""
@@ -70,7 +73,10 @@ class PermitPoolCommands(CounterCommands):
         )
 
     def add(self, slot: SessionSlot, permits: int, *, only_existing: bool = False) -> bytes:
-        """Adds free permits, or removes some if negative. The reply is 0 if nothing exists but had to."""
+        """Adds free permits, or removes some if negative. The reply is 0 if nothing exists but had to.
+
+        `OTHERS_HEAR`: done, and others than this client may have heard of free permits.
+        """
         return pack(
             self.session.runtime.scripts.semaphore_add,
             self.key,
@@ -122,6 +128,35 @@ class SemaphoreCommands(PermitPoolCommands):
             self._reply_cache + slot.suffix,
             slot.number + 1,
             self.channel,
+        )
+
+    def hand_over(self, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False) -> bytes:
+        """Releases so many permits and acquires `wanted` of them. The reply is positive if it has acquired them.
+
+        -1: the permits are only released, with a message. 0: nothing exists but had to.
+        """
+        return pack(
+            self.session.runtime.scripts.semaphore_hand_over,
+            self.key,
+            self._claim,
+            self._reply_cache + slot.suffix,
+            slot.number,
+            permits,
+            wanted,
+            self.channel,
+            int(only_existing),
+        )
+
+    def finish_hand_over(self, slot: SessionSlot, permits: int, *, only_existing: bool = False) -> bytes:
+        """Makes a hand-over on this slot a mere release, whether or not it has run; late copies of it don't run."""
+        return pack(
+            self.session.runtime.scripts.semaphore_finish,
+            self.key,
+            self._reply_cache + slot.suffix,
+            slot.number + 1,
+            permits,
+            self.channel,
+            int(only_existing),
         )
 
 

@@ -14,7 +14,7 @@ from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.permit_channel import PASSED_ON
 from pyredisson.logic.permits.permit_commands import ID_BYTES, PermitCommands
-from pyredisson.logic.permits.semaphore import LONGEST_WAIT
+from pyredisson.logic.permits.refusal import LONGEST_WAIT
 from pyredisson.logic.replicas import not_replicated
 from pyredisson.logic.session import Session
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from pyredisson.logic.permits.permit_queue import PermitQueues
+
 
 class PermitRegistry:
     """The state of one client that its semaphores and latches share."""
@@ -14,5 +16,7 @@ class PermitRegistry:
         of the acquire from running."""
         self.reported_not_set: set[tuple[str, bytes]] = set()
         """The kind and name of each semaphore and latch for which it was logged that it doesn't exist."""
+        self.queues = PermitQueues()
+        """The waiters of each semaphore that is contended in this client."""
         self.claim_numbers = itertools.count(1)
         """Makes a name for each waiter that claims permits."""

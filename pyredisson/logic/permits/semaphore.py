@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.replication import NotConfirmed
-from pyredisson.logic import retry, waiting
+from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
-from pyredisson.logic.permits import not_set
-from pyredisson.logic.permits.claims import Claimant
+from pyredisson.logic.permits import not_set, permit_hand_over
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_channel import PermitChannel
+from pyredisson.logic.permits.permit_wait import PermitWait
+from pyredisson.logic.permits.refusal import NO_SEMAPHORE, Refusal
 from pyredisson.logic.replicas import not_replicated
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
-
-LONGEST_WAIT = 5.0
-"""Seconds between two attempts of a waiter: a message may be lost, and nobody knows when a permit without a lease is
-released."""
-NO_SEMAPHORE = -(2**52)
-"""The reply to an acquire if there is no semaphore."""
-FREE_BITS = 32
-"""The lower bits of a refusal are the number of free permits. The upper bits are milliseconds: so long another
-waiter's claim lasts, or so long the caller is to wait before it asks again."""
-
-
-class Refusal(NamedTuple):
-    """What the server replied to an acquire that it refused."""
-
-    free: int
-    """The number of permits that waiters may take that want fewer."""
-    wait: float
-    """Seconds to wait for a message at most."""
-
-    @staticmethod
-    def decode(reply: int) -> Refusal:
-        """From the reply, which is zero or negative."""
-        milliseconds = -reply >> FREE_BITS
-        wait = min((milliseconds + 1) / 1000, LONGEST_WAIT) if milliseconds else LONGEST_WAIT
-        return Refusal(-reply % (1 << FREE_BITS), wait)
 
 
 class SemaphoreLogic:
@@ -64,62 +38,65 @@ class SemaphoreLogic:
         if not permits:
             session.check_open()
             return True
-        reply = await self._send_acquire(permits, deadline)
+        events = None
+        if not session.channels.is_empty:
+            events = session.channels.events(self.commands.channel)
+            look_at = self._refused_until(permits, deadline)
+            if look_at is not None:
+                return await self._wait(permits, deadline, None, look_at, events)
+        reply = await self.send_acquire(permits, deadline)
         # Between this test and the return no function is called: an interrupt after the call would lose the permits.
         if reply > 0:
             return True
-        refusal = self._refused(reply)
-        if deadline is not None and session.clock() >= deadline:
+        refusal, now = self.refused(reply), session.clock()
+        if deadline is not None and now >= deadline:
             return False
-        return await self._wait(permits, deadline, refusal.wait)
+        return await self._wait(permits, deadline, refusal, now + refusal.wait, events)
 
-    async def _wait(self, permits: int, deadline: float | None, wait: float) -> bool:
-        """Makes attempts until the permits are acquired. The first attempt said to wait `wait` seconds at most."""
-        session, channel = self.session, self.commands.channel
-        claimant = Claimant(self.commands, permits)
-        acquired = False
+    def _refused_until(self, permits: int, deadline: float | None) -> float | None:
+        """When to make the first attempt, if one before that would take what others wait for. None: at once.
 
-        async def attempt() -> float | None:
-            nonlocal acquired
-            reply = await self._send_acquire(permits, deadline, claimant.name_if_claiming())
-            acquired = reply > 0
-            if acquired:
-                return None
-            refusal = self._refused(reply)
-            if refusal.free:
-                # The message that woke this waiter may serve others, which need fewer permits.
-                session.channels.deliver(channel, b"%d" % refusal.free)
-            return claimant.limit(refusal.wait)
+        A call without time to wait asks the server in any case, and so does one that has to know whether there is a
+        semaphore.
+        """
+        session = self.session
+        queue = session.permits.queues.get(self.key)
+        if queue is None or self._must_exist or session.closed or not session.local_hand_over_time:
+            return None
+        channel = session.channels.confirmed_channel(self.commands.channel)
+        now = session.clock()
+        if (
+            not isinstance(channel, PermitChannel)
+            or now >= queue.checked_until
+            or (deadline is not None and deadline <= now)
+        ):
+            return None
+        free = channel.free
+        return queue.checked_until if free is not None and (free < permits or free <= queue.singles) else None
 
+    async def _wait(
+        self, permits: int, deadline: float | None, refusal: Refusal | None, look_at: float, events: int | None
+    ) -> bool:
+        """Waits until the permits are acquired, see `PermitWait.run`."""
+        waiter = PermitWait(self, permits, deadline, events)
         try:
-            return await waiting.until(
-                session,
-                channel,
-                attempt,
-                claimant.limit(wait),
-                deadline,
-                channel_class=PermitChannel,
-                need=permits,
-                wakeup=claimant.wakeup,
-            )
+            return await waiter.run(refusal, look_at)
         except BaseException:
-            if acquired:
-                # An interrupt on the way out of the wait: the caller never gets these permits.
+            waiter.end()
+            if waiter.acquired:
+                # A cancellation or an interrupt on the way out of the wait: the caller never gets these permits.
                 self.release_in_background(permits)
             raise
-        finally:
-            if not acquired:
-                claimant.withdraw()
 
     async def drain(self) -> int:
         """Acquires all permits that are free; returns how many."""
-        reply = await self._send_acquire(0, LIMITED_BY_RETRIES)
+        reply = await self.send_acquire(0, LIMITED_BY_RETRIES)
         # No function is called from here on: an interrupt after the call would lose the permits.
         if reply < 0:
             return 0
         return reply
 
-    async def _send_acquire(self, permits: int, deadline: float | None, claimant: bytes = b"") -> int:
+    async def send_acquire(self, permits: int, deadline: float | None, claimant: bytes = b"") -> int:
         """Sends one acquire (of 0: all free permits). Returns how many were acquired, or a refusal for `_refused`."""
         session, slots = self.session, self.session.slots
         while True:
@@ -148,7 +125,7 @@ class SemaphoreLogic:
                 raise
         return reply
 
-    def _refused(self, reply: int) -> Refusal:
+    def refused(self, reply: int) -> Refusal:
         """What a reply means that acquired nothing. Raises `NotSetError` if the semaphore must exist, but doesn't."""
         if reply == NO_SEMAPHORE:
             not_set.report_semaphore(self.session, self.key, must_exist=self._must_exist)
@@ -170,16 +147,31 @@ class SemaphoreLogic:
             # Permits have no leases: nothing else would ever free them.
             self.release_in_background(permits, only_existing, slot)
             session.check_open()
+        queue = session.permits.queues.get(self.key) if session.permits.queues else None
+        if queue is not None:
+            return await permit_hand_over.release(self, queue, slot, permits, only_existing=only_existing)
         payload = self.commands.add(slot, permits, only_existing=only_existing)
         released = bool(await session.slots.send(slot, payload, complete=True))
         if debug.on:
             logger.debug("%d permits of semaphore %r are released", permits, readable(self.key))
         return released
 
-    def release_in_background(self, permits: int, only_existing: bool = False, slot: SessionSlot | None = None) -> None:
-        """Releases so many permits in the background. After an interrupted `release` over the same slot: once."""
-        if permits:
-            slot = slot or self.session.slots.allocate()
+    def release_in_background(
+        self, permits: int, only_existing: bool = False, slot: SessionSlot | None = None, number: int = 0
+    ) -> None:
+        """Releases so many permits in the background.
+
+        After an interrupted `release` over `slot`: once. `number`: that of its call on the slot; 0: it was not sent.
+        """
+        if not permits:
+            return
+        if slot is None:
+            slot = self.session.slots.allocate()
+        elif number:
+            slot = slot.copy_for(number)
+            if slot is None:
+                return
+        if not permit_hand_over.abandon(self, slot, permits, only_existing=only_existing):
             self.session.runtime.post(self.commands.add(slot, permits, only_existing=only_existing))
 
     # Other operations

@@ -11,7 +11,7 @@ from pyredisson._core import suffixed
 from pyredisson.logic.holds import HELD
 from pyredisson.logic.permits.permit_commands import IN_USE
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
-from pyredisson.logic.permits.semaphore import LONGEST_WAIT
+from pyredisson.logic.permits.refusal import LONGEST_WAIT
 
 from .client import Client
 from .judge import Judge, Neglect

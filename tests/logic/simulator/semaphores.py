@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from pyredisson.logic.permits.commands import claim_key
-from pyredisson.logic.permits.semaphore import LONGEST_WAIT, SemaphoreLogic
+from pyredisson.logic.permits.refusal import LONGEST_WAIT
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 from .client import Client
 from .judge import Judge, Neglect

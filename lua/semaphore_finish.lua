@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- Finishes a hand-over that is in doubt, or whose next caller has left, such that its permits are released, once.
+--
+-- KEYS[1]  the semaphore: a string, the number of free permits
+-- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
+-- ARGV[1]  the number of the hand-over on its session slot, plus one
+-- ARGV[2]  how many permits the hand-over had to release
+-- ARGV[3]  the semaphore's channel
+-- ARGV[4]  1: only if the semaphore exists; 0: create it if it doesn't
+-- returns  how many permits were released: those that the hand-over has acquired or, if it has not run, those that it
+--          had to release
+--
+-- Idempotent: a copy of the call is answered with the recorded result (see exactly_once). A late copy of the hand-over
+-- doesn't run after it.
+--
+-- redis-cli --eval semaphore_finish.lua stock pyredisson_once:{stock}:me:1 , 3 1 redisson_sc:{stock} 0
+
+-- include: publish
+-- include: exactly_once
+local has_run = tonumber(last_number) == tonumber(ARGV[1]) - 1
+local permits = has_run and math.max(tonumber(last_result), 0) or tonumber(ARGV[2])
+-- Of a hand-over that has run, a semaphore that was deleted meanwhile must not be created again.
+if permits == 0 or ((has_run or ARGV[4] == '1') and redis.call('EXISTS', KEYS[1]) == 0) then
+    return record(0)
+end
+record(permits)
+local free = redis.call('INCRBY', KEYS[1], string.format('%.0f', permits))
+if free > 0 then
+    publish(ARGV[3], string.format('%.0f', free))
+end
+return permits

@@ -1,0 +1,35 @@
+#!lua flags=allow-oom
+-- Releases permits, and acquires permits for the next caller in the same step, exactly once.
+--
+-- KEYS[1]  the semaphore: a string, the number of free permits
+-- KEYS[2]  the claim of a waiter that wants several permits: other callers leave it that many
+-- KEYS[3]  the reply cache of the client's session slot: the number and the result of the latest call
+-- ARGV[1]  the number of this call on its session slot
+-- ARGV[2]  how many permits to release
+-- ARGV[3]  how many permits to acquire, not more than that
+-- ARGV[4]  the semaphore's channel
+-- ARGV[5]  1: only if the semaphore exists; 0: create it if it doesn't
+-- returns  above zero: so many were acquired after the release; -1: the permits were released, and none acquired;
+--          0: there is no semaphore, and nothing was done
+--
+-- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
+--
+-- redis-cli --eval semaphore_hand_over.lua stock pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1 1 redisson_sc:{stock} 0
+
+-- include: publish
+-- include: exactly_once
+local claim, claims_period, caller = KEYS[2], nil, ''
+-- include: permit_claims
+local before = redis.call('GET', KEYS[1])
+if ARGV[5] == '1' and not before then
+    return record(0)
+end
+local released, wanted = tonumber(ARGV[2]), tonumber(ARGV[3])
+local free = tonumber(before or 0) + released
+local acquires = wanted <= free and held_back(free, wanted) == 0
+record(acquires and wanted or -1)
+free = redis.call('INCRBY', KEYS[1], string.format('%.0f', acquires and released - wanted or released))
+if free > 0 and not (acquires and released == wanted) then
+    publish(ARGV[4], string.format('%.0f', free))
+end
+return acquires and wanted or -1

@@ -1,0 +1,129 @@
+"""Handing permits on inside a client: one command releases permits and acquires those of a waiter of the same client.
+
+Without that command the permits would pass other clients and the server by: a semaphore that was made smaller, was
+deleted or has ended would still grant permits here, claims of other clients would not be respected, and no replica
+would confirm. So the server is asked each time.
+
+The release makes the call, and is responsible for it until the waiter has its permits or knows that it has to make an
+attempt. What may have been acquired for a waiter that doesn't get it is released in the background.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyredisson._core import ReleaseCall
+from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._protocol.replication import NotConfirmed
+from pyredisson.logic.exactly_once import SessionSlot
+from pyredisson.logic.locks.local_queue import GIVEN, WAITING
+from pyredisson.logic.permits.commands import OTHERS_HEAR, SemaphoreCommands
+from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
+from pyredisson.logic.replicas import not_replicated
+from pyredisson.logic.session import Session
+
+
+class ReleasedSemaphore(Protocol):
+    """What a hand-over needs of the semaphore."""
+
+    session: Session
+    key: bytes
+    commands: SemaphoreCommands
+
+
+async def release(
+    semaphore: ReleasedSemaphore, queue: PermitQueue, slot: SessionSlot, permits: int, *, only_existing: bool
+) -> bool:
+    """Releases permits for which callers of this client may wait. False: no semaphore although `only_existing`."""
+    session = semaphore.session
+    now, limit = session.clock(), session.local_hand_over_time
+    if queue.may_hand_over(now, limit):
+        # If an interrupt strikes from here on, `abandon` does what remains to be done for the waiter.
+        releaser = slot.releaser = ReleaseCall()
+        waiter = _choose(semaphore, queue, permits, releaser, now)
+        if waiter is not None:
+            queue.on_handed_over(now, limit)
+            return await _hand_over(semaphore, slot, permits, waiter, only_existing=only_existing)
+    queue.on_publish(now)
+    if not queue.waiters:
+        # The next caller doesn't wait for the message.
+        queue.checked_until = 0.0
+    payload = semaphore.commands.add(slot, permits, only_existing=only_existing)
+    reply = await session.slots.send(slot, payload, complete=True)
+    queue.on_published(session.clock(), limit, others_listen=reply == OTHERS_HEAR)
+    if not queue.waiters:
+        with session.channels.mutex:
+            session.permits.queues.forget_if_idle(semaphore.key, session.clock())
+    return bool(reply)
+
+
+def _choose(
+    semaphore: ReleasedSemaphore, queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float
+) -> PermitWaiter | None:
+    """The first waiter that sleeps and wants no more than these permits."""
+    channel = semaphore.session.channels.confirmed_channel(semaphore.commands.channel)
+    if channel is not None and channel.leader is not None:
+        # A waiter that wants several permits claims them: others leave it what becomes free.
+        return None
+    for waiter in list(queue.waiters):
+        if waiter.state is not WAITING or waiter.permits > permits or not waiter.wakeup.alive:
+            continue
+        if (waiter.deadline is None or waiter.deadline > now) and waiter.choose(releaser):
+            return waiter
+    return None
+
+
+async def _hand_over(
+    semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, waiter: PermitWaiter, *, only_existing: bool
+) -> bool:
+    session, commands = semaphore.session, semaphore.commands
+    try:
+        session.channels.set_aside(commands.channel, waiter.wakeup)
+        payload = commands.hand_over(slot, permits, waiter.permits, only_existing=only_existing)
+        reply = await session.slots.send_hand_over(slot, payload)
+    except NotConfirmed as problem:
+        # The permits were released. Only the waiter needs the confirmation.
+        waiter.error = not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem)
+        abandon(semaphore, slot, permits, only_existing=only_existing)
+        return True
+    except BaseException:
+        abandon(semaphore, slot, permits, only_existing=only_existing)
+        raise
+    if reply > 0:
+        if not waiter.give():
+            abandon(semaphore, slot, permits, only_existing=only_existing)
+            return True
+        waiter.wakeup.set()
+    else:
+        _refuse(semaphore, waiter)
+    if debug.on:
+        logger.debug("%d permits of semaphore %r are released, %d handed on", permits, readable(semaphore.key), reply)
+    session.slots.free(slot)
+    return bool(reply)
+
+
+def abandon(semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, *, only_existing: bool) -> bool:
+    """Ends a hand-over that was interrupted or has failed, or whose waiter has left: its permits are released, once.
+
+    The waiter makes an attempt. False: there is no hand-over. Idempotent.
+    """
+    releaser = slot.releaser
+    waiter: PermitWaiter | None = None if releaser is None else releaser.successor
+    if waiter is None:
+        return False
+    if waiter.releaser is not releaser or waiter.state is not GIVEN:
+        # The slot isn't used again: this command must find the number of the hand-over.
+        finish = semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing)
+        semaphore.session.runtime.post(finish)
+        if waiter.releaser is releaser:
+            _refuse(semaphore, waiter)
+    # Also after an interrupt between the change of the state and the line that wakes it.
+    waiter.wakeup.set()
+    return True
+
+
+def _refuse(semaphore: ReleasedSemaphore, waiter: PermitWaiter) -> None:
+    """The waiter hasn't got its permits: it makes an attempt."""
+    semaphore.session.channels.take_back(semaphore.commands.channel, waiter.wakeup, waiter.permits)
+    waiter.refuse()
+    waiter.wakeup.set()

@@ -1,0 +1,153 @@
+"""The calls of one client that wait for permits of the same semaphore, and whether a release hands permits on to one.
+
+The states of a waiter are those of a waiter for a lock (`locks.local_queue`). The permits have no owners, so there is
+no holder to rely on: a waiter relies on messages, and on what the latest attempt of this client was told.
+"""
+
+from __future__ import annotations
+
+from pyredisson._core import ReleaseCall, WaiterFields
+from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LOOKING, OFFERED, OTHERS_FIRST, WAITING
+from pyredisson.logic.ports import Wakeup
+
+KNOWN_FOR = 1.0
+"""Seconds for which other calls rely on a refusal. Permits may become free without a message."""
+MOST_IDLE_QUEUES = 64
+"""From so many queues on, those that nobody needs are looked for."""
+
+
+class PermitWaiter(WaiterFields):
+    """One call that waits for permits. Its state is a `WaiterState`; only the methods below change it."""
+
+    __slots__ = ("deadline", "error", "permits", "wakeup")
+
+    def __init__(self, permits: int, deadline: float | None, wakeup: Wakeup) -> None:
+        self.permits = permits
+        self.deadline = deadline
+        self.wakeup = wakeup
+        self.error: Exception | None = None
+        """What the waiter has to raise: its permits were released for a reason that concerns it alone."""
+        self.state = LOOKING
+
+    # By the waiter
+
+    def sleep(self) -> bool:
+        """From now on a release may choose it."""
+        return self.change_state(LOOKING, WAITING)
+
+    def wake_up(self) -> bool:
+        """It makes an attempt. False: a release has chosen it meanwhile."""
+        return self.change_state(WAITING, LOOKING)
+
+    def decline(self) -> bool:
+        """It doesn't wait for the outcome any more. False: the outcome is known."""
+        return self.change_state(OFFERED, LEFT)
+
+    def stop(self) -> None:
+        """It waits no longer, whatever its state is."""
+        self.leave(GIVEN, LEFT)
+
+    # By a release
+
+    def choose(self, releaser: ReleaseCall) -> bool:
+        """The release begins to hand permits on to it. False: it doesn't sleep."""
+        return self.offer(WAITING, OFFERED, releaser)
+
+    def give(self) -> bool:
+        """The server has acquired its permits. False: it has left meanwhile."""
+        return self.change_state(OFFERED, GIVEN)
+
+    def refuse(self) -> bool:
+        """Its permits were not acquired: it makes an attempt. False: it has left meanwhile."""
+        return self.change_state(OFFERED, LOOKING)
+
+
+class PermitQueue:
+    """The waiters for one semaphore in one client, in the order in which they came. It exists while they contend.
+
+    It is changed with the mutex of the channels held; what is read without it is a single value.
+
+    Other clients must not starve. The first hand-over begins a series, in which permits are handed on for a limited
+    time. The next release is published. If another client listens, the turn of the others follows, for as long: each
+    release is published, and the waiters of this client make their attempts a millisecond later.
+    """
+
+    __slots__ = ("checked_until", "others_first_until", "others_turn_ends", "series_ends", "singles", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: dict[PermitWaiter, None] = {}
+        self.singles = 0
+        """The number of waiters that want one permit."""
+        self.checked_until = 0.0
+        """Until when other calls rely on what the latest attempt was told."""
+        self.series_ends: float | None = None
+        """Until when permits are handed on without a message. None: no series of hand-overs has begun."""
+        self.others_turn_ends = 0.0
+        """Until when each release is published."""
+        self.others_first_until = 0.0
+        """Until when the waiters of this client make no attempt."""
+
+    def enter(self, waiter: PermitWaiter) -> None:
+        """A waiter takes the last place."""
+        if waiter not in self.waiters:
+            self.waiters[waiter] = None
+            self.singles += waiter.permits == 1
+
+    def leave(self, waiter: PermitWaiter) -> None:
+        if self.waiters.pop(waiter, waiter) is None:
+            self.singles -= waiter.permits == 1
+
+    def may_hand_over(self, now: float, limit: float) -> bool:
+        """Whether a release may hand its permits on. At the end of a series one may not, and begins the next series."""
+        if not limit or not self.waiters or now < self.others_turn_ends:
+            return False
+        if self.series_ends is None or now < self.series_ends:
+            return True
+        self.series_ends = now + limit
+        self.others_first_until = now + OTHERS_FIRST
+        return False
+
+    def on_handed_over(self, now: float, limit: float) -> None:
+        """Permits are handed on. The first time begins a series."""
+        if self.series_ends is None:
+            self.series_ends = now + limit
+
+    def on_publish(self, now: float) -> None:
+        """A release is about to be published."""
+        if now < self.others_turn_ends:
+            self.others_first_until = now + OTHERS_FIRST
+
+    def on_published(self, now: float, limit: float, *, others_listen: bool) -> None:
+        """A release was published. Another client that listens gets its turn after a series."""
+        if not others_listen:
+            self.others_turn_ends = self.others_first_until = 0.0
+        elif self.series_ends is not None:
+            self.series_ends = None
+            self.others_turn_ends = now + limit
+            self.others_first_until = now + OTHERS_FIRST
+        elif now < self.others_turn_ends:
+            self.others_first_until = now + OTHERS_FIRST
+
+    def is_idle(self, now: float) -> bool:
+        """Whether nobody waits, and no series would have to be ended."""
+        ends = self.others_turn_ends if self.series_ends is None else self.series_ends
+        return not self.waiters and now >= ends
+
+
+class PermitQueues(dict[bytes, PermitQueue]):
+    """The queues of one client, by the keys of their semaphores. It is changed with the mutex of the channels held."""
+
+    def queue_of(self, key: bytes, now: float) -> PermitQueue:
+        """The queue of a semaphore, which is made if there is none."""
+        queue = self.get(key)
+        if queue is None:
+            if len(self) >= MOST_IDLE_QUEUES:
+                for other in list(self):
+                    self.forget_if_idle(other, now)
+            queue = self[key] = PermitQueue()
+        return queue
+
+    def forget_if_idle(self, key: bytes, now: float) -> None:
+        queue = self.get(key)
+        if queue is not None and queue.is_idle(now):
+            self.pop(key, None)

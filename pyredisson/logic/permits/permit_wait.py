@@ -1,0 +1,221 @@
+"""Waiting for permits of a semaphore: sleep, and make an attempt only where that may help.
+
+As in `logic.waiting`, a wakeup is a hint to make an attempt. In addition a release of this client may acquire permits
+for the waiter, see `permit_hand_over`. Then the waiter has them without any attempt of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._protocol.error_copies import copy_error
+from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LOOKING, OFFERED
+from pyredisson.logic.owner_calls import SHORTEST_WAIT, TURN_CHECK
+from pyredisson.logic.permits.claims import Claimant
+from pyredisson.logic.permits.commands import SemaphoreCommands
+from pyredisson.logic.permits.permit_channel import PermitChannel
+from pyredisson.logic.permits.permit_queue import KNOWN_FOR, PermitQueue, PermitWaiter
+from pyredisson.logic.permits.refusal import Refusal
+from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import UNCONFIRMED_WAIT
+
+
+class WaitedSemaphore(Protocol):
+    """What a wait needs of the semaphore."""
+
+    session: Session
+    key: bytes
+    commands: SemaphoreCommands
+
+    async def send_acquire(self, permits: int, deadline: float | None, claimant: bytes = b"") -> int: ...
+
+    def refused(self, reply: int) -> Refusal: ...
+
+
+class PermitWait(PermitWaiter):
+    """The wait of one call. `run` is called once."""
+
+    __slots__ = (
+        "_channel",
+        "_claimant",
+        "_events",
+        "_has_acquired",
+        "_look_at",
+        "_owes_attempt",
+        "_queue",
+        "_semaphore",
+    )
+
+    _channel: PermitChannel
+    _queue: PermitQueue
+
+    def __init__(self, semaphore: WaitedSemaphore, permits: int, deadline: float | None, events: int | None) -> None:
+        """`events`: those of the channel before the latest attempt, of this or another call."""
+        self._claimant = Claimant(semaphore.commands, permits)
+        super().__init__(permits, deadline, self._claimant.wakeup)
+        self._semaphore = semaphore
+        self._events = events
+        self._has_acquired = False
+        """Whether an attempt has acquired the permits."""
+        self._look_at = 0.0
+        """When to make the next attempt, even without a wakeup."""
+        self._owes_attempt = False
+        """Whether this waiter has got a wakeup without having made its attempt."""
+
+    @property
+    def acquired(self) -> bool:
+        """Whether the permits were acquired for this call, by an attempt or by a release."""
+        return self._has_acquired or self.state is GIVEN
+
+    async def run(self, refusal: Refusal | None, look_at: float) -> bool:
+        """Waits until the permits are acquired or the deadline has passed: False.
+
+        `refusal`: of the attempt that the caller has made. None: it has made none, as another one was refused.
+        `look_at`: when to make the next attempt. After an exception the caller calls `end`: an interrupt may have
+        prevented it in here.
+        """
+        session, wakeup = self._semaphore.session, self.wakeup
+        try:
+            self._join(refusal, look_at)
+            while True:
+                if self._channel.error is not None:
+                    raise copy_error(self._channel.error)
+                seconds = self._seconds_to_sleep()
+                if seconds <= 0:
+                    if self.state is LOOKING:
+                        return False
+                    seconds = 0.0
+                self.sleep()
+                debug.look()
+                if debug.on:
+                    self._log(f"waiting for {seconds:.3f} s at most")
+                await session.runtime.wait(wakeup, seconds)
+                if debug.on:
+                    self._log("woken" if wakeup.is_set() else "no message")
+                if (self.state is GIVEN and self.error is None) or (not self.wake_up() and await self._outcome()):
+                    if session.closed:
+                        session.check_open()
+                    return True
+                if self.state is LEFT:
+                    return False
+                if self._is_due() and await self._attempt():
+                    return True
+        except BaseException:
+            # The wakeup may have been consumed by an attempt that did not finish: the next waiter gets it.
+            self._owes_attempt = True
+            raise
+        finally:
+            self.end()
+
+    def _join(self, refusal: Refusal | None, look_at: float) -> None:
+        """Takes the last place among the waiters of this client."""
+        semaphore = self._semaphore
+        session, name = semaphore.session, semaphore.commands.channel
+        channels, now = session.channels, session.clock()
+        with channels.mutex:
+            queue = self._queue = session.permits.queues.queue_of(semaphore.key, now)
+            queue.enter(self)
+            channel = channels.join(name, self.wakeup, PermitChannel, self.permits, self._events)
+            assert isinstance(channel, PermitChannel)
+            self._channel = channel
+            if refusal is not None:
+                self._on_refused(refusal, self._events, now, 0)
+        self._look_at = now + self._claimant.limit(look_at - now)
+        if refusal is not None:
+            return
+        if session.closed:
+            # The waiters were woken before this one came.
+            session.check_open()
+
+    def _seconds_to_sleep(self) -> float:
+        """For how long to sleep at most. 0 or less: the deadline has passed."""
+        now, deadline = self._semaphore.session.clock(), self.deadline
+        seconds = max(self._look_at - now, 0.001)
+        if not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
+            seconds = UNCONFIRMED_WAIT
+        return seconds if deadline is None else min(seconds, deadline - now)
+
+    def _is_due(self) -> bool:
+        """Whether to make an attempt after a sleep. An attempt that other clients come before is put off."""
+        now, others_first_until = self._semaphore.session.clock(), self._queue.others_first_until
+        if self.wakeup.is_set():
+            self.wakeup.clear()
+            self._owes_attempt = True
+            if now < others_first_until:
+                self._look_at = others_first_until
+        if self.deadline is not None and now >= self.deadline:
+            return True
+        due = now >= self._look_at or (self._owes_attempt and now >= others_first_until)
+        return due or not self._channel.confirmed
+
+    async def _attempt(self) -> bool:
+        """One attempt. A wakeup is only a hint: it may be late, or meant for another waiter."""
+        semaphore, channel = self._semaphore, self._channel
+        session = semaphore.session
+        # After this another wakeup means another attempt.
+        self.wakeup.clear()
+        events, number = channel.events, channel.begin_attempt()
+        name = self._claimant.name_if_claiming() if self.permits > 1 else b""
+        reply = await semaphore.send_acquire(self.permits, self.deadline, name)
+        self._has_acquired = reply > 0
+        self._owes_attempt = False
+        if self._has_acquired:
+            with session.channels.mutex:
+                channel.on_acquired()
+            return True
+        refusal = semaphore.refused(reply)
+        now = session.clock()
+        self._look_at = now + self._claimant.limit(refusal.wait)
+        with session.channels.mutex:
+            self._on_refused(refusal, events, now, number)
+        return False
+
+    def _on_refused(self, refusal: Refusal, events: int | None, now: float, attempt: int) -> None:
+        """An attempt was refused. `events`: those of the channel before it; None: messages didn't arrive then."""
+        self._queue.checked_until = now + min(refusal.wait, KNOWN_FOR)
+        # The message that woke this waiter may serve others, which need fewer permits.
+        self._channel.on_refused(attempt, 0 if events is None else events, refusal.free)
+
+    async def _outcome(self) -> bool:
+        """Waits for the outcome of the hand-over. True: this waiter has its permits.
+
+        As an attempt that is on its way at the deadline, it may take as long as a reply. False: an attempt is due, or
+        the deadline has passed long ago.
+        """
+        session, wakeup, deadline = self._semaphore.session, self.wakeup, self.deadline
+        if deadline is not None:
+            deadline = max(deadline, session.clock() + SHORTEST_WAIT)
+        while self.state is OFFERED:
+            wakeup.clear()
+            # The state is changed before the wakeup is set.
+            if self.state is not OFFERED:
+                break
+            seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - session.clock())
+            if seconds <= 0 and self.decline():
+                return False
+            await session.runtime.wait(wakeup, max(seconds, 0.0))
+        if self.error is not None:
+            raise self.error
+        return self.state is GIVEN
+
+    def end(self) -> None:
+        """Leaves the queue and the channel, and withdraws a claim. Never suspends. Idempotent."""
+        semaphore = self._semaphore
+        session = semaphore.session
+        self.stop()
+        if self._owes_attempt:
+            self.wakeup.set()
+        with session.channels.mutex:
+            queues = session.permits.queues
+            queue = queues.get(semaphore.key)
+            if queue is not None:
+                queue.leave(self)
+                if not queue.waiters:
+                    queues.forget_if_idle(semaphore.key, session.clock())
+            session.channels.leave(semaphore.commands.channel, self.wakeup)
+        if not self._has_acquired:
+            self._claimant.withdraw()
+
+    def _log(self, what: str) -> None:
+        logger.debug("%s on channel %r", what, readable(self._semaphore.commands.channel))
