@@ -230,19 +230,22 @@ class ChannelRegistry:
                 channel.waiters[wakeup] = need
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
-        """Removes a waiter. If it was woken and did not use the wakeup, the next waiter is woken. Idempotent."""
+        """Removes a waiter. If it was woken and did not use the wakeup, the next waiter is woken. Idempotent,
+        also if an earlier call was interrupted.
+        """
         with self.mutex:
             channel = self._channels.get(name)
             if channel is None:
                 return
-            need = channel.waiters.pop(wakeup, None)
+            # In this order: the repetition of an interrupted call finds what is left. Who is awake isn't chosen.
+            need = channel.waiters.get(wakeup)
+            if need and wakeup.is_set():
+                channel.on_leave(need)
+            channel.waiters.pop(wakeup, None)
+            self.waiting.discard(wakeup)
             if channel.leader is wakeup:
-                channel.leader = None
                 channel.wake_next_leader()
-            if need is not None:
-                self.waiting.discard(wakeup)
-                if need and wakeup.is_set():
-                    channel.on_leave(need)
+                channel.leader = None
             if not channel.waiters:
                 channel.idle_since = self._clock()
 
