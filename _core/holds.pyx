@@ -86,16 +86,19 @@ cdef class ReleaseCall(OwnerCall):
     The level is released once, whichever of several functions with the same `ReleaseCall` comes first. `dropped`: the
     hold doesn't count the level any more. `reported`: nothing is to be sent for the level any more. The server has
     replied to its release, or a command in the background is on its way, or the hold had no level. `successor`: the
-    waiter to which this release hands the lock on, until the outcome is known.
+    waiter to which this release hands the lock on, until the outcome is known. `hands_over`: the call that does so goes
+    on, and will see the outcome.
     """
 
     cdef public bint dropped
     cdef public bint reported
+    cdef public bint hands_over
     cdef public object successor
 
     def __cinit__(self):
         self.dropped = False
         self.reported = False
+        self.hands_over = False
         self.successor = None
 
 
@@ -142,7 +145,7 @@ cdef class AcquireCall(OwnerCall):
 cdef class WaiterFields:
     """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
 
-    `releaser`: the release that offers it the lock, or did so last.
+    `releaser`: the release that offers it the lock; None as soon as that has had an outcome.
     """
 
     cdef public object state
@@ -171,6 +174,15 @@ cdef class WaiterFields:
         self.state = offered
         self.releaser = releaser
         releaser.successor = self
+        releaser.hands_over = True
+        return True
+
+    def settle(self, offered, outcome):
+        """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
+        if self.state is not offered:
+            return False
+        self.state = outcome
+        self.releaser = None
         return True
 
 

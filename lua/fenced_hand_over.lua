@@ -14,9 +14,9 @@
 -- redis-cli --eval fenced_hand_over.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , me:1 me:2 30000
 
 -- include: fenced_token
+-- The lease of the former owner may be longer than that of the next one: nothing of it remains.
 local remaining = -1
-local entered = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0
-if entered then
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
     if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
         return 0
     end
@@ -27,12 +27,10 @@ local token, problem = next_token(KEYS[2], KEYS[3])
 if not token then
     return problem
 end
-if not entered then
-    -- The lease of the former owner may be longer than that of the next one: nothing of it remains.
-    redis.call('DEL', KEYS[1])
-end
--- Also by a second run: a WAIT behind it counts only writes.
+-- Also by a second run: a WAIT behind it counts only writes. In this order the key is never removed: in a slot that is
+-- being moved, the server ends a script that uses a removed key again. The lock would be free, and nobody notified.
 redis.call('HSET', KEYS[1], ARGV[2], '1')
+redis.call('HDEL', KEYS[1], ARGV[1])
 if remaining < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end

@@ -10,18 +10,20 @@
 -- Idempotent: a second run finds the next owner, and never shortens its lease.
 --
 -- redis-cli --eval lock_hand_over.lua orders , me:1 me:2 30000
+-- The lease of the former owner may be longer than that of the next one: nothing of it remains.
 local remaining = -1
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-    -- The lease of the former owner may be longer than that of the next one: nothing of it remains.
-    redis.call('DEL', KEYS[1])
-elseif redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+    if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+        return 0
+    end
     remaining = redis.call('PTTL', KEYS[1])
-else
-    return 0
 end
--- Also by a second run: a WAIT behind it counts only writes.
-redis.call('HSET', KEYS[1], ARGV[2], '1')
+-- First, as a server of 6.2 that is out of memory refuses HSET as the first write.
 if remaining < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
+-- Also by a second run: a WAIT behind it counts only writes. In this order the key is never removed: in a slot that is
+-- being moved, the server ends a script that uses a removed key again. The lock would be free, and nobody notified.
+redis.call('HSET', KEYS[1], ARGV[2], '1')
+redis.call('HDEL', KEYS[1], ARGV[1])
 return {0}

@@ -158,11 +158,13 @@ class ReleaseCall(OwnerCall):
     The level is released once, whichever of several functions with the same `ReleaseCall` comes first. `dropped`: the
     hold doesn't count the level any more. `reported`: nothing is to be sent for the level any more. The server has
     replied to its release, or a command in the background is on its way, or the hold had no level. `successor`: the
-    waiter to which this release hands the lock on, until the outcome is known.
+    waiter to which this release hands the lock on, until the outcome is known. `hands_over`: the call that does so goes
+    on, and will see the outcome.
     """
 
     dropped: bool
     reported: bool
+    hands_over: bool
     successor: Any
 
     def __init__(self) -> None: ...
@@ -197,7 +199,7 @@ class AcquireCall(OwnerCall):
 class WaiterFields:
     """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
 
-    `releaser`: the release that offers it the lock, or did so last.
+    `releaser`: the release that offers it the lock; None as soon as that has had an outcome.
     """
 
     state: Any
@@ -212,6 +214,9 @@ class WaiterFields:
 
     def offer(self, waiting: object, offered: object, releaser: ReleaseCall) -> bool:
         """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
+
+    def settle(self, offered: object, outcome: object) -> bool:
+        """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
 
 def insert_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
     """Puts into the table of holds what `call` acquired."""

@@ -140,6 +140,7 @@ class Session:
 
     def _on_hold_lost(self, hold: Hold) -> None:
         self.lost_callbacks.run(hold.key[0])
+        self._forget_lock_queue(hold.key[0])
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
         # that (the server restarted empty, say), nothing is published. No notice is needed after a fixed lease, which
         # ends when the waiters make an attempt anyway, and after a forced release, which publishes.
@@ -147,3 +148,13 @@ class Session:
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
                 self.watchdog.repairs.notify(notice)
+
+    def _forget_lock_queue(self, identity: Hashable) -> None:
+        """Forgets the queue of a lock that was lost, if nobody waits: the owner may never release it.
+
+        Takes no mutex, as this may run on the thread that keeps the time. A call that joins the queue meanwhile isn't
+        found by a release of this client any more, but it is in the channel: a message wakes it.
+        """
+        queue = self.lock_queues.get(identity)
+        if queue is not None and not queue.waiters:
+            self.lock_queues.pop(identity, None)

@@ -13,6 +13,7 @@ from pyredisson.testing import Cluster
 from tests.api.fair_queue import KEYS
 from tests.support.backends import Backend
 from tests.support.programs import PROGRAMS
+from tests.support.waiting import waiters
 
 from .test_redirects import other_than
 
@@ -65,6 +66,28 @@ async def test_a_release_that_was_ended_in_the_middle_may_have_run(
     cluster.finish_move(slot)
     # The new node doesn't know the hold, and that is no loss.
     await release.result()
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_lock_is_handed_on_while_its_slot_is_moved(two_masters: Cluster, backend_kind: type[Backend]) -> None:
+    """The script doesn't remove the key: the server would end it there, and nobody would know that the lock is free."""
+    cluster, backend = two_masters, backend_kind(two_masters.url)
+    client = backend.connect(local_hand_over_time=60)
+    holder, waiter = client.get_lock(NAME, owner=1), client.get_lock(NAME, owner=2)
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    await backend.until(lambda: waiters(client, NAME) == 1)
+    slot, source = cluster.slot_of_key(NAME), cluster.node_of_key(NAME)
+    cluster.begin_move(slot, other_than(source, cluster))
+    await holder.unlock()
+    await other.result()
+    [(name, levels)] = source.ask("HGETALL", NAME).items()
+    assert name.endswith(":2")
+    assert levels == "1"
+    cluster.move_keys(slot)
+    cluster.finish_move(slot)
+    await waiter.unlock()
     await backend.close()
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from pyredisson._core import AcquireCall
+from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
@@ -254,7 +254,7 @@ PLANTED = {
         )
     ),
     "a release that publishes nothing": Logic(patches=changed("lock_release", PUBLISH, SILENCE)),
-    "a lock that is gone is handed on": Logic(patches=changed("lock_hand_over", b"else\n    return 0\nend", b"end")),
+    "a lock that is gone is handed on": Logic(patches=changed("lock_hand_over", b"return 0\n", b"remaining = -1\n")),
     "a hand-over in doubt is not undone": Logic(objects=(NoUndoOfEntries,)),
     "dead heads stay": replace(
         KINDS["fair"],
@@ -308,7 +308,12 @@ def _record_late(waiter: LockWaiter[hand_over.AcquiredLock], reply: Reply) -> bo
     return _record_entry(waiter, reply)
 
 
-_record_entry = hand_over._record_entry
+def _abandon_always(releaser: ReleaseCall) -> None:
+    releaser.hands_over = False
+    _abandon(releaser)
+
+
+_record_entry, _abandon = hand_over._record_entry, hand_over.abandon
 CHANGED: dict[str, tuple[object, str, object]] = {
     "a waiter that was not entered goes on waiting": (LockWaiter, "refuse", lambda _: False),
     "a waiter that has left gets the lock": (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
@@ -382,6 +387,13 @@ def test_found_in_hand_overs_of_fair_locks(bug: str) -> None:
     with patch.object(where, name, function), pytest.raises(Violation):
         for seed in range(ENOUGH):
             run(seed, KINDS["fair"])
+
+
+def test_found_in_hand_overs_of_members() -> None:
+    """A hand-over is given up while it goes on: the release of a red lock doesn't wait for all of its members."""
+    with patch.object(hand_over, "abandon", _abandon_always), pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed, KINDS["red"])
 
 
 def _ignore(payload: bytes) -> None:

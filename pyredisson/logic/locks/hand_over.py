@@ -17,10 +17,9 @@ from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
-from pyredisson.logic import retry
 from pyredisson.logic.holds import LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER, OTHERS_LISTEN, LockCommands
-from pyredisson.logic.locks.local_queue import GIVEN, LEFT, OFFERED, OTHERS_FIRST, WAITING, LocalQueue, LockWaiter
+from pyredisson.logic.locks.local_queue import OTHERS_FIRST, WAITING, LocalQueue, LockWaiter
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Sender
 from pyredisson.logic.replicas import not_replicated
@@ -118,10 +117,14 @@ def _choose(
 def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
     """The call of a waiter that was chosen takes the turn of its owner. False: it can't, and isn't offered the lock.
 
-    By its turn, a background release of that owner finds out that this acquire may be overtaken.
+    By its turn, a background release of that owner finds out that this acquire may be overtaken. And no other call of
+    that owner acquires the lock from now on, of which this would be another level.
     """
-    if waiter.call.owner.calls.in_flight.enter(waiter.hold_key, waiter.call):
-        return True
+    lock, call = waiter.lock, waiter.call
+    if call.owner.calls.in_flight.enter(waiter.hold_key, call):
+        hold = lock.session.holds.table.get(waiter.hold_key)
+        if hold is None or hold.state is LOST:
+            return True
     _end(waiter, releaser, given=False)
     return False
 
@@ -151,7 +154,7 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
     """Releases the last level of a hold and enters the waiter that was chosen. The reply is as that of a release.
 
     None: the owner didn't hold the lock, and nobody was entered. If this raises, the level is still to be released in
-    the background, as after any release that failed.
+    the background, as after any release that failed, and then `abandon` is to be called.
     """
     waiter: LockWaiter[AcquiredLock] = releaser.successor
     call, session = waiter.call, lock.session
@@ -169,13 +172,11 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
         waiter.lock.undo_grant(call)
         _end(waiter, releaser, given=False)
         return LOCK_FREE
-    except BaseException as error:
-        if call.hold is None and retry.may_have_run(error, call.in_doubt):
-            waiter.lock.undo_entry(waiter)
-        _end(waiter, releaser, given=False)
-        if not isinstance(error, ResponseError) or is_transient_reply(error):
+    except ResponseError as error:
+        if call.in_doubt or is_transient_reply(error):
             raise
         # For example: the user may not change the counter of the tokens. That must not fail a release.
+        _end(waiter, releaser, given=False)
         return await lock.send_release(owner, hold)
     if entered:
         return LOCK_FREE
@@ -248,7 +249,8 @@ def _record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
 def _end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool) -> None:
     """The outcome is known: the waiter has the lock, or makes an attempt. Releases what it doesn't get. Idempotent."""
     lock, call = waiter.lock, waiter.call
-    if waiter.releaser is releaser and waiter.state in (OFFERED, LEFT):
+    # After the outcome the waiter's call is its own again: it may have acquired the lock by itself.
+    if waiter.releaser is releaser:
         # Before the state changes: then the call of the waiter may take the turn itself.
         call.owner.calls.in_flight.leave(waiter.hold_key, call)
         if not (given and waiter.give()):
@@ -261,10 +263,14 @@ def _end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool
 
 
 def abandon(releaser: ReleaseCall) -> None:
-    """An interrupt has ended a hand-over: undoes what may have been entered. The waiter makes an attempt."""
+    """A hand-over was interrupted, or failed in doubt: undoes what may have been entered. The waiter makes an attempt.
+
+    To be called after the level was released in the background: behind that release, a late copy of the hand-over
+    enters nobody. Does nothing while the hand-over goes on: it will see its outcome.
+    """
     waiter: LockWaiter[AcquiredLock] | None = releaser.successor
-    if waiter is None:
+    if waiter is None or releaser.hands_over:
         return
-    if waiter.state is not GIVEN and waiter.releaser is releaser and waiter.call.hold is None:
+    if waiter.releaser is releaser and waiter.call.hold is None:
         waiter.lock.undo_entry(waiter)
     _end(waiter, releaser, given=False)

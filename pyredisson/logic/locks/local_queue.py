@@ -135,11 +135,14 @@ class LockWaiter(WaiterFields, Generic[Lock]):
 
     def give(self) -> bool:
         """The server has entered it. False: it has left meanwhile."""
-        return self.change_state(OFFERED, GIVEN)
+        return self.settle(OFFERED, GIVEN)
 
     def refuse(self) -> bool:
         """It was not entered: it makes an attempt. False: it has left meanwhile."""
-        return self.change_state(OFFERED, LOOKING)
+        if self.settle(OFFERED, LOOKING):
+            return True
+        self.releaser = None
+        return False
 
 
 class LocalQueue:

@@ -124,8 +124,8 @@ class QueuedWait(LockWaiter[QueuedLock]):
             if queue is None:
                 queue = queues[identity] = LocalQueue()
             self._queue = queue
-            first = next(iter(queue.waiters), None)
-            alone = first is None or not first.wakeup.alive
+            # A copy: a finalizer that runs in here may end a waiter.
+            alone = not any(waiter.wakeup.alive for waiter in list(queue.waiters))
             queue.waiters[self] = None
             # A waiter that has made no attempt can't have missed anything since then.
             events = call.events if wait is not None else channels.events(name)

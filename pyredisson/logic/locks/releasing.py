@@ -73,6 +73,7 @@ class ReleasingLock(LockStatus):
                 reply = await hand_over.hand_over(self, owner, hold, call)
             self._finish_release(owner, hold, call, count, reply)
         except BaseException:
+            call.hands_over = False
             self.release_in_background(owner, hold, call)
             raise
         finally:

@@ -26,7 +26,11 @@ __all__ = ["KINDS", "Logic", "Report", "Violation", "run"]
 
 LONGEST = FAULTS_END + 400
 """Every owner must have done all that it had to do by then."""
-_CONFIGS = {lease: Config(lock_watchdog_timeout=lease) for lease in (3, 10)}
+_CONFIGS = {
+    (lease, without_end): Config(lock_watchdog_timeout=lease, local_hand_over_time=60 if without_end else 0.01)
+    for lease in (3, 10)
+    for without_end in (False, True)
+}
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,11 @@ def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Repo
     """Runs the schedule of that seed; the same every time. Raises `Violation`."""
     simulation = Simulation(seed, trace)
     with _replayable(simulation):
-        return _play(simulation, logic)
+        # With every other seed a lock is handed on inside a client without end.
+        return _play(simulation, logic, hands_on_without_end=seed % 2 == 1)
 
 
-def _play(simulation: Simulation, logic: Logic) -> Report:
+def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -> Report:
     random = simulation.random
     # Many waiters in one client, many of whom give up: nobody else makes up for a wake-up that was lost.
     crowd = random.random() < 0.2
@@ -62,6 +67,7 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
         for network in networks:
             network.server.load_all()
     lease = random.choice((3, 10))
+    config = _CONFIGS[lease, hands_on_without_end]
     keys = [b"a", b"b"][: 1 + (not crowd and random.random() < 0.3)]
     client_type = _clients_of(networks[0], keys, logic)
     judge = logic.judge(networks, lease)
@@ -74,7 +80,7 @@ def _play(simulation: Simulation, logic: Logic) -> Report:
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
             clients = [
-                client_type(simulation, f"c{number}", network, _CONFIGS[lease], logic.channels, logic.renewer)
+                client_type(simulation, f"c{number}", network, config, logic.channels, logic.renewer)
                 for network in networks
             ]
             judge.clients.extend(clients)
