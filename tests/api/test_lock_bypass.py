@@ -28,20 +28,32 @@ IN_SERIES = round(SERIES / HOLD) + 2
 OWNERS = 4
 LONG = 60.0
 HAND_OVERS = [name for name in NAMES if "hand_over" in name]
+KINDS = ("get_lock", "get_fair_lock", "get_fenced_lock", "get_non_reentrant_lock", "write_lock", "get_semaphore")
 CHANNEL = "redisson_lock__channel:{orders}"
 COUNTER = "acquisitions"
 
 
+def calls_of(client: Client, kind: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """What acquires and what releases it."""
+    if kind == "get_semaphore":
+        semaphore = client.get_semaphore("orders")
+        return semaphore.acquire, semaphore.release
+    lock: Any = (
+        client.get_read_write_lock("orders").write_lock() if kind == "write_lock" else getattr(client, kind)("orders")
+    )
+    return lock.lock, lock.unlock
+
+
 async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold: float = 0.0) -> None:
-    """Some owners acquire and release a lock so many times each."""
+    """Some owners acquire and release it so many times each."""
 
     async def work() -> None:
-        lock: Any = getattr(client, kind)("orders")
+        acquire, release = calls_of(client, kind)
         for _ in range(rounds):
-            await lock.lock()
+            await acquire()
             if hold:
                 await backend.sleep(hold)
-            await lock.unlock()
+            await release()
 
     for other in [backend.spawn(work) for _ in range(OWNERS)]:
         await other.result()
@@ -54,11 +66,13 @@ def hand_overs_known(server_state: ServerState, server: Server) -> bool:
 
 
 @pytest.mark.usefixtures("no_scripts")
-@pytest.mark.parametrize("kind", ["get_lock", "get_fair_lock", "get_fenced_lock", "get_non_reentrant_lock"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_no_hand_over_without_time(
     backend: Backend, server: Server, server_state: ServerState, kind: str
 ) -> None:
-    await contend(backend, backend.connect(local_hand_over_time=0), kind, 20)
+    client = backend.connect(local_hand_over_time=0)
+    await client.get_semaphore("orders" if kind == "get_semaphore" else "unused").try_set_permits(1)
+    await contend(backend, client, kind, 20)
     assert not hand_overs_known(server_state, server)
 
 
