@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from pyredisson._backends.replica_check import ReplicaCheck
-from pyredisson._backends.runtime import NodeConnections
+from pyredisson._backends.runtime import NodeConnections, ReplyApplier
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING, Redirected
@@ -51,7 +51,7 @@ class Router(Sender, Protocol):
     def connections_of(self, node: Node) -> AcquiringConnections: ...
 
 
-class AcquireSender:
+class AcquireSender(ReplyApplier):
     """Sends acquires as its runtime sends other commands, and has replicas confirm them."""
 
     def __init__(self, router: Router, check: ReplicaCheck, granted: Granted) -> None:

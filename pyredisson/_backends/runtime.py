@@ -37,7 +37,25 @@ class NodeConnections(Protocol):
         """
 
 
-class BackendRuntime(ABC):
+class _Sends(Protocol):
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]: ...
+
+
+class ReplyApplier:
+    """The part of a `Sender` that is made of `send`."""
+
+    def send_then(self: _Sends, payload: bytes, apply: Callable[[Reply], object]) -> Awaitable[Reply]:
+        """Sends a command, and calls `apply` with the reply."""
+        return _send_then(self, payload, apply)
+
+
+async def _send_then(sender: _Sends, payload: bytes, apply: Callable[[Reply], object]) -> Reply:
+    reply = await sender.send(payload)
+    apply(reply)
+    return reply
+
+
+class BackendRuntime(ReplyApplier, ABC):
     """The part of `logic.ports.Runtime` that depends neither on the backend nor on the number of servers."""
 
     clock = staticmethod(clock)

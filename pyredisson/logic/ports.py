@@ -46,6 +46,12 @@ class Sender(Protocol):
         that failed, so their commands can't run later.
         """
 
+    def send_then(self, payload: bytes, apply: Callable[[Reply], object]) -> Awaitable[Reply]:
+        """As `send`. Calls `apply` with the reply, once, before this returns; in asyncio before any task goes on.
+
+        What `apply` raises is raised here.
+        """
+
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         """As `send`, but returns error replies; also the identity of the server that replied. None: unknown."""
 

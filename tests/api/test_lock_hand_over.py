@@ -271,6 +271,31 @@ async def test_a_release_that_is_cancelled(tasks: Backend, proxy: Proxy, server_
     await tasks.until(lambda: server_state.redis.keys() == [])
 
 
+async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
+    tasks: Backend, server_state: ServerState
+) -> None:
+    """The waiter goes on as soon as the reply is there, before the task that has sent the command."""
+    client = tasks.connect(local_hand_over_time=LONG)
+    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
+    await holder.lock()
+
+    async def wait() -> None:
+        await waiter.lock()
+        assert not releasing.done()
+        releasing.cancel()
+
+    waiting = asyncio.ensure_future(wait())
+    await tasks.until(lambda: waiters(client, "orders") == 1)
+    releasing = asyncio.ensure_future(holder.unlock())
+    await waiting
+    with pytest.raises(asyncio.CancelledError):
+        await releasing
+    assert not await holder.is_held()
+    assert await waiter.is_held()
+    await waiter.unlock()
+    assert server_state.redis.keys() == []
+
+
 async def test_the_client_is_closed_while_a_waiter_is_entered(
     tasks: Backend, proxy: Proxy, server_state: ServerState
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import ReplyApplier
 from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.no_reply import NoReply, Reply
@@ -45,7 +46,7 @@ class Interrupted(BaseException):
     """Ctrl-C, or a cancellation."""
 
 
-class Flaky:
+class Flaky(ReplyApplier):
     """The part of a `Runtime` that calls without waiting need. Each request meets one of `fates`, if any remain."""
 
     def __init__(self, url: str) -> None:

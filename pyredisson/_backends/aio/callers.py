@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from asyncio import current_task
+from _thread import get_ident
+from asyncio import current_task, get_running_loop
 from typing import Any
 
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
+
+# Finding the running loop asks the operating system for the process, before Python 3.13. Where this dict isn't used any
+# more, it is empty.
+_current_tasks: dict[object, asyncio.Task[Any]] = getattr(asyncio.tasks, "_current_tasks", {})
 
 
 class Callers:
@@ -23,9 +28,17 @@ class Callers:
         self._reference = weakref.ref(self)
         self.owners = {}
         self.blocks = {}
+        self._thread = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the latest task that was new here, and its thread."""
 
     def current(self) -> Owner:
         """The calling task's owner. RuntimeError: no task is running."""
+        # Only one event loop of a thread runs at a time.
+        if get_ident() == self._thread:
+            owner = self.owners.get(_current_tasks.get(self._loop))
+            if owner is not None:
+                return owner
         task = current_task()
         return self.owners.get(task) or self._adopt(task)
 
@@ -39,6 +52,8 @@ class Callers:
     def _adopt(self, task: asyncio.Task[Any] | None) -> Owner:
         if task is None:
             raise RuntimeError("a lock's owner is a task, and no task is running here")
+        self._thread, self._loop = 0, get_running_loop()
+        self._thread = get_ident()
         owner = self.owners[task] = self._session.owners.new()
         # A weak reference: a task that goes on must not keep a client alive that the program has dropped.
         reference = self._reference

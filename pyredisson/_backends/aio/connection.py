@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -40,11 +41,44 @@ class PipelineState(Enum):
 OPEN, DRAINING, CLOSED = PipelineState.OPEN, PipelineState.DRAINING, PipelineState.CLOSED
 
 
+class AppliedReply:
+    """The reply to a command: it is applied, and then the future gets it.
+
+    The tasks that wait for the future would go on one iteration of the event loop earlier than what `apply` wakes.
+    """
+
+    __slots__ = ("_apply", "_future", "done")
+
+    def __init__(self, future: asyncio.Future[Reply], apply: Callable[[Reply], object]) -> None:
+        self._future = future
+        self._apply = apply
+        self.done = future.done
+
+    def set_result(self, reply: Reply) -> None:
+        """A reply to a caller that was cancelled is not applied: it has begun to undo the command."""
+        if self._future.done():
+            raise asyncio.InvalidStateError
+        try:
+            self._apply(reply)
+        except BaseException as error:
+            self._future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._future.set_result(reply)
+
+    def set_exception(self, error: Exception) -> None:
+        """There is no reply to apply."""
+        self._future.set_exception(error)
+
+
 class Pipeline(asyncio.BufferedProtocol):
     """One connection. Replies come in the order of the commands; a failure fails all commands without a reply."""
 
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.thread = get_ident()
+        """The thread on which the loop runs."""
         self.node = node
         self.connection_id: ConnectionId | None = None
         """How the server identifies this connection. None: unknown."""
@@ -61,14 +95,14 @@ class Pipeline(asyncio.BufferedProtocol):
         """Done when the event loop has closed the socket."""
         self._transport: asyncio.Transport | None = None
         self._idle_check = IdleCheck(-1)
-        self._replies: deque[asyncio.Future[Reply]] = deque()
+        self._replies: deque[asyncio.Future[Reply] | AppliedReply] = deque()
         """The futures of the commands without a reply, in their order; the last of them belong to `_unsent`."""
         self._unsent: list[bytes] = []
         """Commands that are sent at the end of this iteration of the event loop."""
         self._send_at_once = True
         """Whether commands come one by one, so that waiting for others would only delay them."""
         self._timer: asyncio.TimerHandle | None = None
-        self._checked: asyncio.Future[Reply] | None = None
+        self._checked: asyncio.Future[Reply] | AppliedReply | None = None
         """The oldest command at the latest check of the timer."""
         self._checks = 0
         self._create_future = loop.create_future
@@ -88,15 +122,18 @@ class Pipeline(asyncio.BufferedProtocol):
         """Whether there are commands without a reply."""
         return bool(self._replies)
 
-    def submit(self, payload: bytes) -> asyncio.Future[Reply]:
-        """Sends a command, at once if commands come one by one, else with others of this loop iteration."""
+    def submit(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> asyncio.Future[Reply]:
+        """Sends a command, at once if commands come one by one, else with others of this loop iteration.
+
+        `apply` is called with the reply before any task goes on.
+        """
         future: asyncio.Future[Reply] = self._create_future()
         replies = self._replies
-        if not replies and self._send_at_once and not self._idle_check.closed():
-            replies.append(future)
+        at_once = not replies and self._send_at_once and not self._idle_check.closed()
+        replies.append(future if apply is None else AppliedReply(future, apply))
+        if at_once:
             self._transport.write(payload)  # type: ignore[union-attr]
         else:
-            replies.append(future)
             if not self._unsent:
                 self.loop.call_soon(self.flush)
             self._unsent.append(payload)

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
-from pyredisson._backends.aio.loops import call_in, end_in
+from pyredisson._backends.aio.loops import call_in, end_in, runs_here
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
@@ -37,9 +37,16 @@ class PipelineHolder:
         # `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
         # isn't used again, and the handshake of the next one has the server drop it.
         pipeline = self.pipeline
-        if pipeline is None or pipeline.state is not OPEN or pipeline.loop is not asyncio.get_running_loop():
+        if pipeline is None or pipeline.state is not OPEN or not runs_here(pipeline.loop, pipeline.thread):
             return self._connect_and_send(payload)
         return pipeline.submit(payload)
+
+    def send_then(self, payload: bytes, apply: Callable[[Reply], object]) -> Awaitable[Reply]:
+        """As `send`, and calls `apply` with the reply before any task goes on, see `Sender`."""
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.state is not OPEN or not runs_here(pipeline.loop, pipeline.thread):
+            return self._connect_and_send(payload, apply)
+        return pipeline.submit(payload, apply)
 
     async def exchange(
         self, payloads: Sequence[bytes], *, new_connection: bool = False
@@ -72,9 +79,9 @@ class PipelineHolder:
         pipeline.submit(payload).add_done_callback(on_done)
         pipeline.flush()
 
-    async def _connect_and_send(self, payload: bytes) -> Reply:
+    async def _connect_and_send(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> Reply:
         pipeline = await self.opened()
-        return await pipeline.submit(payload)
+        return await pipeline.submit(payload, apply)
 
     async def opened(self) -> Pipeline:
         """An open pipeline of the running loop."""

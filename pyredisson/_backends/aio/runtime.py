@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
+from pyredisson._backends.aio.loops import runs_here
 from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._backends.aio.sleeps import Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
@@ -32,15 +33,14 @@ class AioBackend(BackendRuntime):
 
     def wakeup(self) -> AioWakeup:
         """A wakeup for a task of the running event loop."""
-        sleeps, loop = self._sleeps, asyncio.get_running_loop()
-        if sleeps is None or sleeps.loop is not loop:
+        sleeps = self._sleeps
+        if sleeps is None or not runs_here(sleeps.loop, sleeps.thread):
             # The loop of an earlier `asyncio.run` has ended.
-            sleeps = self._sleeps = Sleeps(loop)
+            sleeps = self._sleeps = Sleeps(asyncio.get_running_loop())
         return AioWakeup(sleeps)
 
     def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]:
-        assert isinstance(wakeup, AioWakeup)
-        return wakeup.wait(seconds)
+        return cast(AioWakeup, wakeup).wait(seconds)
 
     def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(operation())
@@ -59,6 +59,7 @@ class AioRuntime(DirectRuntime, AioBackend):
     def __init__(self, node: Node, post_elsewhere: Callable[[bytes], None]) -> None:
         self._holder = PipelineHolder(node)
         super().__init__(node, self._holder)
+        self.send_then = self._holder.send_then  # type: ignore[method-assign]
         self._post_elsewhere = post_elsewhere
         """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
 

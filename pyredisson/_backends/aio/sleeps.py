@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from _thread import get_ident
 from heapq import heapify, heappop, heappush
 from time import monotonic
 
@@ -37,10 +38,12 @@ class Sleeps:
     heap, but not into a wheel of the core: an event loop may be dropped together with its tasks.
     """
 
-    __slots__ = ("_heap", "_limit", "_rings_at", "_timer", "loop")
+    __slots__ = ("_heap", "_limit", "_rings_at", "_timer", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.thread = get_ident()
+        """The thread on which the loop runs."""
         self._heap: list[tuple[float, int, Sleep]] = []
         """The ends in their order; those that differ from `ends_at` are forgotten."""
         self._limit = FEW

@@ -8,6 +8,7 @@ has to make an attempt. What may have been entered for a waiter that doesn't get
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError, ResponseError
@@ -161,11 +162,11 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
     try:
         payload = _prepare(lock, hold, waiter)
         try:
-            reply = await session.lock_sender.send(payload)
+            # In asyncio the waiter goes on at the same time as this task.
+            reply = await session.lock_sender.send_then(payload, partial(_apply, waiter, releaser))
         except (NoReply, RedisError) as problem:
             reply = await _send_again(lock, owner, hold, waiter, payload, problem)
-        entered = reply.__class__ is list
-        _end(waiter, releaser, given=entered and _record_entry(waiter, reply))
+            _apply(waiter, releaser, reply)
     except NotConfirmed as problem:
         # The owner has released the lock. Only the waiter needs the confirmation.
         waiter.error = not_replicated(waiter.lock.named(call.owner), problem)
@@ -178,7 +179,7 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
         # For example: the user may not change the counter of the tokens. That must not fail a release.
         _end(waiter, releaser, given=False)
         return await lock.send_release(owner, hold)
-    if entered:
+    if reply.__class__ is list:
         return LOCK_FREE
     return None if reply == NOT_HANDED_OVER else reply
 
@@ -223,6 +224,11 @@ def _reply_if_done(reply: Reply) -> Reply:
     If that has entered the waiter, the waiter has been removed since then. The owner has released the lock.
     """
     return LOCK_FREE if reply == NOT_HANDED_OVER else reply
+
+
+def _apply(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, reply: Reply) -> None:
+    """The server has replied to the hand-over."""
+    _end(waiter, releaser, given=reply.__class__ is list and _record_entry(waiter, reply))
 
 
 def _record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:

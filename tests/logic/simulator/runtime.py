@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from pyredisson._backends.runtime import OneServer
+from pyredisson._backends.runtime import OneServer, ReplyApplier
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson.logic.ports import Wakeup
@@ -20,7 +20,7 @@ OVERSHOOT = 5e-5
 """Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
 
 
-class SimRuntime(OneServer):
+class SimRuntime(ReplyApplier, OneServer):
     """A `Runtime` over this network."""
 
     blocking = False
