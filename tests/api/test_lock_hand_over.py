@@ -145,6 +145,27 @@ async def test_the_lease_of_the_next_owner(backend: Backend, server_state: Serve
     assert server_state.redis.keys() == []
 
 
+@pytest.mark.parametrize("one_leaves", [False, True])
+async def test_a_shorter_lease_of_the_next_owner_that_never_releases(backend: Backend, one_leaves: bool) -> None:
+    """The waiters behind it have relied on the lease of an earlier holder, which would have ended much later."""
+    client = backend.connect(local_hand_over_time=LONG)
+    holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
+    await holder.lock()
+    others = [backend.spawn(lambda: next_owner.lock(lease_time=0.6))]
+    await backend.until(lambda: waiters(client, "orders") == 1)
+    if one_leaves:
+        leaver = backend.spawn(lambda: leaving.try_lock(wait_time=0.3))
+        await backend.until(lambda: waiters(client, "orders") == 2)
+    others.append(backend.spawn(waiter.lock))
+    await backend.until(lambda: waiters(client, "orders") == 2 + one_leaves)
+    await holder.unlock()
+    for other in others:
+        await other.result()
+    if one_leaves:
+        assert not await leaver.result()
+    await waiter.unlock()
+
+
 async def test_what_was_handed_on_is_renewed(backend: Backend) -> None:
     client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=0.5)
     holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)

@@ -116,3 +116,12 @@ def test_a_signal_in_the_timer_loses_no_wait(runner: asyncio.Runner) -> None:
         assert [type(error) for error in errors] == [TimeoutError]
 
     runner.run(scenario())
+
+
+def test_a_task_of_a_closed_loop_is_not_woken() -> None:
+    """Also if it doesn't sleep: it may wait for a reply. A message for it would be lost for the others."""
+    loop = asyncio.new_event_loop()
+    wakeup = AioWakeup(Sleeps(loop))
+    assert wakeup.alive
+    loop.close()
+    assert not wakeup.alive

@@ -21,8 +21,8 @@ class AioWakeup(Sleep):
 
     @property
     def alive(self) -> bool:
-        future = self._future
-        return future is None or not future.get_loop().is_closed()
+        # Also if its task doesn't sleep here: in a loop that is closed it goes on nowhere.
+        return self._sleeps is None or not self._sleeps.loop.is_closed()
 
     def set(self) -> None:
         self._set = True

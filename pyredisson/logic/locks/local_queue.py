@@ -18,6 +18,8 @@ from pyredisson.logic.ports import Runtime, Wakeup
 OTHERS_FIRST = 0.001
 """Seconds that the waiters of this client leave to other clients after a series of hand-overs: the waiters here hear of
 the release first, and would win nearly always."""
+LATER = 0.1
+"""Seconds. So much later than a lease has ended a waiter may make its attempt."""
 UNKNOWN_WAIT = 1.0
 """Seconds after which a waiter makes an attempt if it doesn't know when the lease of the holder ends."""
 
@@ -67,7 +69,7 @@ class LockChannel(Channel):
 class LockWaiter(WaiterFields, Generic[Lock]):
     """One call that waits for a lock. Its state is a `WaiterState`; only the methods below change it."""
 
-    __slots__ = ("call", "channel_name", "error", "hold_key", "lock", "wakeup")
+    __slots__ = ("call", "channel_name", "error", "hold_key", "lock", "look_at", "wakeup")
 
     def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
         self.lock = lock
@@ -75,6 +77,8 @@ class LockWaiter(WaiterFields, Generic[Lock]):
         self.hold_key = hold_key
         self.wakeup = wakeup
         self.channel_name = channel_name
+        self.look_at = 0.0
+        """When to make the next attempt, even without a wakeup."""
         self.error: Exception | None = None
         """What the waiter has to raise: its entry was undone for a reason that concerns it alone."""
         self.state = LOOKING
@@ -180,6 +184,19 @@ class LocalQueue:
         """A waiter has acquired the lock. `events`: those of the channel before the command was sent."""
         self._events = events
         self.holder = hold
+        if hold.leases is not None:
+            self.wake_if_later(hold.valid_until)
+
+    def wake_if_later(self, ends: float) -> None:
+        """A lease ends then, perhaps without a message: the first waiter that sleeps must not wait for much longer.
+
+        Perhaps it relies on an earlier holder, whose lease was longer. An attempt tells it when this one ends.
+        """
+        for waiter in list(self.waiters):
+            if waiter.state is WAITING and waiter.wakeup.alive:
+                if waiter.look_at > ends + LATER:
+                    waiter.wakeup.set()
+                return
 
     def next_look(self, now: float, *, held: bool) -> float:
         """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""

@@ -57,7 +57,7 @@ def joins_at_once(lock: QueuedLock, call: AcquireCall) -> bool:
 class QueuedWait(LockWaiter[QueuedLock]):
     """The wait of one call. `run` is called once."""
 
-    __slots__ = ("_channel", "_look_at", "_owes_attempt", "_queue")
+    __slots__ = ("_channel", "_owes_attempt", "_queue")
 
     _channel: Channel
     _queue: LocalQueue
@@ -65,8 +65,6 @@ class QueuedWait(LockWaiter[QueuedLock]):
     def __init__(self, lock: QueuedLock, call: AcquireCall) -> None:
         hold_key = (lock.identity, call.owner.id)
         super().__init__(lock, hold_key, call, lock.session.runtime.wakeup(), lock.commands.channel)
-        self._look_at = 0.0
-        """When to make the next attempt, even without a wakeup."""
         self._owes_attempt = False
         """Whether this waiter has got a wakeup without having made its attempt."""
 
@@ -136,7 +134,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
             return False
         held = queue.is_held
         # No waiter sleeps longer than `lock_watchdog_timeout`: the next holder may have a shorter lease.
-        self._look_at = min(queue.next_look(now, held=held), now + session.lease_ms / 1000)
+        self.look_at = min(queue.next_look(now, held=held), now + session.lease_ms / 1000)
         # Before the look at the holder: so its release finds this waiter, or this waiter finds the release.
         self.sleep()
         return alone and not queue.is_held and self.wake_up()
@@ -144,7 +142,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
     def _seconds_to_sleep(self) -> float:
         """For how long to sleep at most. 0 or less: the deadline has passed."""
         now, deadline = self.lock.session.clock(), self.call.deadline
-        seconds = self._look_at - now
+        seconds = self.look_at - now
         if seconds < 0.001:
             seconds = 0.001
         if not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
@@ -158,9 +156,9 @@ class QueuedWait(LockWaiter[QueuedLock]):
             self.wakeup.clear()
             self._owes_attempt = True
             if now < self._queue.others_first_until:
-                self._look_at = self._queue.others_first_until
+                self.look_at = self._queue.others_first_until
         over = deadline is not None and now >= deadline
-        due = now >= self._look_at or (self._owes_attempt and now >= self._queue.others_first_until)
+        due = now >= self.look_at or (self._owes_attempt and now >= self._queue.others_first_until)
         return over or due or not self._channel.confirmed
 
     async def _attempt(self) -> bool:
@@ -176,7 +174,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
         return False
 
     def _refused(self, now: float, wait: float) -> None:
-        self._look_at = self._queue.busy_until = now + wait
+        self.look_at = self._queue.busy_until = now + wait
 
     def end(self) -> None:
         """Leaves the queue and the channel. Never suspends. Idempotent."""
@@ -188,6 +186,9 @@ class QueuedWait(LockWaiter[QueuedLock]):
             queue = session.lock_queues.get(self.hold_key[0])
             if queue is not None:
                 queue.waiters.pop(self, None)
+                if self.call.hold is None and self.look_at == queue.busy_until:
+                    # The latest attempt was its own: nobody else knows when the lease ends.
+                    queue.wake_if_later(self.look_at)
                 if not queue.waiters and not queue.is_held:
                     del session.lock_queues[self.hold_key[0]]
             session.channels.leave(self.channel_name, self.wakeup)
