@@ -44,7 +44,7 @@ CALLS = "script calls for one acquisition"
 
 def rows(*, quick: bool) -> list[Row]:
     """One client, pinned; then two processes and the fair lock, unpinned, with Redisson where there is a JDK."""
-    rounds = 3 if quick else 10
+    rounds = 3 if quick else 8
     with one_core():
         found = [*_tasks(rounds), *_threads(rounds), _patience(2 if quick else 10)]
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def rows(*, quick: bool) -> list[Row]:
 # One client. Everything is pinned to one core: with two, the time of a wakeup varies by a factor of three.
 
 
-def _tasks(rounds: int, seconds: float = 0.25) -> list[Row]:
+def _tasks(rounds: int, seconds: float = 0.4) -> list[Row]:
     with ExitStack() as stack, asyncio.Runner() as runner:
         server = stack.enter_context(Server())
         counted = Counted(stack.enter_context(server.redis()))
@@ -108,7 +108,7 @@ async def _line(server: Server) -> tuple[asyncio.Transport, BareProtocol]:
     return await asyncio.get_running_loop().create_connection(BareProtocol, server.host, server.port)
 
 
-def _threads(rounds: int, seconds: float = 0.25) -> list[Row]:
+def _threads(rounds: int, seconds: float = 0.4) -> list[Row]:
     with ExitStack() as stack:
         server = stack.enter_context(Server())
         counted = Counted(stack.enter_context(server.redis()))
@@ -276,7 +276,8 @@ def _in_java(java: Sequence[JavaClient], kind: str, threads: int, seconds: float
         each.jvm.do("pairs", "main", objects=[each.get(kind, f"java {kind}").described()] * threads, seconds=seconds)
         for each in java
     ]
-    return [Contention(seconds, int(each.result(seconds + 60)), ()) for each in running]
+    counts = [int(each.result(seconds + 60)) for each in running]
+    return [Contention(seconds, count, count, ()) for count in counts]
 
 
 def _warm_up(java: Sequence[JavaClient], seconds: float) -> None:

@@ -32,13 +32,19 @@ TRIES = 5
 THREADS, TASKS, BARE, REDIS_PY = "pyredisson", "pyredisson, tasks", "bare sockets", "redis-py Lock"
 
 
+_Wait = tuple[float, float]
+"""When the lock was acquired, and how long that took."""
+
+
 @dataclass(frozen=True)
 class Contention:
     """What the contenders of one process, or of several, have done."""
 
     seconds: float
     count: int
-    """How often the lock was acquired."""
+    """How often the lock was acquired in that time."""
+    total: int
+    """The same with the acquisitions of those that still waited at the end."""
     waits: Sequence[float]
     """How long each acquisition took, in seconds."""
 
@@ -56,30 +62,30 @@ class Contention:
 def together(parts: Sequence[Contention]) -> Contention:
     """Of contenders in several processes, at the same time."""
     waits = [wait for part in parts for wait in part.waits]
-    return Contention(parts[0].seconds, sum(part.count for part in parts), waits)
+    count, total = sum(part.count for part in parts), sum(part.total for part in parts)
+    return Contention(parts[0].seconds, count, total, waits)
 
 
 def in_threads(sides: Sequence[Side], seconds: float, begins: float | None = None) -> Contention:
     """A thread for each of the sides. `begins`: when, on the clock of `time.monotonic`, which all processes share."""
     start = time.monotonic() + HEAD_START if begins is None else begins
     end = start + seconds
-    waits: list[list[float]] = [[] for _ in sides]
+    waits: list[list[_Wait]] = [[] for _ in sides]
 
-    def work(side: Side, mine: list[float]) -> None:
+    def work(side: Side, mine: list[_Wait]) -> None:
         time.sleep(max(start - time.monotonic(), 0))
         while (asked := time.monotonic()) < end:
             side.lock()
             acquired = time.monotonic()
             side.unlock()
-            if acquired < end:
-                mine.append(acquired - asked)
+            mine.append((acquired, acquired - asked))
 
     threads = [threading.Thread(target=work, args=each) for each in zip(sides, waits, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return _contention(seconds, waits)
+    return _contention(seconds, end, waits)
 
 
 class AsyncSide(Protocol):
@@ -95,10 +101,10 @@ async def in_tasks(
     """A task for each of the sides. `in_order`: raises unless the lock was acquired in the order of the calls."""
     start = time.monotonic() + HEAD_START if begins is None else begins
     end = start + seconds
-    waits: list[list[float]] = [[] for _ in sides]
+    waits: list[list[_Wait]] = [[] for _ in sides]
     numbers, latest = itertools.count(), -1
 
-    async def work(side: AsyncSide, mine: list[float]) -> None:
+    async def work(side: AsyncSide, mine: list[_Wait]) -> None:
         nonlocal latest
         await asyncio.sleep(max(start - time.monotonic(), 0))
         while (asked := time.monotonic()) < end:
@@ -109,15 +115,15 @@ async def in_tasks(
                 raise AssertionError(f"call {number} acquired the lock after call {latest}")
             latest = number
             await side.unlock()
-            if acquired < end:
-                mine.append(acquired - asked)
+            mine.append((acquired, acquired - asked))
 
     await asyncio.gather(*map(work, sides, waits))
-    return _contention(seconds, waits)
+    return _contention(seconds, end, waits)
 
 
-def _contention(seconds: float, waits: list[list[float]]) -> Contention:
-    return Contention(seconds, sum(map(len, waits)), [wait for mine in waits for wait in mine])
+def _contention(seconds: float, end: float, waits: list[list[_Wait]]) -> Contention:
+    in_time = [wait for mine in waits for acquired, wait in mine if acquired < end]
+    return Contention(seconds, len(in_time), sum(map(len, waits)), in_time)
 
 
 class RedisPyTaskLock:
@@ -235,7 +241,7 @@ class Counted:
                     break
             else:
                 raise AssertionError(f"{name}: nobody acquired the lock, {TRIES} times")
-            self._calls.setdefault(name, []).append((self._count(commands) - before) / done.count)
+            self._calls.setdefault(name, []).append((self._count(commands) - before) / done.total)
             return done.rate
 
         return run
