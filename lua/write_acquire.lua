@@ -8,8 +8,8 @@
 -- ARGV[2]  how many levels the writer's hold has after this call (1: a new hold)
 -- ARGV[3]  the lease, ms
 -- ARGV[4]  1: the caller is going to wait, and claims the lock if readers hold it; 0: it only tries
--- returns  nil: acquired; otherwise after how many ms to ask again (-1: no such time);
---          -2: another level was asked for, but nobody holds the lock: the writer's hold is lost
+-- returns  nil: acquired; otherwise after how many ms to ask again (-1: no such time); -1000 - ms: the same, and the
+--          lock is claimed; -2: another level was asked for, but nobody holds the lock: the writer's hold is lost
 --
 -- Idempotent: the number of levels is absolute, and a second claim replaces the first.
 --
@@ -18,7 +18,7 @@ local CLAIM, ASK_AGAIN = 2000, 1000
 -- Claims in a row hold readers back for at most 5 s (IN_A_ROW). Then no claim is possible for 1 s (TURN).
 local IN_A_ROW, TURN = 5000, 1000
 
--- Claims the lock if that is possible now. Returns after how many ms to ask again.
+-- Claims the lock if that is possible now. Returns after how many ms to ask again, and whether it is claimed.
 local function claim()
     local period = redis.call('PTTL', KEYS[3])
     if period < 0 then
@@ -26,12 +26,12 @@ local function claim()
         redis.call('SET', KEYS[3], '1', 'PX', period)
     end
     if period <= TURN then
-        return period
+        return period, false
     end
     -- A living claimant renews its claim. The claim of a dead one ends after this time.
     local lasts = math.min(CLAIM, period - TURN)
     redis.call('SET', KEYS[2], ARGV[1], 'PX', lasts)
-    return math.min(ASK_AGAIN, lasts)
+    return math.min(ASK_AGAIN, lasts), true
 end
 
 local remaining = redis.call('PTTL', KEYS[1])
@@ -45,10 +45,11 @@ if remaining == -2 then
     redis.call('DEL', KEYS[2], KEYS[3])
 elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
     if ARGV[4] == '1' and redis.call('HGET', KEYS[1], 'mode') == 'read' then
-        local ask_again = claim()
-        if remaining < 0 or remaining > ask_again then
-            return ask_again
+        local ask_again, claimed = claim()
+        if remaining >= 0 then
+            ask_again = math.min(ask_again, remaining)
         end
+        return claimed and -1000 - ask_again or ask_again
     end
     return remaining
 end

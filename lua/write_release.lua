@@ -6,7 +6,8 @@
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the writer, `:write` included
 -- ARGV[3]  how many levels remain (0: it stops writing)
--- returns  1: nobody writes now; 0: still held; nil: the writer has no hold
+-- returns  1: nobody writes now; 3: the same, and several clients have heard of it, or it isn't known how many; 0: still
+--          held; nil: the writer has no hold
 --
 -- Idempotent: the number of levels is absolute, and a writer without a hold changes nothing.
 --
@@ -31,5 +32,8 @@ if longest > 0 then
 else
     redis.call('DEL', lock)
 end
-publish(ARGV[1], '1')
+local receivers = publish(ARGV[1], '1')
+if type(receivers) ~= 'number' or receivers > 1 then
+    return 3
+end
 return 1

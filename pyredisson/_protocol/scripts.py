@@ -54,6 +54,8 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "semaphore_undo": (2, 2),
     "semaphore_withdraw_claim": (2, 2),
     "write_acquire": (3, 4),
+    "write_hand_over": (2, 4),
+    "write_let_readers_in": None,
     "write_release": (2, 3),
     "write_withdraw_claim": (2, 2),
 }

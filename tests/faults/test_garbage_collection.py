@@ -17,8 +17,7 @@ from pyredisson._client.callback_threads import CallbackThreads
 from pyredisson._client.servers import SingleServer
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
-from pyredisson.logic.locks.read_write_lock import READER, WRITER
-from pyredisson.logic.locks.read_write_lock import ReadWriteChannel as ReadWriteChannel
+from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.permits.count_down_latch import LatchChannel
 from pyredisson.logic.permits.permit_channel import PermitChannel
 from pyredisson.logic.renewer import Renewer
@@ -118,7 +117,7 @@ def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
 
     functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
     if kind is ReadWriteChannel:
-        functions.append(ReadWriteChannel._wake_writer)
+        functions += [ReadWriteChannel._wake_readers, ReadWriteChannel._wake_writer]
     collect_at_each_line(functions, scenario)
     assert all(signal.is_set() for signal in woken)
 

@@ -17,7 +17,7 @@ from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD, Hold
-from pyredisson.logic.locks import hand_over
+from pyredisson.logic.locks import hand_over, side_wait
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fair_queue import QueueTicket
@@ -188,6 +188,15 @@ class NoReadRenewal(ReadLogic):
     commands_type = NoReadRenewalCommands
 
 
+class NoUndoOfReaders(ReadLogic):
+    """What a writer's release has entered for a reader that doesn't get it stays as it is."""
+
+    __slots__ = ()
+
+    def undo_grant(self, call: AcquireCall) -> None:
+        call.owner.new_epoch()
+
+
 class NoGiveUp(FairLockLogic):
     """A waiter that stops waiting stays in the queue."""
 
@@ -282,6 +291,18 @@ PLANTED = {
     "writers hold back readers without end": replace(
         KINDS["read_write"], patches=changed("write_acquire", b"IN_A_ROW, TURN = 5000", b"IN_A_ROW, TURN = 500000")
     ),
+    "only readers of the same client hear of a writer's release": replace(
+        KINDS["read_write"], patches=changed("write_let_readers_in", PUBLISH, SILENCE)
+    ),
+    "readers who are let in have no lease": replace(
+        KINDS["read_write"],
+        patches=changed(
+            "write_let_readers_in",
+            b"redis.call('HSET', lock, reader, '1')\n        redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)",
+            b"redis.call('HSET', lock, reader, '1')",
+        ),
+    ),
+    "a reader that was let in in doubt stays": replace(KINDS["read_write"], objects=(NoUndoOfReaders, WriteLogic)),
     "a release adds twice": replace(KINDS["semaphore"], patches=changed("semaphore_add", ONCE, b"if false then")),
     "interrupted acquires keep their permits": replace(KINDS["semaphore"], objects=(NoSemaphoreUndo,)),
     "permits are claimed without end": replace(
@@ -313,11 +334,11 @@ def _abandon_always(releaser: ReleaseCall) -> None:
     _abandon(releaser)
 
 
-_record_entry, _abandon = hand_over._record_entry, hand_over.abandon
+_record_entry, _abandon = hand_over.record_entry, hand_over.abandon
 CHANGED: dict[str, tuple[object, str, object]] = {
     "a waiter that was not entered goes on waiting": (LockWaiter, "refuse", lambda _: False),
     "a waiter that has left gets the lock": (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
-    "the lease of the next owner counts from the reply": (hand_over, "_record_entry", _record_late),
+    "the lease of the next owner counts from the reply": (hand_over, "record_entry", _record_late),
     "a call relies on a holder that is releasing": (
         LocalQueue,
         "is_held",
@@ -325,6 +346,17 @@ CHANGED: dict[str, tuple[object, str, object]] = {
     ),
 }
 """What runs instead of a function of the hand-over."""
+CHANGED_SIDES: dict[str, tuple[object, str, object]] = {
+    "a reader that was not entered goes on waiting": (LockWaiter, "refuse", lambda _: False),
+    "a reader that has left is let in": (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
+    "the lease of a reader that is let in counts from the reply": (hand_over, "record_entry", _record_late),
+    "a reader relies on a writer that is releasing": (
+        side_wait,
+        "_kept_out_until",
+        lambda writers, now: now + 100 if writers.holder is not None else None,
+    ),
+}
+"""The same for a read-write lock."""
 
 
 ONE_PERMIT: dict[str, tuple[object, str, object]] = {
@@ -394,6 +426,14 @@ def test_found_in_hand_overs_of_members() -> None:
     with patch.object(hand_over, "abandon", _abandon_always), pytest.raises(Violation):
         for seed in range(ENOUGH):
             run(seed, KINDS["red"])
+
+
+@pytest.mark.parametrize("bug", CHANGED_SIDES)
+def test_found_in_read_write_locks(bug: str) -> None:
+    where, name, function = CHANGED_SIDES[bug]
+    with patch.object(where, name, function), pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed, KINDS["read_write"])
 
 
 def _ignore(payload: bytes) -> None:

@@ -40,6 +40,13 @@ class ReadWriteScripts(ScriptedLock):
     def write_release(self, writer: str, hold: int, redis: Any = None) -> Any:
         return self.run("write_release", ["orders", LEASES], self.channel, writer, hold, redis=redis)
 
+    def let_in(self, writer: str, *readers: tuple[str, int], redis: Any = None) -> Any:
+        words = [word for reader in readers for word in reader]
+        return self.run("write_let_readers_in", ["orders", LEASES], self.channel, writer, *words, redis=redis)
+
+    def hand_over(self, writer: str, next_writer: str, lease: int, redis: Any = None) -> Any:
+        return self.run("write_hand_over", ["orders", LEASES], self.channel, writer, next_writer, lease, redis=redis)
+
     def withdraw_claim(self, owner: str, redis: Any = None) -> Any:
         return self.run("write_withdraw_claim", ["orders", CLAIM], self.channel, owner + ":", redis=redis)
 

@@ -10,6 +10,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
+from pyredisson.logic.locks.read_write_lock import CLAIMED
 from pyredisson.testing import Server
 
 from .read_write import CLAIM, MY_WRITE, TURN, YOUR_WRITE, ReadWriteScripts, lease_key, near
@@ -139,11 +140,12 @@ class TestServers:
         rights = ("~orders", "~{orders*", f"~{CLAIM}", f"~{TURN}", "+@all", "resetchannels")
         with scripts.user(*rights) as deaf:
             assert scripts.read(ME, 1, 30_000, redis=deaf) is None
-            assert scripts.write(YOUR_WRITE, 1, 30_000, waits=True, redis=deaf) == 1_000
+            assert scripts.write(YOUR_WRITE, 1, 30_000, waits=True, redis=deaf) == CLAIMED - 1_000
             assert scripts.withdraw_claim(YOU, redis=deaf) == 1
             assert scripts.read_release(ME, 0, redis=deaf) == 1
             assert scripts.write(MY_WRITE, 1, 30_000, redis=deaf) is None
-            assert scripts.write_release(MY_WRITE, 0, redis=deaf) == 1
+            # Who has heard of it isn't known.
+            assert scripts.write_release(MY_WRITE, 0, redis=deaf) == 3
             scripts.reading(YOU, 30_000)
             assert scripts.force("read", redis=deaf) == 1
         assert published(subscription) == []

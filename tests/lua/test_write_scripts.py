@@ -9,6 +9,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import ResponseError
 
+from pyredisson.logic.locks.read_write_lock import CLAIMED
 from pyredisson.testing import Server
 
 from .read_write import CLAIM, MY_WRITE, TURN, YOUR_WRITE, ReadWriteScripts, lease_key, near
@@ -67,15 +68,15 @@ class TestWriteAcquire:
     def test_who_waits_for_readers_claims(self, scripts: ReadWriteScripts) -> None:
         scripts.reading(YOU, 20_000)
         for _ in range(2):
-            assert scripts.write(MY_WRITE, 1, 30_000, waits=True) == 1_000
+            assert scripts.write(MY_WRITE, 1, 30_000, waits=True) == CLAIMED - 1_000
             assert scripts.redis.get(CLAIM) == MY_WRITE.encode()
             assert 1_000 < scripts.left(CLAIM) <= 2_000
             scripts.redis.pexpire(CLAIM, 1_000)
         scripts.redis.persist("orders")
-        assert scripts.write(YOUR_WRITE, 1, 30_000, waits=True) == 1_000
+        assert scripts.write(YOUR_WRITE, 1, 30_000, waits=True) == CLAIMED - 1_000
         assert scripts.redis.get(CLAIM) == YOUR_WRITE.encode()
         scripts.redis.pexpire("orders", 500)
-        assert 0 < scripts.write(MY_WRITE, 1, 30_000, waits=True) <= 500
+        assert 0 < CLAIMED - scripts.write(MY_WRITE, 1, 30_000, waits=True) <= 500
 
     def test_claims_of_all_writers_end_together(self, scripts: ReadWriteScripts) -> None:
         scripts.reading(YOU, 60_000)
@@ -83,7 +84,7 @@ class TestWriteAcquire:
         assert 5_000 < scripts.left(TURN) <= 6_000
         scripts.redis.pexpire(TURN, 1_700)
         for writer in (YOUR_WRITE, MY_WRITE, MY_WRITE):
-            assert 0 < scripts.write(writer, 1, 30_000, waits=True) <= 700
+            assert 0 < CLAIMED - scripts.write(writer, 1, 30_000, waits=True) <= 700
             assert scripts.redis.get(CLAIM) == writer.encode()
             left = scripts.left(TURN)
             assert scripts.left(CLAIM) <= left - 999
@@ -96,7 +97,7 @@ class TestWriteAcquire:
             assert not scripts.redis.exists(CLAIM)
         assert scripts.read(ME, 1, 30_000) is None
         scripts.redis.delete(TURN)
-        assert scripts.write(MY_WRITE, 1, 30_000, waits=True) == 1_000
+        assert scripts.write(MY_WRITE, 1, 30_000, waits=True) == CLAIMED - 1_000
         assert scripts.redis.exists(CLAIM)
 
     def test_a_writer_may_come_in_while_readers_have_their_turn(self, scripts: ReadWriteScripts) -> None:
@@ -136,6 +137,14 @@ class TestWriteRelease:
         assert scripts.redis.keys() == []
         assert scripts.write_release(MY_WRITE, 0) is None
         assert scripts.redis.keys() == []
+        assert published(subscription) == [b"1"]
+
+    def test_several_clients_hear_of_it(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
+        with scripts.redis.pubsub() as another:
+            another.subscribe(scripts.channel)
+            assert another.get_message(timeout=10)["type"] == "subscribe"
+            scripts.writing(ME, 1, 30_000)
+            assert scripts.write_release(MY_WRITE, 0) == 3
         assert published(subscription) == [b"1"]
 
     def test_an_inner_level(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:

@@ -98,21 +98,29 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
 def _choose(
     queue: LocalQueue, lock: ReleasedLock, releaser: ReleaseCall, now: float
 ) -> LockWaiter[AcquiredLock] | None:
-    table = lock.session.holds.table
     for waiter in list(queue.waiters):
-        call = waiter.call
-        if waiter.state is not WAITING or not waiter.wakeup.alive:
-            continue
-        if call.deadline is not None and call.deadline <= now:
+        if not _is_ready(waiter, now):
             continue
         if waiter.lock.commands.__class__ is not lock.commands.__class__:
             # Another kind of lock of the same name, whose holds have other commands. It isn't passed over.
             return None
-        held = table.get(waiter.hold_key)
-        if (held is not None and held.state is not LOST) or not waiter.choose(releaser):
-            continue
-        return waiter if take_turn(waiter, releaser) else None
+        if waiter.choose(releaser):
+            return waiter if take_turn(waiter, releaser) else None
     return None
+
+
+def choose(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, now: float) -> bool:
+    """Chooses a waiter, unless it isn't ready."""
+    return _is_ready(waiter, now) and waiter.choose(releaser) and take_turn(waiter, releaser)
+
+
+def _is_ready(waiter: LockWaiter[AcquiredLock], now: float) -> bool:
+    """Whether it sleeps, has time, and needs a new hold."""
+    deadline = waiter.call.deadline
+    if waiter.state is not WAITING or not waiter.wakeup.alive or (deadline is not None and deadline <= now):
+        return False
+    held = waiter.lock.session.holds.table.get(waiter.hold_key)
+    return held is None or held.state is LOST
 
 
 def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
@@ -126,7 +134,7 @@ def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
         hold = lock.session.holds.table.get(waiter.hold_key)
         if hold is None or hold.state is LOST:
             return True
-    _end(waiter, releaser, given=False)
+    end(waiter, releaser, given=False)
     return False
 
 
@@ -158,26 +166,23 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
     the background, as after any release that failed, and then `abandon` is to be called.
     """
     waiter: LockWaiter[AcquiredLock] = releaser.successor
-    call, session = waiter.call, lock.session
     try:
         payload = _prepare(lock, hold, waiter)
         try:
             # In asyncio the waiter goes on at the same time as this task.
-            reply = await session.lock_sender.send_then(payload, partial(_apply, waiter, releaser))
+            reply = await lock.session.lock_sender.send_then(payload, partial(_apply, waiter, releaser))
         except (NoReply, RedisError) as problem:
             reply = await _send_again(lock, owner, hold, waiter, payload, problem)
             _apply(waiter, releaser, reply)
     except NotConfirmed as problem:
         # The owner has released the lock. Only the waiter needs the confirmation.
-        waiter.error = not_replicated(waiter.lock.named(call.owner), problem)
-        waiter.lock.undo_grant(call)
-        _end(waiter, releaser, given=False)
+        not_confirmed(waiter, releaser, problem)
         return LOCK_FREE
     except ResponseError as error:
-        if call.in_doubt or is_transient_reply(error):
+        if waiter.call.in_doubt or is_transient_reply(error):
             raise
         # For example: the user may not change the counter of the tokens. That must not fail a release.
-        _end(waiter, releaser, given=False)
+        end(waiter, releaser, given=False)
         return await lock.send_release(owner, hold)
     if reply.__class__ is list:
         return LOCK_FREE
@@ -185,16 +190,22 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
 
 
 def _prepare(lock: ReleasedLock, hold: Hold, waiter: LockWaiter[AcquiredLock]) -> bytes:
-    """Prepares the call of the waiter, as its own attempt would do. Returns the command."""
-    session, call, commands = lock.session, waiter.call, lock.commands
+    """Prepares the call of the waiter. Returns the command."""
+    prepare(waiter)
+    return lock.commands.hand_over(hold.owner, waiter.call.name, waiter.call.lease_ms)
+
+
+def prepare(waiter: LockWaiter[AcquiredLock]) -> None:
+    """Prepares the call of the waiter, as its own attempt would do."""
+    lock, call = waiter.lock, waiter.call
+    session = lock.session
     call.events = waiter.set_aside(session.channels)
     call.target = None
     call.in_doubt = call.overtaken = False
     call.lease_ms = session.lease_ms if call.lease is None else call.lease
-    call.name = waiter.lock.name_for(call) + commands.owner_suffix
+    call.name = lock.name_for(call) + lock.commands.owner_suffix
     # A lease counts from before its command was sent.
     call.sent_at = session.clock()
-    return commands.hand_over(hold.owner, call.name, call.lease_ms)
 
 
 async def _send_again(
@@ -213,12 +224,12 @@ async def _send_again(
         call.owner.new_epoch()
 
     reply, call.sent_at = await lock.retry_release(
-        owner, hold, lock.session.lock_sender, payload, problem, _reply_if_done, on_doubt
+        owner, hold, lock.session.lock_sender, payload, problem, reply_if_done, on_doubt
     )
     return reply
 
 
-def _reply_if_done(reply: Reply) -> Reply:
+def reply_if_done(reply: Reply) -> Reply:
     """The reply to a hand-over if an earlier copy of it may have run on the same server.
 
     If that has entered the waiter, the waiter has been removed since then. The owner has released the lock.
@@ -228,10 +239,10 @@ def _reply_if_done(reply: Reply) -> Reply:
 
 def _apply(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, reply: Reply) -> None:
     """The server has replied to the hand-over."""
-    _end(waiter, releaser, given=reply.__class__ is list and _record_entry(waiter, reply))
+    end(waiter, releaser, given=reply.__class__ is list and record_entry(waiter, reply))
 
 
-def _record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
+def record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
     """Records the hold of the waiter. False: what the server has entered must not be used, and is released."""
     lock, call = waiter.lock, waiter.call
     session = lock.session
@@ -252,7 +263,7 @@ def _record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
     return not session.closed
 
 
-def _end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool) -> None:
+def end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool) -> None:
     """The outcome is known: the waiter has the lock, or makes an attempt. Releases what it doesn't get. Idempotent."""
     lock, call = waiter.lock, waiter.call
     # After the outcome the waiter's call is its own again: it may have acquired the lock by itself.
@@ -268,6 +279,13 @@ def _end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool
     releaser.successor = None
 
 
+def not_confirmed(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, problem: NotConfirmed) -> None:
+    """The waiter was entered, and too few replicas have confirmed that."""
+    waiter.error = not_replicated(waiter.lock.named(waiter.call.owner), problem)
+    waiter.lock.undo_grant(waiter.call)
+    end(waiter, releaser, given=False)
+
+
 def abandon(releaser: ReleaseCall) -> None:
     """A hand-over was interrupted, or failed in doubt: undoes what may have been entered. The waiter makes an attempt.
 
@@ -279,4 +297,4 @@ def abandon(releaser: ReleaseCall) -> None:
         return
     if waiter.releaser is releaser and waiter.call.hold is None:
         waiter.lock.undo_entry(waiter)
-    _end(waiter, releaser, given=False)
+    end(waiter, releaser, given=False)

@@ -71,6 +71,9 @@ class LockWaiter(WaiterFields, Generic[Lock]):
 
     __slots__ = ("call", "channel_name", "error", "hold_key", "lock", "look_at", "wakeup")
 
+    need = 1
+    """Its need in the channel."""
+
     def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
         self.lock = lock
         self.call = call
@@ -131,7 +134,7 @@ class LockWaiter(WaiterFields, Generic[Lock]):
 
     def take_back(self, channels: ChannelRegistry) -> None:
         """Undoes `set_aside`."""
-        channels.take_back(self.channel_name, self.wakeup)
+        channels.take_back(self.channel_name, self.wakeup, self.need)
 
     def choose(self, releaser: ReleaseCall) -> bool:
         """The release begins to hand the lock on to it. False: it doesn't sleep."""
@@ -220,6 +223,10 @@ class LocalQueue:
         if self.series_ends is not None:
             self.series_ends = None
             self.others_first_until = now + OTHERS_FIRST
+
+    def put_off_until(self) -> float:
+        """Until when the waiters of this client make no attempt."""
+        return self.others_first_until
 
     def wake_first(self) -> None:
         """Has the first waiter that sleeps make an attempt."""

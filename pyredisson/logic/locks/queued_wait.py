@@ -59,6 +59,8 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     __slots__ = ("_channel", "_owes_attempt", "_queue")
 
+    channel_class: type[Channel] = LockChannel
+    queue_class: type[LocalQueue] = LocalQueue
     _channel: Channel
     _queue: LocalQueue
 
@@ -120,19 +122,23 @@ class QueuedWait(LockWaiter[QueuedLock]):
         with channels.mutex:
             queue = queues.get(identity)
             if queue is None:
-                queue = queues[identity] = LocalQueue()
+                queue = queues[identity] = self.queue_class()
             self._queue = queue
             # A copy: a finalizer that runs in here may end a waiter.
             alone = not any(waiter.wakeup.alive for waiter in list(queue.waiters))
             queue.waiters[self] = None
             # A waiter that has made no attempt can't have missed anything since then.
             events = call.events if wait is not None else channels.events(name)
-            queue.channel = self._channel = channels.join(name, self.wakeup, LockChannel, 1, events)
-        now = session.clock()
+            queue.channel = self._channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
         if wait is not None:
-            self._refused(now, wait)
+            self._refused(session.clock(), wait)
             return False
-        held = queue.is_held
+        return self._starts_with_attempt(alone=alone)
+
+    def _starts_with_attempt(self, *, alone: bool) -> bool:
+        """Goes to sleep without an attempt, unless nobody else is seen to wait (`alone`) or to hold the lock."""
+        session, queue = self.lock.session, self._queue
+        now, held = session.clock(), queue.is_held
         # No waiter sleeps longer than `lock_watchdog_timeout`: the next holder may have a shorter lease.
         self.look_at = min(queue.next_look(now, held=held), now + session.lease_ms / 1000)
         # Before the look at the holder: so its release finds this waiter, or this waiter finds the release.
@@ -151,14 +157,14 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     def _is_due(self) -> bool:
         """Whether to make an attempt after a sleep. An attempt that other clients come before is put off."""
-        now, deadline = self.lock.session.clock(), self.call.deadline
+        now, deadline, put_off = self.lock.session.clock(), self.call.deadline, self._queue.put_off_until()
         if self.wakeup.is_set():
             self.wakeup.clear()
             self._owes_attempt = True
-            if now < self._queue.others_first_until:
-                self.look_at = self._queue.others_first_until
+            if now < put_off:
+                self.look_at = put_off
         over = deadline is not None and now >= deadline
-        due = now >= self.look_at or (self._owes_attempt and now >= self._queue.others_first_until)
+        due = now >= self.look_at or (self._owes_attempt and now >= put_off)
         return over or due or not self._channel.confirmed
 
     async def _attempt(self) -> bool:

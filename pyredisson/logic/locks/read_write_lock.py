@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Hashable, Sequence
 
-from pyredisson._core import AcquireCall, command, pack, prefixed, suffixed
+from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.errors import LockUpgradeError
-from pyredisson.logic import waiting
-from pyredisson.logic.channels import Channel
 from pyredisson.logic.holds import Hold
+from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LockCommands
+from pyredisson.logic.locks.local_queue import OTHERS_FIRST
+from pyredisson.logic.locks.read_write_hand_over import Offers, abandon, choose_readers, let_in
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.side_wait import (
+    ClaimWait,
+    ReaderWait,
+    WriterQueue,
+    WriterWait,
+    reader_joins_at_once,
+    readers_come_first,
+)
 from pyredisson.logic.owners import Owner, owner_id
 from pyredisson.logic.session import Session
 
@@ -22,36 +32,8 @@ READERS_TURN = b"pyredisson_rwlock_turn"
 """The prefix of the key that limits the claims of all writers: after five seconds of claims it is the readers' turn."""
 READ, WRITE = b"read", b"write"
 """The modes of the hash, and the two sides of a lock in the table of holds."""
-READER, WRITER = 1, 2
-"""The kinds of waiters, in place of the amounts in `Channel.waiters`: here a `need` is a kind, not an amount."""
-
-
-class ReadWriteChannel(Channel):
-    """The waiters of one read-write lock."""
-
-    __slots__ = ()
-
-    def on_message(self, payload: bytes) -> None:
-        """The last reader (`0`) or the writer (`1`) has released: wakes all waiting readers, and one writer."""
-        if payload in (b"0", b"1"):
-            # Readers first: after a writer it is their turn, before the next writer makes an attempt and claims.
-            for wakeup in list(self.waiters):
-                if self.waiters.get(wakeup) == READER:
-                    wakeup.set()
-            self._wake_writer()
-
-    def on_leave(self, need: int) -> None:
-        """Each message wakes all readers, so only a writer passes its wakeup on."""
-        if need == WRITER:
-            self._wake_writer()
-
-    def _wake_writer(self) -> None:
-        for wakeup in list(self.waiters):
-            if self.waiters.get(wakeup) == WRITER and not wakeup.is_set():
-                wakeup.set()
-                if wakeup in self.waiters:
-                    return
-                # A finalizer that ran in here has just removed this waiter: the wakeup goes to the next one.
+CLAIMED = -1000
+"""The reply to a writer that has claimed the lock is this number less the ms until it asks again."""
 
 
 class SideCommands(LockCommands):
@@ -143,6 +125,20 @@ class WriteCommands(SideCommands):
         script = self.session.runtime.scripts.write_release
         return pack(script, self.key, self._leases, self.channel, owner, count)
 
+    def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
+        """As `LockCommands.hand_over`. The reply is `LOCK_FREE` if the owner reads, too: then nobody was entered."""
+        script = self.session.runtime.scripts.write_hand_over
+        return pack(script, self.key, self._leases, self.channel, owner, next_owner, lease)
+
+    def let_readers_in(self, owner: bytes, readers: Sequence[tuple[bytes, int]]) -> bytes:
+        """Releases the lock, and enters readers with their leases in the same step.
+
+        The reply has 1 for each reader that has a hold, else 0. It is `NOT_HANDED_OVER` if nobody has one.
+        """
+        script = self.session.runtime.scripts.write_let_readers_in
+        words = [word for reader in readers for word in reader]
+        return command(b"EVALSHA", script, 2, self.key, self._leases, self.channel, owner, *words)
+
     def withdraw_claim(self, owner_prefix: bytes) -> bytes:
         """Ends the claim of a writer that waits no longer, and wakes readers."""
         script = self.session.runtime.scripts.write_withdraw_claim
@@ -152,15 +148,14 @@ class WriteCommands(SideCommands):
 class SideLogic(LockLogic):
     """What both sides have in common."""
 
-    __slots__ = ()
+    __slots__ = ("other_identity",)
 
-    is_handed_on = False
     commands: SideCommands
-    need: int
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
         self.identity = (key, self.commands.side)
+        self.other_identity: Hashable = self.commands.other_identity
 
     async def force_release(self) -> bool:
         """As that of a lock. It also ends what the writer reads."""
@@ -172,17 +167,6 @@ class SideLogic(LockLogic):
 
     def named(self, owner: Owner) -> str:
         return f"{readable(self.commands.side)} {super().named(owner)}"
-
-    async def _wait(self, call: AcquireCall, wait: float) -> bool:
-        return await waiting.until(
-            self.session,
-            self.commands.channel,
-            lambda: self._attempt(call),
-            wait,
-            call.deadline,
-            channel_class=ReadWriteChannel,
-            need=self.need,
-        )
 
     def _owner_fields(self, fields: Sequence[bytes]) -> Sequence[bytes]:
         return [field for field in fields if field != b"mode"]
@@ -196,7 +180,16 @@ class ReadLogic(SideLogic):
     commands_type = ReadCommands
     # A writer may also read, but a reader can't become a writer.
     order_in_group = 1
-    need = READER
+
+    def _joins_at_once(self, call: AcquireCall) -> bool:
+        return reader_joins_at_once(self, call)
+
+    def _waiter(self, call: AcquireCall) -> ReaderWait:
+        return ReaderWait(self, call)
+
+    def choose_successor(self, releaser: ReleaseCall) -> None:
+        # A reader keeps no reader out, and a writer waits for all of them.
+        return None
 
     async def is_locked(self) -> bool:
         """Whether anyone reads; a writer that also reads counts."""
@@ -212,7 +205,6 @@ class WriteLogic(SideLogic):
     commands: WriteCommands
     # Before each attempt: another call of the same owner may have begun to read meanwhile.
     checks_owner = True
-    need = WRITER
 
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
         """As that of a lock. Raises `LockUpgradeError` for an owner that only reads.
@@ -230,6 +222,45 @@ class WriteLogic(SideLogic):
             if waits and not acquired and not self.session.closed:
                 self.session.runtime.post(self.commands.withdraw_claim(owner.name_prefix))
         return acquired
+
+    def _joins_at_once(self, call: AcquireCall) -> bool:
+        return super()._joins_at_once(call) or readers_come_first(self, call)
+
+    def _waiter(self, call: AcquireCall) -> WriterWait:
+        return WriterWait(self, call)
+
+    def choose_successor(self, releaser: ReleaseCall) -> object | None:
+        """Readers of this client come first, then its writers."""
+        session = self.session
+        readers = session.lock_queues.get(self.commands.other_identity)
+        if readers is None or not readers.waiters or not session.local_hand_over_time:
+            return super().choose_successor(releaser)
+        now = session.clock()
+        chosen = choose_readers(readers, releaser, now)
+        writers = session.lock_queues.get(self.identity)
+        if writers is not None:
+            writers.end_series(now)
+            if not chosen and isinstance(writers, WriterQueue):
+                # They are about to make attempts. A writer that is woken by the message would nearly always be first.
+                writers.readers_first_until = now + OTHERS_FIRST
+            hand_over.forget_if_idle(session, self.identity)
+        return releaser.successor if chosen else None
+
+    def _hand_over(self, owner: Owner, hold: Hold, call: ReleaseCall) -> Awaitable[Reply]:
+        if isinstance(call.successor, Offers):
+            return let_in(self, self.commands, owner, hold, call)
+        return super()._hand_over(owner, hold, call)
+
+    def _abandon_hand_over(self, call: ReleaseCall) -> None:
+        if isinstance(call.successor, Offers):
+            abandon(call)
+        else:
+            super()._abandon_hand_over(call)
+
+    def _refused(self, call: AcquireCall, reply: int) -> float:
+        if reply > CLAIMED:
+            return super()._refused(call, reply)
+        return ClaimWait(super()._refused(call, CLAIMED - reply))
 
     async def is_locked(self) -> bool:
         """Whether anyone writes."""

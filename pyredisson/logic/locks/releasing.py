@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -15,7 +15,6 @@ from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, PARTLY_DONE
-from pyredisson.logic.locks.hand_over import AcquiredLock
 from pyredisson.logic.locks.local_queue import LockWaiter
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
@@ -70,7 +69,7 @@ class ReleasingLock(LockStatus):
                 if session.lock_queues and not count:
                     hand_over.on_released(self, reply)
             else:
-                reply = await hand_over.hand_over(self, owner, hold, call)
+                reply = await self._hand_over(owner, hold, call)
             self._finish_release(owner, hold, call, count, reply)
         except BaseException:
             call.hands_over = False
@@ -83,9 +82,17 @@ class ReleasingLock(LockStatus):
         if debug.on:
             logger.debug("%s is released: %d holds remain", self.named(owner), hold.count)
 
-    def choose_successor(self, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
-        """The waiter of this client to which the release of a last level hands the lock on."""
+    def choose_successor(self, releaser: ReleaseCall) -> object | None:
+        """Whom the release of a last level enters in the same step, of the waiters of this client. None: nobody."""
         return hand_over.choose_successor(self, releaser)
+
+    def _hand_over(self, owner: Owner, hold: Hold, call: ReleaseCall) -> Awaitable[Reply]:
+        """Releases the last level, and enters what `choose_successor` has chosen."""
+        return hand_over.hand_over(self, owner, hold, call)
+
+    def _abandon_hand_over(self, call: ReleaseCall) -> None:
+        """An interrupt has ended a hand-over: undoes what may have been entered."""
+        hand_over.abandon(call)
 
     async def _wait_to_release(self, owner: Owner, hold: Hold, call: ReleaseCall) -> bool:
         """Waits for earlier calls of the owner. False: the release was handed to the background instead."""
@@ -182,7 +189,7 @@ class ReleasingLock(LockStatus):
             self._post_count(owner, hold, hold.count)
             call.reported = True
         if call.successor is not None:
-            hand_over.abandon(call)
+            self._abandon_hand_over(call)
         if self.session.lock_queues:
             hand_over.forget_if_idle(self.session, self.identity)
 

@@ -56,8 +56,8 @@ class LockLogic(ReleasingLock):
         session = self.session
         waiter: QueuedWait | None = None
         try:
-            if session.lock_queues and self.is_handed_on and joins_at_once(self, call):
-                waiter = QueuedWait(self, call)
+            if session.lock_queues and self.is_handed_on and self._joins_at_once(call):
+                waiter = self._waiter(call)
                 return await waiter.run(None)
             if self.is_handed_on and not session.channels.is_empty:
                 call.events = session.channels.events(self.commands.channel)
@@ -76,12 +76,19 @@ class LockLogic(ReleasingLock):
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
         """Makes attempts until the lock is acquired. `wait` is the result of the first attempt, in seconds."""
-        waiter = QueuedWait(self, call)
+        waiter = self._waiter(call)
         try:
             return await waiter.run(wait)
         except BaseException:
             waiter.end()
             raise
+
+    def _joins_at_once(self, call: AcquireCall) -> bool:
+        """Whether the call waits before it makes any attempt."""
+        return joins_at_once(self, call)
+
+    def _waiter(self, call: AcquireCall) -> QueuedWait:
+        return QueuedWait(self, call)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.

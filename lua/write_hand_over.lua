@@ -1,0 +1,43 @@
+#!lua flags=allow-oom
+-- Releases the last level of a writer's hold, and enters the next writer in the same step.
+--
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
+-- KEYS[2]  the prefix of the names of the readers' lease keys
+-- ARGV[1]  the lock's channel
+-- ARGV[2]  the writer, `:write` included
+-- ARGV[3]  the next writer, `:write` included, under a name that no earlier command in doubt has
+-- ARGV[4]  the lease of the next writer, ms
+-- returns  {0}: the next writer has a hold; 0: neither of them has one, and nothing was changed; 1: the writer reads, too,
+--          and keeps that hold: it has released the lock, and the next writer isn't entered
+--
+-- Idempotent: a second run finds the next writer, and never shortens its lease.
+--
+-- redis-cli --eval write_hand_over.lua orders {orders}: , redisson_rwlock:{orders} me:1:write me:2:write 30000
+
+-- include: publish
+local lock, leases = KEYS[1], KEYS[2]
+-- include: read_leases
+local remaining = -1
+if redis.call('HEXISTS', lock, ARGV[2]) == 1 then
+    redis.call('HDEL', lock, ARGV[2])
+    local longest = longest_lease()
+    if longest > 0 then
+        redis.call('HSET', lock, 'mode', 'read')
+        redis.call('PEXPIRE', lock, longest)
+        publish(ARGV[1], '1')
+        return 1
+    end
+    -- The lease of the former writer may be longer than that of the next one: nothing of it remains.
+    redis.call('DEL', lock)
+    redis.call('HSET', lock, 'mode', 'write')
+elseif redis.call('HEXISTS', lock, ARGV[3]) == 1 then
+    remaining = redis.call('PTTL', lock)
+else
+    return 0
+end
+-- Also by a second run: a WAIT behind it counts only writes.
+redis.call('HSET', lock, ARGV[3], '1')
+if remaining < tonumber(ARGV[4]) then
+    redis.call('PEXPIRE', lock, ARGV[4])
+end
+return {0}

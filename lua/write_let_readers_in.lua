@@ -1,0 +1,65 @@
+#!lua flags=allow-oom
+-- Releases the last level of a writer's hold, and enters readers in the same step.
+--
+-- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
+-- KEYS[2]  the prefix of the names of the readers' lease keys
+-- ARGV[1]  the lock's channel
+-- ARGV[2]  the writer, `:write` included
+-- ARGV[2i+1], ARGV[2i+2]  a reader, under a name that no earlier command in doubt has, and its lease, ms
+-- returns  for each reader 1: it has a hold now; 0: it has none. 0 instead of a list: neither the writer nor any of the
+--          readers has a hold, and nothing was changed
+--
+-- Idempotent: a second run finds the readers, and never shortens a lease.
+--
+-- redis-cli --eval write_let_readers_in.lua orders {orders}: , redisson_rwlock:{orders} me:1:write me:2 30000 me:3 30000
+
+-- include: publish
+local lock, leases = KEYS[1], KEYS[2]
+-- include: read_leases
+local writes = redis.call('HEXISTS', lock, ARGV[2]) == 1
+local longest = 0
+if writes then
+    redis.call('HDEL', lock, ARGV[2])
+    -- Of the writer, which may read, too.
+    longest = longest_lease()
+end
+local entered, levels, any = {}, {}, false
+for i = 3, #ARGV, 2 do
+    levels[i] = tonumber(redis.call('HGET', lock, ARGV[i]) or 0)
+    entered[#entered + 1] = (writes or levels[i] > 0) and 1 or 0
+    any = any or levels[i] > 0
+end
+if not (writes or any) then
+    return 0
+end
+if writes then
+    if longest == 0 then
+        -- Fields of readers whose leases have ended.
+        redis.call('DEL', lock)
+    end
+    redis.call('HSET', lock, 'mode', 'read')
+end
+for i = 3, #ARGV, 2 do
+    local reader, lease = ARGV[i], tonumber(ARGV[i + 1])
+    if writes then
+        -- What remains of a lost hold of that name.
+        for level = 2, levels[i] do
+            redis.call('DEL', lease_key(reader, level))
+        end
+        redis.call('HSET', lock, reader, '1')
+        redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)
+    elseif levels[i] > 0 and remaining_lease(reader, 1) < lease then
+        redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)
+    end
+    if writes or levels[i] > 0 then
+        longest = math.max(longest, lease)
+    end
+end
+-- Also by a second run: a WAIT behind it counts only writes. If the writer has released the lock just now, its lease ends
+-- with that. Else the lock may last for longer, for other readers.
+redis.call('PEXPIRE', lock, writes and longest or math.max(longest, redis.call('PTTL', lock)))
+if writes then
+    -- For readers of other clients, and for writers, which may claim the lock now.
+    publish(ARGV[1], '1')
+end
+return entered
