@@ -34,7 +34,6 @@ if ARGV[3] ~= '1' then
     return -2
 end
 -- include: fair_queue
--- include: fair_enter
 local owner, place_lasts = ARGV[2], tonumber(ARGV[5])
 local asked_at = redis.call('HGET', KEYS[4], owner)
 if asked_at and has_left(asked_at) then

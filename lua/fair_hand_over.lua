@@ -33,21 +33,27 @@ if redis.call('HEXISTS', KEYS[1], owner) == 0 then
     end
     return {0}
 end
--- include: fair_queue
 -- include: fair_enter
-local head, more, _ = redis.call('LINDEX', KEYS[2], 0), false
-local asked_at = head == next_owner and redis.call('HGET', KEYS[4], head)
-if head ~= next_owner or (asked_at and has_left(asked_at)) then
-    head, _, _, more = living_head(false)
-end
-if head == next_owner then
+local function enter()
     -- PEXPIRE first, as it needs no memory: older servers refuse HSET in a script that has written nothing. The key is
     -- never removed: while its slot is being moved, a key that was removed can't be written again.
     redis.call('PEXPIRE', KEYS[1], lease)
     redis.call('HSET', KEYS[1], next_owner, '1')
     redis.call('HDEL', KEYS[1], owner)
-    leave_as_head(head)
+    leave_as_head(next_owner)
     return {0}
+end
+
+if redis.call('LINDEX', KEYS[2], 0) == next_owner then
+    local asked_at = redis.call('HGET', KEYS[4], next_owner)
+    if not (asked_at and has_left(asked_at)) then
+        return enter()
+    end
+end
+-- include: fair_queue
+local head, _, _, more = living_head(false)
+if head == next_owner then
+    return enter()
 end
 redis.call('DEL', KEYS[1])
 if not more then

@@ -11,45 +11,17 @@
 -- free lock is reserved for it for a limited time (OFFER_LASTS), then the head counts as dead.
 
 -- include: publish
+-- include: fair_enter
 local ALIVE = 1500 -- ms for which an acquire command or a heartbeat is a sign of life
 local OFFER_LASTS = 2000 -- ms for which a free lock is reserved for a head that is a waiter of pyredisson
 local HEAD_MARGIN = 8000 -- ms after which Redisson drops a dead head of pyredisson; more after an eviction
 local KEEP = 7200000 -- ms for which pyredisson's keys outlive the lock's lease, also if the clock steps forward
 local LATE = 60000 -- ms within which a late copy of a command may arrive
-local MEMORY = 3600000 -- ms for which an eviction is remembered
 local FRONT_PLACES = 16 -- number of places whose scores `keep_front` adjusts
 local MOST_DROPS = 200 -- number of dead heads that one call drops at most
-local OFFERED_FIELD = ':offered' -- field of KEYS[4]: when the free lock was offered, and to which waiter
-local GRACE_FIELD = ':grace' -- field of KEYS[4]: until when no waiter counts as dead, because all clients were silent
-local MARGIN_FIELD = ':margin' -- field of KEYS[4]: a margin above HEAD_MARGIN, and when it was raised
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function text(number)
-    return string.format('%.0f', number)
-end
-
-local function has_left(asked_at)
-    return tonumber(asked_at) <= 0
-end
-
--- Drops the owner at one end of the queue: `pop` is 'LPOP' or 'RPOP'.
-local function drop(owner, pop)
-    redis.call(pop, KEYS[2])
-    redis.call('ZREM', KEYS[3], owner)
-    redis.call('HDEL', KEYS[4], owner)
-    if pop == 'LPOP' then
-        redis.call('HDEL', KEYS[4], OFFERED_FIELD)
-    end
-end
-
--- Without a queue there are no scores. The clients are forgotten, too: then their next heartbeat makes their waiters
--- ask again and enter a new queue. So no waiter is stranded by the deletion of a queue.
-local function forget_queue()
-    redis.call('DEL', KEYS[3], KEYS[5])
-    redis.call('HDEL', KEYS[4], GRACE_FIELD, ':cursor')
-end
 
 -- Drops waiters that have left, from one end of the queue. `index` and `pop` are 0 and 'LPOP', or -1 and 'RPOP'.
 -- Returns two values: the waiter that is at that end now (nil: the queue is empty); whether any was dropped.
@@ -65,7 +37,7 @@ local function drop_leavers(index, pop)
         drop(waiter, pop)
         dropped = true
     end
-    if redis.call('EXISTS', KEYS[2]) == 0 then
+    if not waiter or (dropped and redis.call('EXISTS', KEYS[2]) == 0) then
         forget_queue()
         return nil, dropped
     end

@@ -279,7 +279,7 @@ PLANTED = {
         KINDS["fair"], patches=changed("fair_hand_over", b"notify_head(tonumber(ARGV[3]), true)", b"nil, false")
     ),
     "the next owner of a fair lock stays in the queue": replace(
-        KINDS["fair"], patches=changed("fair_hand_over", b"    leave_as_head(head)\n    return", b"    return")
+        KINDS["fair"], patches=changed("fair_hand_over", b"    leave_as_head(next_owner)\n    return", b"    return")
     ),
     "a hand-over of a fair lock in doubt is not undone": replace(KINDS["fair"], objects=(NoUndoOfFairEntries,)),
     "a waiter that may have been entered waits for its turn": replace(KINDS["fair"], objects=(NoAttemptAfterDoubt,)),

@@ -32,10 +32,11 @@ class FairLockCommands(LockCommands):
     its own, `channel_of` its ticket.
     """
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_channel", "_keys")
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
+        self._channel = super().channel
         self._keys = (
             key,
             prefixed(b"redisson_lock_queue", key),
@@ -43,6 +44,10 @@ class FairLockCommands(LockCommands):
             prefixed(b"pyredisson_fair_waiters", key),
             prefixed(b"pyredisson_fair_clients", key),
         )
+
+    @property
+    def channel(self) -> bytes:
+        return self._channel
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         session = self.session
@@ -126,9 +131,12 @@ class FairLockLogic(LockLogic):
             call.owner = owner.for_one_call()
         ticket = call.ticket = QueueTicket(call.owner)
         name = ticket.name
-        channel = self.session.channels.confirmed_channel(self.commands.channel_of(ticket))
-        if isinstance(channel, TicketChannel):
-            ticket.channel, ticket.attempt_reasons_before = channel, channel.attempt_reasons
+        channels = self.session.channels
+        if not channels.is_empty:
+            ticket.channel_name = self.commands.channel_of(ticket)
+            channel = channels.confirmed_channel(ticket.channel_name)
+            if isinstance(channel, TicketChannel):
+                ticket.channel, ticket.attempt_reasons_before = channel, channel.attempt_reasons
         try:
             queued_names.add(name)
             if not await super()._acquire(call):

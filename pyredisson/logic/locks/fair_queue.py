@@ -55,6 +55,7 @@ class QueueTicket:
     __slots__ = (
         "attempt_reasons_before",
         "channel",
+        "channel_name",
         "entry_in_doubt",
         "may_be_queued",
         "name",
@@ -68,6 +69,8 @@ class QueueTicket:
         self.owner = owner
         self.name = owner.name
         self.channel: TicketChannel | None = None
+        self.channel_name = b""
+        """The channel of the name, if it was computed already."""
         self.attempt_reasons_before = 0
         """How many reasons for an attempt the channel had counted when the acquire was sent."""
         self.waiter: LockWaiter[Any] | None = None

@@ -159,7 +159,7 @@ class FairWait(LockWaiter[FairLock]):
 
     def _register(self) -> None:
         """Registers at the channel of the ticket's name."""
-        self.channel_name = self.lock.commands.channel_of(self._ticket)
+        self.channel_name = self._ticket.channel_name or self.lock.commands.channel_of(self._ticket)
         channel = self._session.channels.join(self.channel_name, self.wakeup, TicketChannel)
         assert isinstance(channel, TicketChannel)
         self._ticket.channel = self._channel = channel
@@ -169,6 +169,7 @@ class FairWait(LockWaiter[FairLock]):
         if self._ticket.name != self._name:
             self._session.channels.leave(self.channel_name, self.wakeup)
             self._name = self._ticket.name
+            self._ticket.channel_name = b""
             self._register()
             self._seen_reasons = -1
             with self._session.channels.mutex:
