@@ -36,7 +36,8 @@ class Config:
     waiter of this library loses its place 1.5 s after the last heartbeat of its client."""
     local_hand_over_time: float = 0.01
     """For how many seconds a lock is handed on between the threads or tasks of this client, without a message to other
-    clients that wait for it. 0: each release notifies all clients."""
+    clients that wait for it. 0: each release notifies all clients. A fair lock is acquired in the order of its queue,
+    so for it only 0 makes a difference."""
     retry_attempts: int = 4
     """How often a command is sent again, after a pause, when a try has failed. A command whose reply was lost is sent
     once more at once, also with 0: else nobody would know whether it has run."""
