@@ -57,19 +57,20 @@ def ring(*_):
 
 signal.signal(signal.SIGALRM, ring)
 client = pyredisson.connect(url, connection_pool_size=4, timeout=5)
-lock = client.get_lock("a")
+kind = "get_fair_lock" if mode.startswith("fair") else "get_lock"
+lock = getattr(client, kind)("a")
 over = threading.Event()
 
 def contend(other):
     while not over.is_set():
-        with other.get_lock("a"):
+        with getattr(other, kind)("a"):
             time.sleep(random.uniform(0, 3e-4))
         time.sleep(random.uniform(0, 3e-4))
 
 contenders = []
 if mode == "contended":
     contenders = [threading.Thread(target=contend, args=(pyredisson.connect(url),), daemon=True)]
-elif mode == "handed on":
+elif mode.endswith("handed on"):
     contenders = [threading.Thread(target=contend, args=(client,), daemon=True) for _ in range(3)]
 for contender in contenders:
     contender.start()
@@ -113,7 +114,7 @@ for user in users:
 for user in users:
     user.join()
 waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
-waiters += len(client._session.lock_queues)
+waiters += len(client._session.lock_queues) + len(client._session.local_queues)
 print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()
 """
@@ -122,7 +123,7 @@ sys.stdin.readline()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("mode", ["free", "contended", "handed on"])
+@pytest.mark.parametrize("mode", ["free", "contended", "handed on", "fair, handed on"])
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 def test_interrupts_at_random_moments_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], error: str, mode: str, seed: int
