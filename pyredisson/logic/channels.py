@@ -74,7 +74,8 @@ class Channel:
 
     def __init__(self) -> None:
         self.waiters: dict[Wakeup, int] = {}
-        """The need of each waiter: 1 for a lock, the number of permits for a semaphore; 0: it is set aside."""
+        """The need of each waiter: 1 for a lock, the number of permits for a semaphore. 0: it is set aside. A negative
+        number: it is leaving."""
         self.confirmed = False
         """Whether the server has confirmed the subscription, so that messages arrive."""
         self.events = next(_event_numbers)
@@ -237,9 +238,11 @@ class ChannelRegistry:
             channel = self._channels.get(name)
             if channel is None:
                 return
-            # In this order: the repetition of an interrupted call finds what is left. Who is awake isn't chosen.
-            need = channel.waiters.get(wakeup)
+            # In this order: the repetition of an interrupted call finds what is left.
+            need = abs(channel.waiters.get(wakeup, 0))
             if need and wakeup.is_set():
+                # The wakeup must not go to this waiter itself, nor may it count as one that takes permits.
+                channel.waiters[wakeup] = -need
                 channel.on_leave(need)
             channel.waiters.pop(wakeup, None)
             self.waiting.discard(wakeup)

@@ -83,6 +83,13 @@ class PermitChannel(Channel):
         else:
             self.on_free(max(need, self._free))
 
+    def wake_next_leader(self) -> None:
+        """Only a waiter that wants several permits may be the leader."""
+        for wakeup in list(self.waiters):
+            if self.waiters.get(wakeup, 0) > 1:
+                wakeup.set()
+                return
+
     def begin_attempt(self) -> int:
         """A waiter is about to send an attempt. Returns its number."""
         return next(_attempt_numbers)
@@ -107,7 +114,7 @@ class PermitChannel(Channel):
     def _wake_first(self) -> None:
         """Makes sure that the first waiter is awake, and so has its attempt before it."""
         for wakeup in list(self.waiters):
-            if self.waiters.get(wakeup, 0) and wakeup.alive:
+            if self.waiters.get(wakeup, 0) > 0 and wakeup.alive:
                 wakeup.set()
                 if wakeup in self.waiters:
                     return
