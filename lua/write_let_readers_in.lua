@@ -23,22 +23,22 @@ if writes then
     -- Of the writer, which may read, too.
     longest = longest_lease()
 end
+-- Usually only the mode is left, and no reader has a field.
+local empty = writes and redis.call('HLEN', lock) == 1
 local entered, levels, any = {}, {}, false
 for i = 3, #ARGV, 2 do
-    levels[i] = tonumber(redis.call('HGET', lock, ARGV[i]) or 0)
+    levels[i] = empty and 0 or tonumber(redis.call('HGET', lock, ARGV[i]) or 0)
     entered[#entered + 1] = (writes or levels[i] > 0) and 1 or 0
     any = any or levels[i] > 0
 end
 if not (writes or any) then
     return 0
 end
-if writes then
-    if longest == 0 then
-        -- Fields of readers whose leases have ended.
-        redis.call('DEL', lock)
-    end
-    redis.call('HSET', lock, 'mode', 'read')
+if writes and longest == 0 and not empty then
+    -- Fields of readers whose leases have ended.
+    redis.call('DEL', lock)
 end
+local fields = { 'mode', 'read' }
 for i = 3, #ARGV, 2 do
     local reader, lease = ARGV[i], tonumber(ARGV[i + 1])
     if writes then
@@ -46,14 +46,18 @@ for i = 3, #ARGV, 2 do
         for level = 2, levels[i] do
             redis.call('DEL', lease_key(reader, level))
         end
-        redis.call('HSET', lock, reader, '1')
         redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)
+        fields[#fields + 1] = reader
+        fields[#fields + 1] = '1'
     elseif levels[i] > 0 and remaining_lease(reader, 1) < lease then
         redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)
     end
     if writes or levels[i] > 0 then
         longest = math.max(longest, lease)
     end
+end
+if writes then
+    redis.call('HSET', lock, unpack(fields))
 end
 -- Also by a second run: a WAIT behind it counts only writes. If the writer has released the lock just now, its lease ends
 -- with that. Else the lock may last for longer, for other readers.

@@ -116,6 +116,39 @@ async def test_without_a_confirmation_a_lock_is_not_handed_on(master: Replicas, 
     assert not client._session.holds.table
 
 
+async def test_readers_that_a_writer_lets_in_are_on_a_replica(master: Replicas, backend: Backend) -> None:
+    client = backend.connect(local_hand_over_time=60)
+    write = client.get_read_write_lock("a", owner=1).write_lock()
+    readers = [client.get_read_write_lock("a", owner=owner).read_lock() for owner in (2, 3)]
+    await write.lock()
+    others = [backend.spawn(reader.lock) for reader in readers]
+    await backend.until(lambda: waiters(client, "a", "read") == 2)
+    before = master.waits()
+    await write.unlock()
+    for other in others:
+        await other.result()
+    # One call for both; the script is sent once more as EVAL, and each time with a WAIT.
+    assert 1 <= master.waits() - before <= 2
+    assert sorted(master.node.ask("HVALS", "a")) == ["1", "1", "read"]
+    for reader in readers:
+        await reader.unlock()
+
+
+async def test_without_a_confirmation_a_writer_lets_no_reader_in(master: Replicas, backend: Backend) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    write = client.get_read_write_lock("a", owner=1).write_lock()
+    await write.lock()
+    others = [backend.spawn(client.get_read_write_lock("a", owner=owner).read_lock().lock) for owner in (2, 3)]
+    await backend.until(lambda: waiters(client, "a", "read") == 2)
+    master.freeze()
+    await write.unlock()
+    for other in others:
+        with pytest.raises(NotReplicatedError, match="0 of 1 replica"):
+            await other.result()
+    await backend.until(lambda: not master.exists("a"))
+    assert not client._session.holds.table
+
+
 async def test_permits_without_a_confirmation_are_not_acquired(master: Replicas, backend: Backend) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
     semaphore = client.get_semaphore("s")

@@ -298,8 +298,8 @@ PLANTED = {
         KINDS["read_write"],
         patches=changed(
             "write_let_readers_in",
-            b"redis.call('HSET', lock, reader, '1')\n        redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)",
-            b"redis.call('HSET', lock, reader, '1')",
+            b"redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)\n        fields",
+            b"fields",
         ),
     ),
     "a reader that was let in in doubt stays": replace(KINDS["read_write"], objects=(NoUndoOfReaders, WriteLogic)),

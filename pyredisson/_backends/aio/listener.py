@@ -42,8 +42,8 @@ class AioListener:
             # Not created here: with an eager task factory the task would run at once, and would need the mutex that
             # this caller holds.
             self._starting = loop.call_soon(self._start, loop)
-        if self._pipeline is not None:
-            self._pipeline.write(self._subscription.subscribe_commands(channels))
+        if self._pipeline is not None and (commands := self._subscription.subscribe_commands(channels)):
+            self._pipeline.write(commands)
 
     def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
         """With the registry's mutex held. `moved`: the slots of these channels have left the node."""

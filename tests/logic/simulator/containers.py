@@ -40,11 +40,9 @@ class Hashes(Keys):
     def do_hsetnx(self, key: bytes, field: bytes, text: bytes) -> int:
         return 0 if self.do_hexists(key, field) else self.do_hset(key, field, text)
 
-    def do_hrandfield(self, key: bytes, count: bytes, with_values: bytes) -> list[bytes]:
-        """The first fields: as good as any."""
-        if with_values.upper() != b"WITHVALUES" or integer(count) < 0:
-            raise ResponseError(SYNTAX)
-        return self.do_hgetall(key)[: 2 * integer(count)]
+    def do_hrandfield(self, key: bytes) -> bytes | None:
+        """The latest field: as good as any."""
+        return next(reversed(self.of(Hash, key) or Hash()), None)
 
     def do_hscan(self, key: bytes, cursor: bytes, *options: bytes) -> list[Reply]:
         """All at once, as a server does with a small hash."""
