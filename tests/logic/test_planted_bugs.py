@@ -17,7 +17,7 @@ from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD, Hold
-from pyredisson.logic.locks import hand_over, side_wait
+from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fair_queue import QueueTicket
@@ -350,11 +350,6 @@ CHANGED_SIDES: dict[str, tuple[object, str, object]] = {
     "a reader that was not entered goes on waiting": (LockWaiter, "refuse", lambda _: False),
     "a reader that has left is let in": (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT)),
     "the lease of a reader that is let in counts from the reply": (hand_over, "record_entry", _record_late),
-    "a reader relies on a writer that is releasing": (
-        side_wait,
-        "_kept_out_until",
-        lambda writers, now: now + 100 if writers.holder is not None else None,
-    ),
 }
 """The same for a read-write lock."""
 
