@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed
 from pyredisson.errors import ClosedError
 from pyredisson.logic import retry
-from pyredisson.logic.holds import LOST
+from pyredisson.logic.holds import LOST, HoldKey
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_queue import FairAcquireCall, QueueTicket, TicketChannel
 from pyredisson.logic.locks.fair_wait import FairWait
@@ -52,7 +52,7 @@ class FairLockCommands(LockCommands):
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
         session = self.session
         script = session.runtime.scripts.fair_acquire
-        return pack(script, *self._keys, self.channel, owner, count, lease, session.fair_wait, int(waits))
+        return pack(script, *self._keys, self._channel, owner, count, lease, session.fair_wait, int(waits))
 
     def release(self, owner: bytes, count: int) -> bytes:
         session = self.session
@@ -164,15 +164,13 @@ class FairLockLogic(LockLogic):
                 if queue is not None:
                     queue.request_attempts_of(ticket.owner.id)
 
-    async def _attempt(self, call: AcquireCall) -> float | None:
+    def _prepare(self, call: AcquireCall, hold_key: HoldKey) -> bytes:
         assert isinstance(call, FairAcquireCall)
-        self.session.check_open()
-        if self.checks_owner:
-            # Before the ticket counts as queued: a call that is refused here has nothing to withdraw.
-            self.check_owner(call.owner)
+        # This raises for an owner that must not acquire the lock: its ticket doesn't count as queued.
+        payload = super()._prepare(call, hold_key)
         if not call.ticket.may_be_queued:
-            call.ticket.may_be_queued = call.deadline is None or self.session.clock() < call.deadline
-        return await super()._attempt(call)
+            call.ticket.may_be_queued = call.deadline is None or call.sent_at < call.deadline
+        return payload
 
     def name_for(self, call: AcquireCall) -> bytes:
         assert isinstance(call, FairAcquireCall)

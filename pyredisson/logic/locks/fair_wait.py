@@ -97,10 +97,13 @@ class FairWait(LockWaiter[FairLock]):
         """Waits until the lock is acquired, or until the deadline of the call: False."""
         try:
             self._join(wait)
+            # Each function between a message and the next attempt counts, see docs/architecture.md.
             while True:
                 self.wakeup.clear()
-                self._session.check_open()
-                self._follow_name()
+                if self._session.closed:
+                    self._session.check_open()
+                if self._ticket.name != self._name:
+                    self._follow_name()
                 if self._channel.error is not None:
                     raise copy_error(self._channel.error)
                 action = self._next_action()
@@ -165,15 +168,14 @@ class FairWait(LockWaiter[FairLock]):
         self._ticket.channel = self._channel = channel
 
     def _follow_name(self) -> None:
-        """Registers anew if the ticket got another name, with a place at the end of the queue."""
-        if self._ticket.name != self._name:
-            self._session.channels.leave(self.channel_name, self.wakeup)
-            self._name = self._ticket.name
-            self._ticket.channel_name = b""
-            self._register()
-            self._seen_reasons = -1
-            with self._session.channels.mutex:
-                self._queue.move_to_end(self._ticket)
+        """Registers anew: the ticket got another name, with a place at the end of the queue."""
+        self._session.channels.leave(self.channel_name, self.wakeup)
+        self._name = self._ticket.name
+        self._ticket.channel_name = b""
+        self._register()
+        self._seen_reasons = -1
+        with self._session.channels.mutex:
+            self._queue.move_to_end(self._ticket)
 
     def _next_action(self) -> Action:
         now, deadline = self._session.clock(), self.call.deadline
