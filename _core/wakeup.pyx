@@ -1,6 +1,9 @@
 # How one thread wakes another. Each method is a single step: neither a signal handler nor another thread runs in the
 # middle of one.
 
+from _thread import allocate_lock
+
+
 cdef class WakeupFields:
     """The part of `pyredisson._backends.threads.wakeup.ThreadWakeup` that is used without sleeping.
 
@@ -11,7 +14,8 @@ cdef class WakeupFields:
     cdef public object self_pipe
 
     def __cinit__(self):
-        self.lock = None
+        self.lock = allocate_lock()
+        self.lock.acquire()
         self.self_pipe = None
 
     def set(self):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -88,6 +89,28 @@ def test_threads_take_turns(client: pyredisson.Client) -> None:
         for done in [pool.submit(work) for _ in range(8)]:
             done.result(TIME_LIMIT)
     assert seen == [1] * 200
+
+
+def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) -> None:
+    """Between two acquisitions of one thread each other one has about one; 20 times as many would be a convoy."""
+    threads, rounds = 64, 30
+    order: list[int] = []
+    together = threading.Barrier(threads)
+
+    def work(place: int) -> None:
+        lock = client.get_lock("orders")
+        together.wait(TIME_LIMIT)
+        for _ in range(rounds):
+            with lock:
+                order.append(place)
+
+    with client, ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, place) for place in range(threads)]:
+            done.result(TIME_LIMIT)
+    assert len(order) == threads * rounds
+    for place in range(threads):
+        turns = [turn for turn, who in enumerate(order) if who == place]
+        assert max(later - turn for turn, later in pairwise(turns)) <= 20 * threads
 
 
 def test_on_the_thread_of_an_event_loop(server: Server) -> None:

@@ -52,9 +52,10 @@ async def test_waiters_send_nothing_while_they_wait(backend: RawBackend, server:
     others = [waiting(backend, client) for _ in range(5)]
     await backend.until(lambda: waiters(client, "a") == 5)
     await backend.sleep(0.1)
-    # Those that came before anybody waited have tried. One looks again when it is known that messages arrive.
+    # Those that came before anybody waited have tried. When it is known that messages arrive one looks again, and so do
+    # those that have tried before and come to wait later: they may have missed a message.
     first = scripts_run(admin)
-    assert 2 <= first - before <= 6
+    assert 2 <= first - before <= 10
     await backend.sleep(1.5)
     assert scripts_run(admin) == first
     given_back(admin)

@@ -42,13 +42,15 @@ class ThreadListener:
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the registry's mutex held. Starts the thread if it doesn't run, also for no channels."""
-        if not self.running and not self._stopped:
+        messages = self._role.messages
+        if messages is not None:
+            # The thread runs: it ends only after it has disconnected.
+            if channels and (payload := messages.subscription.subscribe_commands(channels)):
+                self._send(messages, payload)
+        elif not self.running and not self._stopped:
             thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
             start_thread(thread)
             self._thread = thread
-        messages = self._role.messages
-        if messages is not None and (payload := messages.subscription.subscribe_commands(channels)):
-            self._send(messages, payload)
 
     def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
         """With the registry's mutex held. `moved`: the slots of these channels have left the node."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
 
 from pyredisson._core import WakeupFields
@@ -17,10 +16,6 @@ class ThreadWakeup(WakeupFields):
     __slots__ = ()
 
     alive = True
-
-    def __init__(self) -> None:
-        self.lock = _thread.allocate_lock()
-        self.lock.acquire()
 
     def wait(self, seconds: float) -> bool:
         """Waits until the wakeup is set, or the time is over; returns which. It stays set."""

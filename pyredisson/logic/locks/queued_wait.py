@@ -125,7 +125,11 @@ class QueuedWait(LockWaiter[QueuedLock]):
                 queue = queues[identity] = self.queue_class()
             self._queue = queue
             # A copy: a finalizer that runs in here may end a waiter.
-            alone = not any(waiter.wakeup.alive for waiter in list(queue.waiters))
+            alone = True
+            for waiter in list(queue.waiters):
+                if waiter.wakeup.alive:
+                    alone = False
+                    break
             queue.waiters[self] = None
             # A waiter that has made no attempt can't have missed anything since then.
             events = call.events if wait is not None else channels.events(name)
