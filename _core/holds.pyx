@@ -59,6 +59,18 @@ cdef class HoldFields(Timer):
         call.hold = self
         return True
 
+    def begin_release(self, double now, held, releasing):
+        """The release of one level begins; returns how many levels are to remain.
+
+        -1: the hold isn't in the state `held`, or can't be relied on any more. With the last level it goes to
+        `releasing`.
+        """
+        if self.state is not held or self.valid_until <= now:
+            return -1
+        if self.count == 1:
+            self.state = releasing
+        return self.count - 1
+
     def drop_level(self, ReleaseCall call not None, held, releasing):
         """Takes the level of `call` off, once; returns how many remain.
 
@@ -186,8 +198,39 @@ cdef class WaiterFields:
         return True
 
 
+def end_hold(
+    dict table not None, Wheel wheel not None, HoldFields hold not None, ReleaseCall call not None, releasing, released
+):
+    """The ordinary end of a hold: `call` has released its only level. The hold leaves the table and the wheel.
+
+    It goes from the state `releasing` to `released`. False: it is another case, and nothing was changed.
+    """
+    if hold.count != 1 or call.dropped or hold.state is not releasing:
+        return False
+    if hold.listeners is not None or hold.lost_below is not None or table.get(hold.key) is not hold:
+        return False
+    call.dropped = True
+    hold.count = 0
+    if isinstance(hold.leases, list):
+        hold.leases = []
+    hold.state = released
+    del table[hold.key]
+    wheel.discard(hold)
+    return True
+
+
 def insert_hold(dict table not None, HoldFields hold not None, AcquireCall call not None):
-    """Puts into the table of holds what `call` acquired."""
+    """Puts into the table of holds what `call` acquired. False: there is a hold of the same owner, and it stays."""
+    if hold.key in table:
+        return False
+    replace_hold(table, hold, call)
+    return True
+
+
+cpdef replace_hold(dict table, HoldFields hold, AcquireCall call):
+    """As `insert_hold`, in place of another hold."""
+    hold.token = call.token
+    hold.acquired_by = call.owner
     table[hold.key] = hold
     call.hold = hold
 

@@ -141,6 +141,13 @@ class HoldFields(Timer):
     def add_level(self, call: AcquireCall, valid_until: float, held: object) -> bool:
         """Counts one more level, acquired by `call`. False: the hold isn't in the state `held` any more."""
 
+    def begin_release(self, now: float, held: object, releasing: object) -> int:
+        """The release of one level begins; returns how many levels are to remain.
+
+        -1: the hold isn't in the state `held`, or can't be relied on any more. With the last level it goes to
+        `releasing`.
+        """
+
     def drop_level(self, call: ReleaseCall, held: object, releasing: object) -> int:
         """Takes the level of `call` off, once; returns how many remain.
 
@@ -218,8 +225,19 @@ class WaiterFields:
     def settle(self, offered: object, outcome: object) -> bool:
         """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
 
-def insert_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
-    """Puts into the table of holds what `call` acquired."""
+def end_hold(
+    table: dict[Any, Any], wheel: Wheel, hold: HoldFields, call: ReleaseCall, releasing: object, released: object
+) -> bool:
+    """The ordinary end of a hold: `call` has released its only level. The hold leaves the table and the wheel.
+
+    It goes from the state `releasing` to `released`. False: it is another case, and nothing was changed.
+    """
+
+def insert_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> bool:
+    """Puts into the table of holds what `call` acquired. False: there is a hold of the same owner, and it stays."""
+
+def replace_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
+    """As `insert_hold`, in place of another hold."""
 
 def remove_hold(table: dict[Any, Any], hold: HoldFields) -> bool:
     """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""

@@ -208,6 +208,17 @@ class ChannelRegistry:
                 channel.on_missed(wakeup)
         return channel
 
+    def join_behind(self, channel: Channel, wakeup: Wakeup, need: int) -> bool:
+        """As `join`, for a waiter without an attempt, in a channel to which others listen. False: it can't be done.
+
+        The others have made sure that the connection is being read. The caller has the mutex.
+        """
+        if not channel.confirmed or channel.error is not None or not channel.waiters:
+            return False
+        channel.waiters[wakeup] = need
+        self.waiting.add(wakeup)
+        return True
+
     def set_aside(self, name: bytes, wakeup: Wakeup) -> int | None:
         """Messages go to other waiters instead of this one, which keeps its place until `take_back`.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
-from pyredisson._core import AcquireCall, HoldFields, ReleaseCall, insert_hold, remove_hold
+from pyredisson._core import AcquireCall, HoldFields, ReleaseCall, Wheel, end_hold, remove_hold, replace_hold
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.losses import UnreleasedLosses
@@ -178,8 +178,8 @@ class HoldTable:
         self._on_lost = on_lost
         self.table: dict[HoldKey, Hold] = {}
         """The latest hold of each owner and lock."""
-        self.stop_watching: Callable[[Hold], object] = _no_watchdog
-        """Takes a hold out of the watchdog's wheel."""
+        self.wheel = Wheel()
+        """That of the watchdog, once there is one."""
         self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
 
     # Queries
@@ -204,7 +204,7 @@ class HoldTable:
         below = self.table.get(hold.key)
         if below is not None:
             hold.lost_below = merge_lost(below)
-        insert_hold(self.table, hold, call)
+        replace_hold(self.table, hold, call)
 
     def add_level(self, hold: Hold, call: AcquireCall, valid_until: float) -> bool:
         """Counts one more level of a held hold; False: it is in another state by now."""
@@ -219,6 +219,13 @@ class HoldTable:
         self.table[hold.key] = hold
 
     # HELD -> RELEASING
+
+    def begin_level_release(self, hold: Hold) -> int:
+        """The release of one level is about to be sent. Returns how many levels are to remain. -1: it is not held."""
+        remaining = hold.begin_release(self._clock(), HELD, RELEASING)
+        if remaining < 0:
+            self.expire_if_due(hold)
+        return remaining
 
     def begin_release(self, hold: Hold) -> bool:
         """The release of the last level is about to be sent. False: the hold is not held any more."""
@@ -238,6 +245,8 @@ class HoldTable:
         With the last level the hold leaves the table: it is released, unless it was lost. That part is done again by
         each further call, because an interrupt may have prevented it.
         """
+        if end_hold(self.table, self.wheel, hold, call, RELEASING, RELEASED):
+            return 0
         remaining = hold.drop_level(call, HELD, RELEASING)
         if hold.count:
             return remaining
@@ -245,7 +254,7 @@ class HoldTable:
             above = self.table.get(hold.key)
             if above is not None and above.lost_below is hold:
                 above.lost_below = hold.lost_below
-        self.stop_watching(hold)
+        self.wheel.discard(hold)
         if hold.change_state(RELEASING, RELEASED):
             hold._notify_listeners()
         return remaining
@@ -254,7 +263,7 @@ class HoldTable:
         """The hold is released with all its levels, also from `HELD`. Idempotent."""
         if self.table.get(hold.key) is hold:
             del self.table[hold.key]
-        self.stop_watching(hold)
+        self.wheel.discard(hold)
         hold.change_state(HELD, RELEASING)
         if hold.change_state(RELEASING, RELEASED):
             hold._notify_listeners()
@@ -265,7 +274,7 @@ class HoldTable:
         held = [hold for hold in holds if not self.expire_if_due(hold)]
         for hold in holds:
             # The garbage collector doesn't look into the wheel: a hold in there would keep this client's memory.
-            self.stop_watching(hold)
+            self.wheel.discard(hold)
         self.table.clear()
         for hold in held:
             self.discard(hold)
@@ -299,7 +308,7 @@ class HoldTable:
     def _report_loss(self, hold: Hold, reason: str) -> None:
         hold.reason = reason
         hold.valid_until = min(hold.valid_until, self._clock())
-        self.stop_watching(hold)
+        self.wheel.discard(hold)
         # Before anyone is woken who might end the program: the callbacks are on their way.
         _call_guarded(self._on_lost, hold)
         hold._notify_listeners()
@@ -337,7 +346,3 @@ def _call_guarded(listener: Listener, hold: Hold) -> None:
         # For example an event loop that was just closed, or a thread that can't start. The next listener must be
         # called all the same.
         logger.exception("a listener failed at the end of a hold")
-
-
-def _no_watchdog(_: Hold) -> None:
-    """Before there is a watchdog, no hold is watched."""

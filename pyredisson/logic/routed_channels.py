@@ -133,6 +133,10 @@ class RoutedChannels(ChannelRegistry):
                 self._unplaced[name] = None
         return channel
 
+    def join_behind(self, channel: Channel, wakeup: Wakeup, need: int) -> bool:
+        # Each waiter is noted with the node of its channel.
+        return False
+
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
         with self.mutex:
             super().leave(name, wakeup)

@@ -64,7 +64,7 @@ class Watchdog(LoopOwner):
         self._moved_slots = MovedSlots(holds, runtime.slot_of)
         self._enter_grid_step(runtime.clock())
         self.wheel = Wheel(self._now_ms())
-        holds.stop_watching = self.wheel.discard
+        holds.wheel = self.wheel
         self.cancel = self.wheel.discard
         """Undoes `set_alarm`."""
         self._next_look = math.inf

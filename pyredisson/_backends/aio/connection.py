@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from pyredisson._backends.aio.loops import future_maker
 from pyredisson._backends.credentials import credentials_async
 from pyredisson._backends.failures import closed_by_server, connect_failure
 from pyredisson._core import IdleCheck
@@ -105,7 +106,7 @@ class Pipeline(asyncio.BufferedProtocol):
         self._checked: asyncio.Future[Reply] | AppliedReply | None = None
         """The oldest command at the latest check of the timer."""
         self._checks = 0
-        self._create_future = loop.create_future
+        self._create_future = future_maker(loop)
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         parser = reader()

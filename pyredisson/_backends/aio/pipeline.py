@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from _thread import get_ident
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,13 @@ class PipelineHolder:
         # `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
         # isn't used again, and the handshake of the next one has the server drop it.
         pipeline = self.pipeline
-        if pipeline is None or pipeline.state is not OPEN or not runs_here(pipeline.loop, pipeline.thread):
+        if (
+            pipeline is None
+            or pipeline.state is not OPEN
+            # As `runs_here`, for each command.
+            or pipeline.thread != get_ident()
+            or not pipeline.loop.is_running()
+        ):
             return self._connect_and_send(payload)
         return pipeline.submit(payload)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from pyredisson._backends.aio.sleeps import NEVER, Sleep, Sleeps
 
@@ -14,7 +15,7 @@ class AioWakeup(Sleep):
 
     def __init__(self, sleeps: Sleeps | None = None) -> None:
         """`sleeps`: those of the running event loop, which many waits share. None: this wait has a timer of its own."""
-        super().__init__()
+        self.ends_at = NEVER
         self._set = False
         self._future: asyncio.Future[None] | None = None
         self._sleeps = sleeps
@@ -40,7 +41,7 @@ class AioWakeup(Sleep):
         if self._set:
             return True
         sleeps = self._sleeps or Sleeps(asyncio.get_running_loop())
-        future = self._future = sleeps.loop.create_future()
+        future = self._future = sleeps.create_future()
         try:
             if seconds is not None:
                 sleeps.begin(self, seconds)
@@ -54,5 +55,7 @@ class AioWakeup(Sleep):
 
     def on_end(self) -> None:
         future = self._future
-        if future is not None and not future.done() and not future.get_loop().is_closed():
-            future.set_result(None)
+        if future is not None and not future.done():
+            # Its event loop is closed, and has not ended the task.
+            with suppress(RuntimeError):
+                future.set_result(None)

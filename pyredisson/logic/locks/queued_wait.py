@@ -66,7 +66,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     def __init__(self, lock: QueuedLock, call: AcquireCall) -> None:
         hold_key = (lock.identity, call.owner.id)
-        super().__init__(lock, hold_key, call, lock.session.runtime.wakeup(), lock.commands.channel)
+        LockWaiter.__init__(self, lock, hold_key, call, lock.session.runtime.wakeup(), lock.commands.channel)
         self._owes_attempt = False
         """Whether this waiter has got a wakeup without having made its attempt."""
 
@@ -90,7 +90,6 @@ class QueuedWait(LockWaiter[QueuedLock]):
                         return False
                     seconds = 0.0
                 self.sleep()
-                debug.look()
                 if debug.on:
                     logger.debug("waiting on channel %r for %.3f s at most", readable(self.channel_name), seconds)
                 await runtime.wait(wakeup, seconds)
@@ -131,10 +130,15 @@ class QueuedWait(LockWaiter[QueuedLock]):
                     alone = False
                     break
             queue.waiters[self] = None
-            # A waiter that has made no attempt can't have missed anything since then.
-            events = call.events if wait is not None else channels.events(name)
-            queue.channel = self._channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
+            channel, wakeup = queue.channel, self.wakeup
+            if wait is None and not alone and channel is not None and channels.join_behind(channel, wakeup, self.need):
+                self._channel = channel
+            else:
+                # A waiter that has made no attempt can't have missed anything since then.
+                events = call.events if wait is not None else channels.events(name)
+                queue.channel = self._channel = channels.join(name, wakeup, self.channel_class, self.need, events)
         if wait is not None:
+            debug.look()
             self._refused(session.clock(), wait)
             return False
         return self._starts_with_attempt(alone=alone)
@@ -172,6 +176,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
         return over or due or not self._channel.confirmed
 
     async def _attempt(self) -> bool:
+        debug.look()
         # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
         self.wakeup.clear()
         self.call.events = self._channel.events

@@ -56,8 +56,8 @@ class ReleasingLock(LockStatus):
                 return
             if call.dropped:
                 return
-            count = hold.count - 1
-            if session.holds.expire_if_due(hold) or (not count and not session.holds.begin_release(hold)):
+            count = session.holds.begin_level_release(hold)
+            if count < 0:
                 raise await self._find_release_error(owner, hold)
             contended = session.lock_queues or session.local_queues
             if count or not contended or self.choose_successor(call) is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
 
-from pyredisson._core import AcquireCall
+from pyredisson._core import AcquireCall, insert_hold
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
@@ -101,37 +101,34 @@ class LockLogic(ReleasingLock):
         in_flight = call.owner.calls.in_flight
         hold_key = (self.identity, call.owner.id)
         while True:
+            payload = None
             try:
                 if not in_flight.enter(hold_key, call) and not await call.owner.calls.wait_for_turn(
                     session.runtime, hold_key, call, self.key, call.deadline
                 ):
                     return 0.0
-                wait = await self._attempt_in_turn(call, hold_key)
+                payload = self._prepare(call, hold_key)
+                # The first try is spelled out here and in `release`: each coroutine would cost some percent in asyncio.
+                try:
+                    reply = await session.lock_sender.send(payload)
+                except (NoReply, RedisError) as problem:
+                    reply, call.sent_at = await self._send_again(call, payload, problem)
+                if reply is None or reply.__class__ is list:
+                    wait = self._apply(call, hold_key, reply)
+                elif reply.__class__ is int:
+                    wait = self._refused(call, reply)
+                else:
+                    raise InvalidResponse(f"an acquire of lock {readable(self.key)!r} was answered with {reply!r}")
+            except BaseException as error:
+                if payload is not None and call.hold is None and retry.may_have_run(error, call.in_doubt):
+                    self._undo_attempt(call, hold_key)
+                if isinstance(error, NotConfirmed):
+                    raise not_replicated(self.named(call.owner), error) from None
+                raise
             finally:
                 in_flight.leave(hold_key, call)
             if wait is not TRY_AGAIN:
                 return wait
-
-    async def _attempt_in_turn(self, call: AcquireCall, hold_key: HoldKey) -> float | None:
-        """Sends one acquire command. None: acquired; `TRY_AGAIN`; else how many seconds to wait at most."""
-        payload = self._prepare(call, hold_key)
-        try:
-            # The first try is spelled out here and in `release`: a coroutine around it would cost a tenth in asyncio.
-            try:
-                reply = await self.session.lock_sender.send(payload)
-            except (NoReply, RedisError) as problem:
-                reply, call.sent_at = await self._send_again(call, payload, problem)
-            if reply is None or reply.__class__ is list:
-                return self._apply(call, hold_key, reply)
-            if reply.__class__ is not int:
-                raise InvalidResponse(f"an acquire of lock {readable(self.key)!r} was answered with {reply!r}")
-        except BaseException as error:
-            if call.hold is None and retry.may_have_run(error, call.in_doubt):
-                self._undo_attempt(call, hold_key)
-            if isinstance(error, NotConfirmed):
-                raise not_replicated(self.named(call.owner), error) from None
-            raise
-        return self._refused(call, reply)
 
     async def _send_again(
         self, call: AcquireCall, payload: bytes, problem: NoReply | RedisError
@@ -215,9 +212,8 @@ class LockLogic(ReleasingLock):
                 return False
             # Lost while the command was on its way, and it stays lost: the server has granted a new hold.
         hold = Hold(hold_key, self.commands, call.name, call.lease, valid_until, HELD)
-        hold.token = call.token
-        hold.acquired_by = call.owner
-        session.holds.add(hold, call)
+        if not insert_hold(session.holds.table, hold, call):
+            session.holds.add(hold, call)
         if call.overtaken:
             # The background release has the same name, and may run after this acquire.
             self.release_acquired(call)
