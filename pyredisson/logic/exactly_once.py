@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import ReleaseCall, prefixed
 from pyredisson._diagnostics import debug
 from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.logic import retry
 from pyredisson.logic.ports import Runtime, Sender
 
@@ -73,7 +73,7 @@ class SessionSlots:
         """`acquire_sender` sends the calls of `send_or_undo`."""
         self._suffix = f":{client_id}:"
         self._runtime = runtime
-        self._acquire_sender = acquire_sender
+        self.acquire_sender = acquire_sender
         self._retries = retries
         self._ids = itertools.count()
         self._free: dict[SessionSlot, None] = {}
@@ -115,14 +115,19 @@ class SessionSlots:
         self._free[slot] = None
         return reply
 
-    async def send_hand_over(self, slot: SessionSlot, payload: bytes) -> int:
-        """Sends a command that releases and acquires, again where needed. The server remembers any reply to it.
+    async def send_again(self, payload: bytes, failure: NoReply | RedisError) -> Reply:
+        """Sends a command again that releases and acquires, after a first try by `acquire_sender` that has failed.
 
-        The caller frees the slot after the reply. After an error it posts what finishes the call, and doesn't free it.
+        The server remembers any reply to it. The caller frees the slot after the reply. After an error it posts what
+        finishes the call, and doesn't free the slot.
         """
-        forgotten_at = self._now() + REMEMBERED
-        reply: int
-        reply, _ = await retry.send(self._acquire_sender, payload, retries=self._retries, idempotent_until=forgotten_at)
+        reply, _ = await retry.send_again(
+            self.acquire_sender,
+            payload,
+            failure,
+            retries=self._retries,
+            idempotent_until=self._now() + REMEMBERED,
+        )
         return reply
 
     async def send_or_undo(
@@ -141,7 +146,7 @@ class SessionSlots:
         try:
             reply: int
             reply, _ = await retry.send(
-                self._acquire_sender,
+                self.acquire_sender,
                 payload,
                 retries=self._retries,
                 deadline=forgotten_at if outlasts_memory else deadline,

@@ -16,7 +16,7 @@ from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
 from tests.support.faults import FLAGS
 from tests.support.server_state import ServerState
-from tests.support.waiting import permit_waiters
+from tests.support.waiting import cancel_after, permit_waiters
 
 from .semaphore import CHANNEL, free, java_release
 
@@ -365,6 +365,109 @@ class TestFailures:
         release = asyncio.ensure_future(semaphore.release())
         assert await asyncio.to_thread(reply.held.wait, TIME_LIMIT)
         return client, InFlight(waiter, release, reply)
+
+
+class TestBatches:
+    """In an event loop, hand-overs that come while another one is on its way share a command."""
+
+    COUNT = 4
+
+    async def _contend(self, tasks: Backend, client: Any) -> tuple[Semaphore, list[asyncio.Task[None]]]:
+        """All permits are taken, and as many callers wait for one each."""
+        semaphore: Semaphore = client.get_semaphore("stock")
+        if not await semaphore.try_set_permits(self.COUNT):
+            assert await semaphore.available_permits() == self.COUNT
+        await semaphore.acquire(self.COUNT)
+        waiters = [asyncio.ensure_future(semaphore.acquire()) for _ in range(self.COUNT)]
+        await tasks.until(lambda: permit_waiters(client, "stock") == self.COUNT)
+        return semaphore, waiters
+
+    def _release(self, semaphore: Semaphore) -> list[asyncio.Task[None]]:
+        return [asyncio.ensure_future(semaphore.release()) for _ in range(self.COUNT)]
+
+    async def _whole(self, tasks: Backend, server_state: ServerState, semaphore: Semaphore, taken: int) -> None:
+        await tasks.until(lambda: free(server_state) == self.COUNT - taken)
+        await semaphore.release(taken)
+        await tasks.until(lambda: free(server_state) == self.COUNT)
+
+    async def test_two_calls_for_many(self, tasks: Backend, server_state: ServerState) -> None:
+        semaphore, waiters = await self._contend(tasks, tasks.connect(local_hand_over_time=LONG))
+        before = server_state.scripts()
+        await asyncio.gather(*self._release(semaphore), *waiters)
+        assert server_state.scripts() - before == 2
+        assert free(server_state) == 0
+
+    async def test_a_release_is_cancelled_at_any_turn(self, tasks: Backend, server_state: ServerState) -> None:
+        """It is done all the same, and so are the others."""
+        client = tasks.connect(local_hand_over_time=LONG)
+        struck = 0
+        for turns in range(12):
+            semaphore, waiters = await self._contend(tasks, client)
+            releases = self._release(semaphore)
+            struck += await cancel_after(turns, releases[turns % self.COUNT]) and turns > 0
+            _, pending = await asyncio.wait(releases, timeout=TIME_LIMIT)
+            assert not pending
+            # A task that was cancelled before it began has released nothing.
+            if not turns:
+                await semaphore.release()
+            async with asyncio.timeout(TIME_LIMIT):
+                await asyncio.gather(*waiters)
+            await self._whole(tasks, server_state, semaphore, self.COUNT)
+        assert struck
+
+    async def test_a_waiter_is_cancelled_at_any_turn(self, tasks: Backend, server_state: ServerState) -> None:
+        client = tasks.connect(local_hand_over_time=LONG)
+        struck = 0
+        for turns in range(12):
+            semaphore, waiters = await self._contend(tasks, client)
+            releases = self._release(semaphore)
+            cancelled = await cancel_after(turns, waiters[turns % self.COUNT])
+            struck += cancelled
+            async with asyncio.timeout(TIME_LIMIT):
+                await asyncio.gather(*releases)
+                await asyncio.gather(*waiters, return_exceptions=True)
+            await self._whole(tasks, server_state, semaphore, self.COUNT - cancelled)
+        assert struck
+
+    @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
+    async def test_lost_replies(self, tasks: Backend, proxy: Proxy, server_state: ServerState, fault: str) -> None:
+        client = tasks.connect(proxy.url, local_hand_over_time=LONG, timeout=0.3)
+        semaphore, waiters = await self._contend(tasks, client)
+        getattr(proxy, fault)(HAND_OVER)
+        async with asyncio.timeout(TIME_LIMIT):
+            await asyncio.gather(*self._release(semaphore), *waiters)
+        await self._whole(tasks, server_state, semaphore, self.COUNT)
+
+    async def test_the_server_refuses(self, tasks: Backend, server_state: ServerState) -> None:
+        semaphore, waiters = await self._contend(tasks, tasks.connect(local_hand_over_time=LONG))
+        server_state.redis.set("stock", "text")
+        outcomes = await asyncio.gather(*self._release(semaphore), *waiters, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * self.COUNT
+
+    async def test_the_client_is_closed(self, tasks: Backend, proxy: Proxy, server_state: ServerState) -> None:
+        client = tasks.connect(proxy.url, local_hand_over_time=LONG)
+        semaphore, waiters = await self._contend(tasks, client)
+        reply = proxy.hold_reply(HAND_OVER)
+        releases = self._release(semaphore)
+        assert await asyncio.to_thread(reply.held.wait, TIME_LIMIT)
+        await client.close()
+        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ClosedError] * self.COUNT
+        await asyncio.wait(releases)
+        await tasks.until(lambda: free(server_state) == self.COUNT)
+
+    async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend, server_state: ServerState) -> None:
+        """By somebody who cancels all tasks of the event loop that he doesn't know."""
+        client = tasks.connect(local_hand_over_time=LONG)
+        semaphore, waiters = await self._contend(tasks, client)
+        known = asyncio.all_tasks()
+        releases = self._release(semaphore)
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - known - set(releases):
+            task.cancel()
+        async with asyncio.timeout(TIME_LIMIT):
+            await asyncio.gather(*releases, *waiters)
+        await self._whole(tasks, server_state, semaphore, self.COUNT)
 
 
 class InFlight:

@@ -27,7 +27,8 @@ from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits import permit_hand_over
 from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_queue import PermitWaiter
+from pyredisson.logic.permits.permit_batch import HandOverBatch
+from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.ports import Wakeup
@@ -366,6 +367,23 @@ ONE_PERMIT: dict[str, tuple[object, str, object]] = {
     "a cancelled waiter keeps the permits that it was given": (PermitWait, "acquired", False),
 }
 """What runs instead of a function of the hand-over of permits."""
+IN_BATCHES: dict[str, tuple[object, str, object]] = {
+    "a release that leaves its batch is forgotten": (
+        HandOverBatch,
+        "_take_out",
+        lambda batch, part: batch._parts.remove(part),
+    ),
+    "a batch in doubt is a release that is sent again": (
+        SemaphoreCommands,
+        "finish_hand_over",
+        SemaphoreCommands.add,
+    ),
+    "a call waits behind others that get other permits": (
+        PermitQueue,
+        "wants",
+        lambda queue, free: free <= len(queue.waiters),
+    ),
+}
 IN_SCRIPTS = {
     "a hand-over runs twice": ("semaphore_hand_over", ONCE, b"if false then"),
     "a hand-over that was undone runs late": ("semaphore_finish", b"record(permits)", b"local _ = permits"),
@@ -383,6 +401,14 @@ def test_found_in_hand_overs_of_permits(bug: str) -> None:
     with patch.object(where, name, function), pytest.raises(Violation):
         for seed in range(ENOUGH):
             run(seed, KINDS["semaphore"])
+
+
+@pytest.mark.parametrize("bug", IN_BATCHES)
+def test_found_in_batches(bug: str) -> None:
+    where, name, function = IN_BATCHES[bug]
+    with patch.object(where, name, function), pytest.raises(Violation):
+        for seed in range(ENOUGH):
+            run(seed, KINDS["crowded_semaphore"])
 
 
 @pytest.mark.parametrize("bug", IN_SCRIPTS)

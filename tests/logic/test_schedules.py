@@ -20,6 +20,7 @@ SCHEDULES = {
     "non_reentrant_fair": 500,
     "read_write": 1000,
     "semaphore": 1000,
+    "crowded_semaphore": 1000,
     "permits": 1000,
     "latch": 500,
     "multi": 250,

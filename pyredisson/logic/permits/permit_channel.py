@@ -94,8 +94,10 @@ class PermitChannel(Channel):
         """A waiter is about to send an attempt. Returns its number."""
         return next(_attempt_numbers)
 
-    def on_acquired(self) -> None:
-        """An attempt of a waiter has acquired its permits."""
+    def on_acquired(self, events: int, need: int) -> None:
+        """An attempt of a waiter has acquired its permits. `events`: those before the attempt."""
+        if events == self._free_at:
+            self._free = max(self._free - need, 0)
         if self._unchecked_since is not None:
             self._wake_first()
 

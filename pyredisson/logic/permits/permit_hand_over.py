@@ -10,25 +10,15 @@ attempt. What may have been acquired for a waiter that doesn't get it is release
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.locks.local_queue import GIVEN, WAITING
-from pyredisson.logic.permits.commands import OTHERS_HEAR, SemaphoreCommands
+from pyredisson.logic.permits.commands import OTHERS_HEAR
+from pyredisson.logic.permits.permit_batch import HandOverBatch
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
-from pyredisson.logic.replicas import not_replicated
-from pyredisson.logic.session import Session
-
-
-class ReleasedSemaphore(Protocol):
-    """What a hand-over needs of the semaphore."""
-
-    session: Session
-    key: bytes
-    commands: SemaphoreCommands
+from pyredisson.logic.permits.permit_sending import ReleasedSemaphore, not_confirmed, refuse, send
 
 
 async def release(
@@ -40,10 +30,18 @@ async def release(
     if queue.may_hand_over(now, limit):
         # If an interrupt strikes from here on, `abandon` does what remains to be done for the waiter.
         releaser = slot.releaser = ReleaseCall()
-        waiter = _choose(semaphore, queue, permits, releaser, now)
+        waiter = _choose(queue, permits, releaser, now)
         if waiter is not None:
             queue.on_handed_over(now, limit)
-            return await _hand_over(semaphore, slot, permits, waiter, only_existing=only_existing)
+            if not queue.in_flight or only_existing:
+                return await _hand_over(semaphore, queue, slot, permits, waiter, only_existing=only_existing)
+            # In an event loop those that come while one is on its way share a command.
+            session.slots.free(slot)
+            batch = queue.batch
+            if batch is None:
+                batch = queue.batch = HandOverBatch(semaphore, queue)
+            await batch.release(permits, waiter)
+            return True
     queue.on_publish(now)
     if not queue.waiters:
         # The next caller doesn't wait for the message.
@@ -57,16 +55,16 @@ async def release(
     return bool(reply)
 
 
-def _choose(
-    semaphore: ReleasedSemaphore, queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float
-) -> PermitWaiter | None:
+def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float) -> PermitWaiter | None:
     """The first waiter that sleeps and wants no more than these permits."""
-    channel = semaphore.session.channels.confirmed_channel(semaphore.commands.channel)
-    if channel is not None and channel.leader is not None:
+    if queue.channel is not None and queue.channel.leader is not None:
         # A waiter that wants several permits claims them: others leave it what becomes free.
         return None
     for waiter in list(queue.waiters):
-        if waiter.state is not WAITING or waiter.permits > permits or not waiter.wakeup.alive:
+        if waiter.state is not WAITING or waiter.permits > permits:
+            continue
+        if waiter.owes_attempt or waiter.wakeup.is_set() or not waiter.wakeup.alive:
+            # It was woken for other permits, which are free.
             continue
         if (waiter.deadline is None or waiter.deadline > now) and waiter.choose(releaser):
             return waiter
@@ -74,28 +72,38 @@ def _choose(
 
 
 async def _hand_over(
-    semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, waiter: PermitWaiter, *, only_existing: bool
+    semaphore: ReleasedSemaphore,
+    queue: PermitQueue,
+    slot: SessionSlot,
+    permits: int,
+    waiter: PermitWaiter,
+    *,
+    only_existing: bool,
 ) -> bool:
-    session, commands = semaphore.session, semaphore.commands
+    session = semaphore.session
+    if not session.runtime.blocking:
+        queue.in_flight += 1
     try:
-        session.channels.set_aside(commands.channel, waiter.wakeup)
-        payload = commands.hand_over(slot, permits, waiter.permits, only_existing=only_existing)
-        reply = await session.slots.send_hand_over(slot, payload)
+        session.channels.set_aside(semaphore.commands.channel, waiter.wakeup)
+        reply = await send(semaphore, slot, permits, waiter.permits, only_existing=only_existing)
     except NotConfirmed as problem:
         # The permits were released. Only the waiter needs the confirmation.
-        waiter.error = not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem)
+        waiter.error = not_confirmed(semaphore, problem)
         abandon(semaphore, slot, permits, only_existing=only_existing)
         return True
     except BaseException:
         abandon(semaphore, slot, permits, only_existing=only_existing)
         raise
+    finally:
+        if not session.runtime.blocking:
+            queue.in_flight -= 1
     if reply > 0:
         if not waiter.give():
             abandon(semaphore, slot, permits, only_existing=only_existing)
             return True
         waiter.wakeup.set()
     else:
-        _refuse(semaphore, waiter)
+        refuse(semaphore, waiter)
     if debug.on:
         logger.debug("%d permits of semaphore %r are released, %d handed on", permits, readable(semaphore.key), reply)
     session.slots.free(slot)
@@ -116,14 +124,7 @@ def abandon(semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, *, on
         finish = semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing)
         semaphore.session.runtime.post(finish)
         if waiter.releaser is releaser:
-            _refuse(semaphore, waiter)
+            refuse(semaphore, waiter)
     # Also after an interrupt between the change of the state and the line that wakes it.
     waiter.wakeup.set()
     return True
-
-
-def _refuse(semaphore: ReleasedSemaphore, waiter: PermitWaiter) -> None:
-    """The waiter hasn't got its permits: it makes an attempt."""
-    semaphore.session.channels.take_back(semaphore.commands.channel, waiter.wakeup, waiter.permits)
-    waiter.refuse()
-    waiter.wakeup.set()

@@ -6,7 +6,10 @@ no holder to rely on: a waiter relies on messages, and on what the latest attemp
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyredisson._core import ReleaseCall, WaiterFields
+from pyredisson.logic.channels import Channel
 from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LOOKING, OFFERED, OTHERS_FIRST, WAITING
 from pyredisson.logic.ports import Wakeup
 
@@ -19,7 +22,7 @@ MOST_IDLE_QUEUES = 64
 class PermitWaiter(WaiterFields):
     """One call that waits for permits. Its state is a `WaiterState`; only the methods below change it."""
 
-    __slots__ = ("deadline", "error", "permits", "wakeup")
+    __slots__ = ("deadline", "error", "owes_attempt", "permits", "wakeup")
 
     def __init__(self, permits: int, deadline: float | None, wakeup: Wakeup) -> None:
         self.permits = permits
@@ -27,6 +30,8 @@ class PermitWaiter(WaiterFields):
         self.wakeup = wakeup
         self.error: Exception | None = None
         """What the waiter has to raise: its permits were released for a reason that concerns it alone."""
+        self.owes_attempt = False
+        """Whether it has got a wakeup, for permits that are free, without having made its attempt."""
         self.state = LOOKING
 
     # By the waiter
@@ -72,12 +77,25 @@ class PermitQueue:
     release is published, and the waiters of this client make their attempts a millisecond later.
     """
 
-    __slots__ = ("checked_until", "others_first_until", "others_turn_ends", "series_ends", "singles", "waiters")
+    __slots__ = (
+        "batch",
+        "channel",
+        "checked_until",
+        "in_flight",
+        "others_first_until",
+        "others_turn_ends",
+        "series_ends",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.waiters: dict[PermitWaiter, None] = {}
-        self.singles = 0
-        """The number of waiters that want one permit."""
+        self.channel: Channel | None = None
+        """The channel of the semaphore, as the waiter that came last has joined it."""
+        self.batch: Any = None
+        """The `HandOverBatch` that will be sent next. None: no hand-over waits for that."""
+        self.in_flight = 0
+        """In an event loop: how many hand-overs are on their way."""
         self.checked_until = 0.0
         """Until when other calls rely on what the latest attempt was told."""
         self.series_ends: float | None = None
@@ -87,15 +105,17 @@ class PermitQueue:
         self.others_first_until = 0.0
         """Until when the waiters of this client make no attempt."""
 
-    def enter(self, waiter: PermitWaiter) -> None:
-        """A waiter takes the last place."""
-        if waiter not in self.waiters:
-            self.waiters[waiter] = None
-            self.singles += waiter.permits == 1
-
-    def leave(self, waiter: PermitWaiter) -> None:
-        if self.waiters.pop(waiter, waiter) is None:
-            self.singles -= waiter.permits == 1
+    def wants(self, free: int) -> bool:
+        """Whether so many waiters want one permit that they will take all these free ones."""
+        if not free:
+            return True
+        # The first ones are those that a release has chosen: they get other permits.
+        for waiter in reversed(list(self.waiters)):
+            if waiter.permits == 1 and waiter.state in (LOOKING, WAITING):
+                free -= 1
+                if not free:
+                    return True
+        return False
 
     def may_hand_over(self, now: float, limit: float) -> bool:
         """Whether a release may hand its permits on. At the end of a series one may not, and begins the next series."""

@@ -42,7 +42,6 @@ class PermitWait(PermitWaiter):
         "_events",
         "_has_acquired",
         "_look_at",
-        "_owes_attempt",
         "_queue",
         "_semaphore",
     )
@@ -52,16 +51,15 @@ class PermitWait(PermitWaiter):
 
     def __init__(self, semaphore: WaitedSemaphore, permits: int, deadline: float | None, events: int | None) -> None:
         """`events`: those of the channel before the latest attempt, of this or another call."""
-        self._claimant = Claimant(semaphore.commands, permits)
-        super().__init__(permits, deadline, self._claimant.wakeup)
+        # The first caller gets a single free permit, and need not claim it.
+        claimant = self._claimant = Claimant(semaphore.commands, permits) if permits > 1 else None
+        super().__init__(permits, deadline, semaphore.session.runtime.wakeup() if claimant is None else claimant.wakeup)
         self._semaphore = semaphore
         self._events = events
         self._has_acquired = False
         """Whether an attempt has acquired the permits."""
         self._look_at = 0.0
         """When to make the next attempt, even without a wakeup."""
-        self._owes_attempt = False
-        """Whether this waiter has got a wakeup without having made its attempt."""
 
     @property
     def acquired(self) -> bool:
@@ -103,7 +101,7 @@ class PermitWait(PermitWaiter):
                     return True
         except BaseException:
             # The wakeup may have been consumed by an attempt that did not finish: the next waiter gets it.
-            self._owes_attempt = True
+            self.owes_attempt = True
             raise
         finally:
             self.end()
@@ -115,13 +113,13 @@ class PermitWait(PermitWaiter):
         channels, now = session.channels, session.clock()
         with channels.mutex:
             queue = self._queue = session.permits.queues.queue_of(semaphore.key, now)
-            queue.enter(self)
+            queue.waiters[self] = None
             channel = channels.join(name, self.wakeup, PermitChannel, self.permits, self._events)
             assert isinstance(channel, PermitChannel)
-            self._channel = channel
+            self._channel = queue.channel = channel
             if refusal is not None:
                 self._on_refused(refusal, self._events, now, 0)
-        self._look_at = now + self._claimant.limit(look_at - now)
+        self._look_at = look_at if self._claimant is None else now + self._claimant.limit(look_at - now)
         if refusal is not None:
             return
         if session.closed:
@@ -141,12 +139,12 @@ class PermitWait(PermitWaiter):
         now, others_first_until = self._semaphore.session.clock(), self._queue.others_first_until
         if self.wakeup.is_set():
             self.wakeup.clear()
-            self._owes_attempt = True
+            self.owes_attempt = True
             if now < others_first_until:
                 self._look_at = others_first_until
         if self.deadline is not None and now >= self.deadline:
             return True
-        due = now >= self._look_at or (self._owes_attempt and now >= others_first_until)
+        due = now >= self._look_at or (self.owes_attempt and now >= others_first_until)
         return due or not self._channel.confirmed
 
     async def _attempt(self) -> bool:
@@ -156,17 +154,17 @@ class PermitWait(PermitWaiter):
         # After this another wakeup means another attempt.
         self.wakeup.clear()
         events, number = channel.events, channel.begin_attempt()
-        name = self._claimant.name_if_claiming() if self.permits > 1 else b""
+        name = b"" if self._claimant is None else self._claimant.name_if_claiming()
         reply = await semaphore.send_acquire(self.permits, self.deadline, name)
         self._has_acquired = reply > 0
-        self._owes_attempt = False
+        self.owes_attempt = False
         if self._has_acquired:
             with session.channels.mutex:
-                channel.on_acquired()
+                channel.on_acquired(events, self.permits)
             return True
         refusal = semaphore.refused(reply)
         now = session.clock()
-        self._look_at = now + self._claimant.limit(refusal.wait)
+        self._look_at = now + (refusal.wait if self._claimant is None else self._claimant.limit(refusal.wait))
         with session.channels.mutex:
             self._on_refused(refusal, events, now, number)
         return False
@@ -204,17 +202,17 @@ class PermitWait(PermitWaiter):
         semaphore = self._semaphore
         session = semaphore.session
         self.stop()
-        if self._owes_attempt:
+        if self.owes_attempt:
             self.wakeup.set()
         with session.channels.mutex:
             queues = session.permits.queues
             queue = queues.get(semaphore.key)
             if queue is not None:
-                queue.leave(self)
+                queue.waiters.pop(self, None)
                 if not queue.waiters:
                     queues.forget_if_idle(semaphore.key, session.clock())
             session.channels.leave(semaphore.commands.channel, self.wakeup)
-        if not self._has_acquired:
+        if self._claimant is not None and not self._has_acquired:
             self._claimant.withdraw()
 
     def _log(self, what: str) -> None:

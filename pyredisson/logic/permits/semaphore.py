@@ -72,7 +72,7 @@ class SemaphoreLogic:
         ):
             return None
         free = channel.free
-        return queue.checked_until if free is not None and (free < permits or free <= queue.singles) else None
+        return queue.checked_until if free is not None and (free < permits or queue.wants(free)) else None
 
     async def _wait(
         self, permits: int, deadline: float | None, refusal: Refusal | None, look_at: float, events: int | None

@@ -28,7 +28,7 @@ from .moving import MovingRuntime
 from .owner import Owner
 from .permits import PermitJudge, PermitUser
 from .restarts import RestartJudge
-from .semaphores import SemaphoreJudge, SemaphoreUser
+from .semaphores import CrowdedSemaphoreUser, SemaphoreJudge, SemaphoreUser
 from .user import User
 
 
@@ -55,6 +55,8 @@ class Logic:
     """Whether a connection is looked at before it is used."""
     identified: bool = True
     """Whether the clients know the server's identity."""
+    users: int = 1
+    """How many times as many users as usual there are."""
 
 
 def _spin(shared: Session, key: bytes) -> SpinLockLogic:
@@ -63,6 +65,7 @@ def _spin(shared: Session, key: bytes) -> SpinLockLogic:
 
 PLAIN = Logic()
 RESTARTS = Logic(judge=RestartJudge, restarts=3.0)
+CROWDED_SEMAPHORE = Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4)
 KINDS = {
     "plain": PLAIN,
     "fenced": Logic(objects=(FencedLockLogic,)),
@@ -72,6 +75,7 @@ KINDS = {
     "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
     "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
     "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
+    "crowded_semaphore": CROWDED_SEMAPHORE,
     "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
     "latch": Logic(objects=(CountDownLatchLogic,), user=LatchUser, judge=LatchJudge),
     "multi": Logic(servers=2, user=MultiLockUser, judge=GroupJudge),

@@ -87,7 +87,7 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
             for place, client in enumerate(clients):
                 client.session.server = f"s{place}"
             objects = [make(client.session, key) for client in clients for key in keys for make in logic.objects]
-            for _ in range(5 if crowd else random.randint(1, 3)):
+            for _ in range(logic.users * (5 if crowd else random.randint(1, 3))):
                 user = logic.user(clients[0], judge, objects, f"o{len(judge.users)}")
                 judge.add(user)
                 user.task = clients[0].spawn(user.live())

@@ -18,6 +18,8 @@ from .simulation import Cancelled
 from .user import User
 
 LARGEST = 4
+BEAT = 0.05
+"""Seconds between the moments at which many users release their permits."""
 CLAIMS_IN_A_ROW, OTHERS_TURN = 5.0, 5.0
 """Seconds for which claims hold others back at most, and for which nobody claims after that."""
 
@@ -50,7 +52,7 @@ class SemaphoreUser(User):
                 return
 
     async def _take(self, semaphore: SemaphoreLogic) -> None:
-        permits = self.random.randint(1, self._judge.size)
+        permits = self._need()
         # Permits of dead clients never become free.
         wait = self.wait_time(endless=not self.fault_plan.deaths)
         began = self.simulation.now
@@ -73,6 +75,9 @@ class SemaphoreUser(User):
             self._judge.gave_up(self.name, deadline)
         self._judge.count(had=had, waited=self.simulation.now - began)
         self._ended(f"acquire: {had}")
+
+    def _need(self) -> int:
+        return self.random.randint(1, self._judge.size)
 
     async def _drain(self, semaphore: SemaphoreLogic) -> None:
         self.begin("drain %r", semaphore.key)
@@ -106,6 +111,18 @@ class SemaphoreUser(User):
         self.wants = None
         self.end(outcome)
         self._judge.operation_ended()
+
+
+class CrowdedSemaphoreUser(SemaphoreUser):
+    """Mostly wants one permit, as many others do, and releases it at the same moment as others."""
+
+    def _need(self) -> int:
+        return 1 if self.random.random() < 0.8 else super()._need()
+
+    async def nap(self) -> None:
+        if self.random.random() < 0.1:
+            await super().nap()
+        await self.session.runtime.sleep(BEAT - self.simulation.now % BEAT)
 
 
 class SemaphoreJudge(Judge):
