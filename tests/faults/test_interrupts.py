@@ -57,21 +57,29 @@ def ring(*_):
 
 signal.signal(signal.SIGALRM, ring)
 client = pyredisson.connect(url, connection_pool_size=4, timeout=5)
-kind = "get_fair_lock" if mode.startswith("fair") else "get_lock"
-lock = getattr(client, kind)("a")
+sides = ["read_lock", "write_lock"]
+
+def the_lock(client, number):
+    # Of a read-write lock all contend for both sides.
+    if mode.startswith(("read", "write")):
+        side = sides[(number + mode.startswith("write")) % 2]
+        return getattr(client.get_read_write_lock("a"), side)()
+    return client.get_fair_lock("a") if mode.startswith("fair") else client.get_lock("a")
+
+lock = the_lock(client, 0)
 over = threading.Event()
 
-def contend(other):
+def contend(other, number):
     while not over.is_set():
-        with getattr(other, kind)("a"):
+        with the_lock(other, number):
             time.sleep(random.uniform(0, 3e-4))
         time.sleep(random.uniform(0, 3e-4))
 
 contenders = []
 if mode == "contended":
-    contenders = [threading.Thread(target=contend, args=(pyredisson.connect(url),), daemon=True)]
+    contenders = [threading.Thread(target=contend, args=(pyredisson.connect(url), 0), daemon=True)]
 elif mode.endswith("handed on"):
-    contenders = [threading.Thread(target=contend, args=(client,), daemon=True) for _ in range(3)]
+    contenders = [threading.Thread(target=contend, args=(client, n), daemon=True) for n in range(3)]
 for contender in contenders:
     contender.start()
 kept, interrupts, other_errors = [], 0, []
@@ -123,7 +131,9 @@ sys.stdin.readline()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("mode", ["free", "contended", "handed on", "fair, handed on"])
+@pytest.mark.parametrize(
+    "mode", ["free", "contended", "handed on", "fair, handed on", "read, handed on", "write, handed on"]
+)
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 def test_interrupts_at_random_moments_leave_no_hold_behind(
     server: Server, admin: Redis, child: Callable[..., Child], error: str, mode: str, seed: int
