@@ -12,7 +12,7 @@ from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.replicated_master import ReplicatedMaster
-from tests.support.waiting import waiters
+from tests.support.waiting import fair_waiters, waiters
 
 from .conftest import NO_FAILOVER
 
@@ -34,6 +34,9 @@ LOCKS: dict[str, Acquire] = {
     "read": lambda client: client.get_read_write_lock("a").read_lock().lock(),
     "write": lambda client: client.get_read_write_lock("a").write_lock().lock(),
 }
+
+HANDED_ON = [("get_lock", waiters), ("get_fair_lock", fair_waiters)]
+"""Locks that are handed on, and what counts the callers that sleep."""
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +89,15 @@ async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
     assert not master.exists("a")
 
 
-async def test_a_lock_that_is_handed_on_is_on_a_replica(master: Replicas, backend: Backend) -> None:
+@pytest.mark.parametrize(("kind", "sleeping"), HANDED_ON)
+async def test_a_lock_that_is_handed_on_is_on_a_replica(
+    master: Replicas, backend: Backend, kind: str, sleeping: Callable[[Any, str], int]
+) -> None:
     client = backend.connect(local_hand_over_time=60)
-    holder, waiter = client.get_lock("a", owner=1), client.get_lock("a", owner=2)
+    holder, waiter = (getattr(client, kind)("a", owner=owner) for owner in (1, 2))
     await holder.lock()
     other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, "a") == 1)
+    await backend.until(lambda: sleeping(client, "a") == 1)
     before = master.waits()
     await holder.unlock()
     await other.result()
@@ -101,13 +107,16 @@ async def test_a_lock_that_is_handed_on_is_on_a_replica(master: Replicas, backen
     await waiter.unlock()
 
 
-async def test_without_a_confirmation_a_lock_is_not_handed_on(master: Replicas, backend: Backend) -> None:
+@pytest.mark.parametrize(("kind", "sleeping"), HANDED_ON)
+async def test_without_a_confirmation_a_lock_is_not_handed_on(
+    master: Replicas, backend: Backend, kind: str, sleeping: Callable[[Any, str], int]
+) -> None:
     """The release has happened. Only the next owner needs the confirmation."""
     client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
-    holder, waiter = client.get_lock("a", owner=1), client.get_lock("a", owner=2)
+    holder, waiter = (getattr(client, kind)("a", owner=owner) for owner in (1, 2))
     await holder.lock()
     other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, "a") == 1)
+    await backend.until(lambda: sleeping(client, "a") == 1)
     master.freeze()
     await holder.unlock()
     with pytest.raises(NotReplicatedError, match="0 of 1 replica"):
