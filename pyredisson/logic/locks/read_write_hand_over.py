@@ -48,8 +48,8 @@ class Offers:
 def choose_readers(queue: LocalQueue, releaser: ReleaseCall, now: float) -> bool:
     """Chooses the readers that the release of a writer enters. False: none of them can be entered."""
     # Before any reader is chosen: if an interrupt strikes, `abandon` finds those that were.
-    offers = releaser.successor = Offers()
     releaser.hands_over = True
+    offers = releaser.successor = Offers()
     for waiter in list(queue.waiters):
         offer = ReleaseCall()
         offers.releasers.append(offer)
