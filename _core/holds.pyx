@@ -189,7 +189,7 @@ cdef class WaiterFields:
         releaser.hands_over = True
         return True
 
-    def settle(self, offered, outcome):
+    def conclude(self, offered, outcome):
         """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
         if self.state is not offered:
             return False

@@ -2,11 +2,13 @@
 -- A plain message goes to every node of the cluster. So it is left out if nobody has subscribed to it on this node, which
 -- has the slot of the channel: that is where clients subscribe. Where one may not be there yet, the client sends the
 -- script with the text of publish_both.lua.
+-- Returns how many clients of this server have received the sharded message; an error table if plain messages were
+-- published, too: it isn't known how many have received those.
 local function publish(channel, message)
     -- A latch with a brace in its name has its channel on another slot, where a script can't publish a sharded message.
     if string.find(channel, '^redisson_countdownlatch__channel__{.*{') then
         redis.pcall('PUBLISH', channel, message)
-        return
+        return {}
     end
     -- An error has no second element: for a user without a right to PUBSUB there may be a subscriber.
     local plain = redis.pcall('PUBSUB', 'NUMSUB', channel)[2] ~= 0
@@ -18,4 +20,5 @@ local function publish(channel, message)
     if not plain and type(heard) == 'table' then
         redis.pcall('PUBLISH', channel, message)
     end
+    return plain and {} or heard
 end

@@ -37,3 +37,12 @@ local function any_lease_lasts(lasts)
     end
     return false
 end
+
+-- Removes the fields of all readers and writers. Only the mode remains.
+local function remove_readers()
+    for _, field in ipairs(redis.call('HKEYS', lock)) do
+        if field ~= 'mode' then
+            redis.call('HDEL', lock, field)
+        end
+    end
+end

@@ -17,6 +17,7 @@
 -- include: publish
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
+-- The lease of the former writer may be longer than that of the next one: nothing of it remains.
 local remaining = -1
 if redis.call('HEXISTS', lock, ARGV[2]) == 1 then
     redis.call('HDEL', lock, ARGV[2])
@@ -27,9 +28,8 @@ if redis.call('HEXISTS', lock, ARGV[2]) == 1 then
         publish(ARGV[1], '1')
         return 1
     end
-    -- The lease of the former writer may be longer than that of the next one: nothing of it remains.
-    redis.call('DEL', lock)
-    redis.call('HSET', lock, 'mode', 'write')
+    -- Without removing the key: in a slot that is being moved, the server ends a script that uses a removed key again.
+    remove_readers()
 elseif redis.call('HEXISTS', lock, ARGV[3]) == 1 then
     remaining = redis.call('PTTL', lock)
 else

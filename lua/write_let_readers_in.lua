@@ -35,8 +35,8 @@ if not (writes or any) then
     return 0
 end
 if writes and longest == 0 and not empty then
-    -- Fields of readers whose leases have ended.
-    redis.call('DEL', lock)
+    -- Without removing the key: in a slot that is being moved, the server ends a script that uses a removed key again.
+    remove_readers()
 end
 local fields = { 'mode', 'read' }
 for i = 3, #ARGV, 2 do

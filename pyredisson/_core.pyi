@@ -222,7 +222,7 @@ class WaiterFields:
     def offer(self, waiting: object, offered: object, releaser: ReleaseCall) -> bool:
         """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
 
-    def settle(self, offered: object, outcome: object) -> bool:
+    def conclude(self, offered: object, outcome: object) -> bool:
         """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
 
 def end_hold(

@@ -142,11 +142,11 @@ class LockWaiter(WaiterFields, Generic[Lock]):
 
     def give(self) -> bool:
         """The server has entered it. False: it has left meanwhile."""
-        return self.settle(OFFERED, GIVEN)
+        return self.conclude(OFFERED, GIVEN)
 
     def refuse(self) -> bool:
         """It was not entered: it makes an attempt. False: it has left meanwhile."""
-        if self.settle(OFFERED, LOOKING):
+        if self.conclude(OFFERED, LOOKING):
             return True
         self.releaser = None
         return False
