@@ -34,7 +34,7 @@ class Config:
     fair_lock_wait_timeout: float = 300.0
     """Seconds for which a waiter of Redisson keeps its place in the queue of a fair lock without a sign of life. A
     waiter of this library loses its place 1.5 s after the last heartbeat of its client."""
-    local_hand_over_time: float = 0.01
+    local_hand_over_time: float = 0.005
     """For how many seconds a lock is handed on between the threads or tasks of this client, without a message to other
     clients that wait for it. 0: each release notifies all clients. A fair lock is acquired in the order of its queue,
     so for it only 0 makes a difference."""

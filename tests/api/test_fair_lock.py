@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from redis import Redis
 
 import pyredisson
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError
+from pyredisson.logic.locks.fair_queue import HEARTBEAT_INTERVAL
 from tests.support.backends import Backend
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
@@ -163,9 +165,10 @@ class TestOrder:
 
     @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
     async def test_scripts_for_a_hand_off(self, tasks: Backend, queue: Queue, seconds: float, calls: int) -> None:
-        """However many wait; and one connection listens for all of them."""
+        """However many wait; and one connection listens for all of them. A busy machine adds heartbeats."""
         client = tasks.connect(local_hand_over_time=seconds)
         await load_hand_over(tasks, client)
+        began = time.monotonic()
         count = 200
         served: list[int] = []
 
@@ -181,14 +184,15 @@ class TestOrder:
             others = [tasks.spawn(waiter(number)) for number in range(count)]
             # Each sends an acquire, and another one after its subscription is confirmed.
             await tasks.until(lambda: len(queue) == count and queue.listening(count))
-            await tasks.until(lambda: queue.scripts() == before + 1 + 2 * count)
+            await tasks.until(lambda: queue.scripts() >= before + 1 + 2 * count)
             listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
             assert len(listeners) == 1
         for other in others:
             await other.result()
         assert served == list(range(count))
         # At last a release that hands nothing on.
-        assert queue.scripts() == before + 1 + 2 * count + calls * count + 1
+        heartbeats = (time.monotonic() - began) / HEARTBEAT_INTERVAL
+        assert 0 <= queue.scripts() - (before + 1 + 2 * count + calls * count + 1) <= heartbeats
         assert queue.keys() == set()
 
     @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])

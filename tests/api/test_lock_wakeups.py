@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyredisson.asyncio import Client
-from pyredisson.logic.locks.local_queue import WAITING
+from pyredisson.logic.handed_waiter import WAITING
 from tests.support.backends import Backend, OtherOwner
 from tests.support.server_state import ServerState
 

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson.logic.locks.local_queue import WAITING
+from pyredisson.logic.handed_waiter import WAITING
 from pyredisson.testing import Server
 from tests.support.waiting import eventually
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LOOKING, OFFERED, WAITING, LocalQueue, LockWaiter
+from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING, OFFERED, WAITING
+from pyredisson.logic.locks.local_queue import LocalQueue, LockWaiter
 from pyredisson.logic.owners import OwnerRegistry
 
 

@@ -16,12 +16,13 @@ from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
+from pyredisson.logic.handed_waiter import LEFT, OFFERED
 from pyredisson.logic.holds import HELD, Hold
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fair_queue import QueueTicket
-from pyredisson.logic.locks.local_queue import LEFT, OFFERED, LocalQueue, LockWaiter
+from pyredisson.logic.locks.local_queue import LocalQueue, LockWaiter
 from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner

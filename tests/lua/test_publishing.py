@@ -27,7 +27,7 @@ FAIR = [
 READ_LEASE = "{orders}:me:1:rwlock_timeout:1"
 FOREVER = 922337203685477
 FREE = (1, 3)
-"""What the release of a last level replies. 3: several clients have received the message, or it isn't known how many."""
+"""What the release of a last level replies. 3: several clients have heard of it, or it isn't known how many."""
 QUEUE: list[tuple[object, ...]] = [("RPUSH", FAIR[1], "java:1"), ("ZADD", FAIR[2], 9_000_000_000_000, "java:1")]
 HELD: tuple[object, ...] = ("HSET", "orders", "me:1", 1)
 DEAD = [("RPUSH", FAIR[1], "gone:1"), ("ZADD", FAIR[2], 1, "gone:1"), *QUEUE]

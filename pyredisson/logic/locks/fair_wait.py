@@ -12,6 +12,7 @@ from typing import Protocol
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.handed_waiter import GIVEN, LEFT
 from pyredisson.logic.locks.fair_queue import (
     HEARTBEAT_INTERVAL,
     FairAcquireCall,
@@ -20,7 +21,7 @@ from pyredisson.logic.locks.fair_queue import (
     QueueTicket,
     TicketChannel,
 )
-from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LockWaiter
+from pyredisson.logic.locks.local_queue import LockWaiter
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 

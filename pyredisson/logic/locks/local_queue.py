@@ -6,14 +6,13 @@ clients must not starve by that: the lock is handed on for a limited time, then 
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from pyredisson._core import AcquireCall, ReleaseCall, WaiterFields
+from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.handed_waiter import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
 from pyredisson.logic.holds import HELD, Hold, HoldKey
-from pyredisson.logic.owner_calls import SHORTEST_WAIT, TURN_CHECK
-from pyredisson.logic.ports import Runtime, Wakeup
+from pyredisson.logic.ports import Wakeup
 
 OTHERS_FIRST = 0.001
 """Seconds that the waiters of this client leave to other clients after a series of hand-overs: the waiters here hear of
@@ -22,35 +21,6 @@ LATER = 0.1
 """Seconds. So much later than a lease has ended a waiter may make its attempt."""
 UNKNOWN_WAIT = 1.0
 """Seconds after which a waiter makes an attempt if it doesn't know when the lease of the holder ends."""
-
-
-class WaiterState(Enum):
-    """The state of a call that waits for a lock.
-
-    LOOKING -> WAITING -> LOOKING: the waiter goes to sleep, and wakes up.
-    WAITING -> OFFERED: a release of this client has chosen it, and hands the lock on to it.
-    OFFERED -> GIVEN: the server has entered it.
-    OFFERED -> LOOKING: it was not entered, or what was entered is undone.
-    LOOKING, WAITING or OFFERED -> LEFT: it has given up, or has acquired the lock by itself.
-
-    From OFFERED, the release decides between GIVEN and LOOKING. If the waiter has left by then, the release undoes what
-    the server has entered. Each transition is a single step of the core, so one of two threads makes it.
-    """
-
-    LOOKING = "looking"
-    """It makes an attempt, or is about to."""
-    WAITING = "waiting"
-    """It sleeps. A release may hand the lock on to it."""
-    OFFERED = "offered"
-    """A release hands the lock on to it, and the outcome isn't known."""
-    GIVEN = "given"
-    """It has the lock."""
-    LEFT = "left"
-    """It waits no longer."""
-
-
-LOOKING, WAITING, OFFERED = WaiterState.LOOKING, WaiterState.WAITING, WaiterState.OFFERED
-GIVEN, LEFT = WaiterState.GIVEN, WaiterState.LEFT
 
 
 Lock = TypeVar("Lock")
@@ -66,65 +36,22 @@ class LockChannel(Channel):
         self.wake(1)
 
 
-class LockWaiter(WaiterFields, Generic[Lock]):
+class LockWaiter(HandedWaiter, Generic[Lock]):
     """One call that waits for a lock. Its state is a `WaiterState`; only the methods below change it."""
 
-    __slots__ = ("call", "channel_name", "error", "hold_key", "lock", "look_at", "wakeup")
+    __slots__ = ("call", "channel_name", "hold_key", "lock", "look_at")
 
     need = 1
     """Its need in the channel."""
 
     def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
+        super().__init__(call.deadline, wakeup)
         self.lock = lock
         self.call = call
         self.hold_key = hold_key
-        self.wakeup = wakeup
         self.channel_name = channel_name
         self.look_at = 0.0
         """When to make the next attempt, even without a wakeup."""
-        self.error: Exception | None = None
-        """What the waiter has to raise: its entry was undone for a reason that concerns it alone."""
-        self.state = LOOKING
-
-    # By the waiter
-
-    def sleep(self) -> bool:
-        """From now on a release may choose it."""
-        return self.change_state(LOOKING, WAITING)
-
-    def wake_up(self) -> bool:
-        """It makes an attempt. False: a release has chosen it meanwhile."""
-        return self.change_state(WAITING, LOOKING)
-
-    def decline(self) -> bool:
-        """It doesn't wait for the outcome any more. False: the outcome is known."""
-        return self.change_state(OFFERED, LEFT)
-
-    def stop(self) -> None:
-        """It waits no longer, whatever its state is."""
-        self.leave(GIVEN, LEFT)
-
-    async def outcome(self, runtime: Runtime) -> bool:
-        """Waits for the outcome of the hand-over. True: this waiter has the lock.
-
-        As an attempt that is on its way at the deadline, it may take as long as a reply. False: an attempt is due, or
-        the deadline has passed long ago.
-        """
-        wakeup, deadline, clock = self.wakeup, self.call.deadline, runtime.clock
-        if deadline is not None:
-            deadline = max(deadline, clock() + SHORTEST_WAIT)
-        while self.state is OFFERED:
-            wakeup.clear()
-            # The state is changed before the wakeup is set.
-            if self.state is not OFFERED:
-                break
-            seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - clock())
-            if seconds <= 0 and self.decline():
-                return False
-            await runtime.wait(wakeup, max(seconds, 0.0))
-        if self.error is not None:
-            raise self.error
-        return self.state is GIVEN
 
     # By a release
 
@@ -135,10 +62,6 @@ class LockWaiter(WaiterFields, Generic[Lock]):
     def take_back(self, channels: ChannelRegistry) -> None:
         """Undoes `set_aside`."""
         channels.take_back(self.channel_name, self.wakeup, self.need)
-
-    def choose(self, releaser: ReleaseCall) -> bool:
-        """The release begins to hand the lock on to it. False: it doesn't sleep."""
-        return self.offer(WAITING, OFFERED, releaser)
 
     def give(self) -> bool:
         """The server has entered it. False: it has left meanwhile."""

@@ -13,16 +13,10 @@ from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import Channel
+from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING
 from pyredisson.logic.holds import LOST
 from pyredisson.logic.locks.commands import LockCommands
-from pyredisson.logic.locks.local_queue import (
-    GIVEN,
-    LEFT,
-    LOOKING,
-    LocalQueue,
-    LockChannel,
-    LockWaiter,
-)
+from pyredisson.logic.locks.local_queue import LocalQueue, LockChannel, LockWaiter
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import Channel
+from pyredisson.logic.handed_waiter import LOOKING, WAITING
 from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.locks.local_queue import LOOKING, OTHERS_FIRST, UNKNOWN_WAIT, WAITING, LocalQueue
+from pyredisson.logic.locks.local_queue import OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue
 from pyredisson.logic.locks.queued_wait import QueuedLock, QueuedWait
 
 READER, WRITER = 1, 2

@@ -14,7 +14,7 @@ from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic.exactly_once import SessionSlot
-from pyredisson.logic.locks.local_queue import GIVEN, WAITING
+from pyredisson.logic.handed_waiter import GIVEN, WAITING
 from pyredisson.logic.permits.commands import OTHERS_HEAR
 from pyredisson.logic.permits.permit_batch import HandOverBatch
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter

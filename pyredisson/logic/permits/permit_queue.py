@@ -1,6 +1,6 @@
 """The calls of one client that wait for permits of the same semaphore, and whether a release hands permits on to one.
 
-The states of a waiter are those of a waiter for a lock (`locks.local_queue`). The permits have no owners, so there is
+The permits have no owners, so there is
 no holder to rely on: a waiter relies on messages, and on what the latest attempt of this client was told.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyredisson._core import ReleaseCall, WaiterFields
 from pyredisson.logic.channels import Channel
-from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LOOKING, OFFERED, OTHERS_FIRST, WAITING
+from pyredisson.logic.handed_waiter import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
+from pyredisson.logic.locks.local_queue import OTHERS_FIRST
 from pyredisson.logic.ports import Wakeup
 
 KNOWN_FOR = 1.0
@@ -19,44 +19,16 @@ MOST_IDLE_QUEUES = 64
 """From so many queues on, those that nobody needs are looked for."""
 
 
-class PermitWaiter(WaiterFields):
+class PermitWaiter(HandedWaiter):
     """One call that waits for permits. Its state is a `WaiterState`; only the methods below change it."""
 
-    __slots__ = ("deadline", "error", "owes_attempt", "permits", "wakeup")
+    __slots__ = ("owes_attempt", "permits")
 
     def __init__(self, permits: int, deadline: float | None, wakeup: Wakeup) -> None:
+        super().__init__(deadline, wakeup)
         self.permits = permits
-        self.deadline = deadline
-        self.wakeup = wakeup
-        self.error: Exception | None = None
-        """What the waiter has to raise: its permits were released for a reason that concerns it alone."""
         self.owes_attempt = False
         """Whether it has got a wakeup, for permits that are free, without having made its attempt."""
-        self.state = LOOKING
-
-    # By the waiter
-
-    def sleep(self) -> bool:
-        """From now on a release may choose it."""
-        return self.change_state(LOOKING, WAITING)
-
-    def wake_up(self) -> bool:
-        """It makes an attempt. False: a release has chosen it meanwhile."""
-        return self.change_state(WAITING, LOOKING)
-
-    def decline(self) -> bool:
-        """It doesn't wait for the outcome any more. False: the outcome is known."""
-        return self.change_state(OFFERED, LEFT)
-
-    def stop(self) -> None:
-        """It waits no longer, whatever its state is."""
-        self.leave(GIVEN, LEFT)
-
-    # By a release
-
-    def choose(self, releaser: ReleaseCall) -> bool:
-        """The release begins to hand permits on to it. False: it doesn't sleep."""
-        return self.offer(WAITING, OFFERED, releaser)
 
     def give(self) -> bool:
         """The server has acquired its permits. False: it has left meanwhile."""

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from pyredisson._diagnostics import debug, logger, readable
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson.logic.locks.local_queue import GIVEN, LEFT, LOOKING, OFFERED
-from pyredisson.logic.owner_calls import SHORTEST_WAIT, TURN_CHECK
+from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_channel import PermitChannel
@@ -91,7 +90,9 @@ class PermitWait(PermitWaiter):
                 await session.runtime.wait(wakeup, seconds)
                 if debug.on:
                     self._log("woken" if wakeup.is_set() else "no message")
-                if (self.state is GIVEN and self.error is None) or (not self.wake_up() and await self._outcome()):
+                if (self.state is GIVEN and self.error is None) or (
+                    not self.wake_up() and await self.outcome(session.runtime)
+                ):
                     if session.closed:
                         session.check_open()
                     return True
@@ -174,28 +175,6 @@ class PermitWait(PermitWaiter):
         self._queue.checked_until = now + min(refusal.wait, KNOWN_FOR)
         # The message that woke this waiter may serve others, which need fewer permits.
         self._channel.on_refused(attempt, 0 if events is None else events, refusal.free)
-
-    async def _outcome(self) -> bool:
-        """Waits for the outcome of the hand-over. True: this waiter has its permits.
-
-        As an attempt that is on its way at the deadline, it may take as long as a reply. False: an attempt is due, or
-        the deadline has passed long ago.
-        """
-        session, wakeup, deadline = self._semaphore.session, self.wakeup, self.deadline
-        if deadline is not None:
-            deadline = max(deadline, session.clock() + SHORTEST_WAIT)
-        while self.state is OFFERED:
-            wakeup.clear()
-            # The state is changed before the wakeup is set.
-            if self.state is not OFFERED:
-                break
-            seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - session.clock())
-            if seconds <= 0 and self.decline():
-                return False
-            await session.runtime.wait(wakeup, max(seconds, 0.0))
-        if self.error is not None:
-            raise self.error
-        return self.state is GIVEN
 
     def end(self) -> None:
         """Leaves the queue and the channel, and withdraws a claim. Never suspends. Idempotent."""
