@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Releases a fair lock, and enters its next owner in the same step if that is the head of the queue. If another waiter
--- is the head, it is notified as by fair_release.
+-- Releases a fair lock, and enters its next owner in the same step, if that is the head of the queue.
+-- If another waiter is the head, it is notified as by fair_release.
 --
 -- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  its queue: a list of owners, the next one first

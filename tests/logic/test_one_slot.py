@@ -110,6 +110,7 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "owners": [owner.name],
         "permit": PERMIT,
         "permits": 3,
+        "readers": [(owner.name, 30000)],
         "scripts": session.runtime.scripts,
         "slot": SessionSlot(f":{session.id}:0".encode()),
         "ttl": 0,

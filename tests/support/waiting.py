@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyredisson.logic.handed_waiter import WAITING
+from pyredisson.logic.handed_waiter import WAITING, HandedWaiter
 
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something. Usually it happens at once."""
@@ -31,28 +31,36 @@ async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
     return isinstance(outcome, asyncio.CancelledError)
 
 
-def waiters(client: Any, name: str, side: str | None = None) -> int:
-    """How many calls of a client sleep until a lock is released, and will hear of it. `side`: of a read-write lock."""
+def waiters(client: Any, name: str) -> int:
+    """How many calls of a client sleep until a lock is released, and will hear of it."""
     session = getattr(client, "_target", client)._session
-    queue = session.lock_queues.get(name.encode() if side is None else (name.encode(), side.encode()))
-    if queue is None or queue.channel is None or not queue.channel.confirmed:
-        return 0
-    return sum(waiter.state is WAITING for waiter in list(queue.waiters))
+    # With the mutex: whoever confirms the subscription also wakes a waiter.
+    with session.channels.mutex:
+        queue = session.lock_queues.get(name.encode())
+        if queue is None or queue.channel is None or not queue.channel.confirmed:
+            return 0
+        return sum(map(_sleeps, queue.waiters))
 
 
 def fair_waiters(client: Any, name: str) -> int:
     """How many calls of a client sleep in the queue of a fair lock, and will hear that their turn has come."""
     session = getattr(client, "_target", client)._session
-    queue = session.local_queues.get(name.encode())
-    tickets = [] if queue is None else list(queue.tickets)
-    waiting = [ticket.waiter.state is WAITING and ticket.channel.confirmed for ticket in tickets if ticket.waiter]
-    return sum(waiting)
+    with session.channels.mutex:
+        queue = session.local_queues.get(name.encode())
+        tickets = [] if queue is None else list(queue.tickets)
+        return sum(_sleeps(ticket.waiter) and ticket.channel.confirmed for ticket in tickets if ticket.waiter)
 
 
 def permit_waiters(client: Any, name: str) -> int:
     """How many calls of a client sleep until permits are released, and will hear of them."""
     session = getattr(client, "_target", client)._session
-    queue = session.permits.queues.get(name.encode())
-    if queue is None or session.channels.confirmed_channel(b"redisson_sc:{%s}" % name.encode()) is None:
-        return 0
-    return sum(waiter.state is WAITING and not waiter.wakeup.is_set() for waiter in list(queue.waiters))
+    with session.channels.mutex:
+        queue = session.permits.queues.get(name.encode())
+        if queue is None or session.channels.confirmed_channel(b"redisson_sc:{%s}" % name.encode()) is None:
+            return 0
+        return sum(map(_sleeps, queue.waiters))
+
+
+def _sleeps(waiter: HandedWaiter) -> bool:
+    """Not if it was woken, and is about to make an attempt."""
+    return waiter.state is WAITING and not waiter.wakeup.is_set()
