@@ -136,7 +136,7 @@ async def test_the_rights_in_the_readme_are_enough() -> None:
     rights = (
         "app on >secret resetchannels ~a* ~{a}* ~pyredisson_rwlock_* &redisson_rwlock:* +hello +ping +select "
         "+client +info +eval +evalsha +hset +hget +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe "
-        "+unsubscribe +hdel +hgetall +hlen +set +get"
+        "+unsubscribe +hdel +hgetall +hlen +hrandfield +set +get"
     )
     with Server(users=[rights]) as server:
         url = f"redis://app:secret@{server.host}:{server.port}/0"
