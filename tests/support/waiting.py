@@ -31,12 +31,12 @@ async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
     return isinstance(outcome, asyncio.CancelledError)
 
 
-def waiters(client: Any, name: str) -> int:
-    """How many calls of a client sleep until a lock is released, and will hear of it."""
+def waiters(client: Any, name: str, side: str | None = None) -> int:
+    """How many calls of a client sleep until a lock is released, and will hear of it. `side`: of a read-write lock."""
     session = getattr(client, "_target", client)._session
     # With the mutex: whoever confirms the subscription also wakes a waiter.
     with session.channels.mutex:
-        queue = session.lock_queues.get(name.encode())
+        queue = session.lock_queues.get(name.encode() if side is None else (name.encode(), side.encode()))
         if queue is None or queue.channel is None or not queue.channel.confirmed:
             return 0
         return sum(map(_sleeps, queue.waiters))
