@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,7 +14,9 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Cluster, ClusterNode
 from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.faults import load_script
 from tests.support.programs import ATOMIC_PROGRAMS
+from tests.support.waiting import permit_waiters, waiters
 
 from .test_redirects import other_than
 
@@ -22,6 +25,10 @@ pytestmark = pytest.mark.asyncio
 NAME = "orders"
 TIMEOUT = 1.0
 """Seconds that a client waits for a lost reply. The slot moves within them."""
+LOCK, WRITE, READ = b":1\r\n$38\r\n", b":1:write\r\n$44\r\n", b":1:write\r\n$38\r\n"
+"""The end of the holder's name, and the beginning of that of whom its release enters: only hand-overs have both."""
+PERMIT = b"$1\r\n1\r\n$1\r\n1\r\n$20\r\nredisson_sc:{%s}" % NAME.encode()
+"""One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
 
 
 class MovingCluster(Cluster):
@@ -43,6 +50,9 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[MovingCluster]:
     program = None if find is None else find()
     with MovingCluster(masters=2, replicas=0, executable=program, proxied=True) as running:
         running.atomic = program is not None
+        for node in running.nodes:
+            for name in ("lock_hand_over", "write_hand_over", "write_let_readers_in", "semaphore_hand_over"):
+                load_script(node, name)
         yield running
 
 
@@ -55,17 +65,17 @@ async def backend(request: pytest.FixtureRequest, proxied: MovingCluster) -> Asy
     await made.close()
 
 
-def connect(backend: Backend, refresh_interval: float = 600) -> pyredisson.asyncio.Client:
-    return backend.connect(timeout=TIMEOUT, topology_refresh_interval=refresh_interval)
+def connect(backend: Backend, refresh_interval: float = 600, **fields: Any) -> pyredisson.asyncio.Client:
+    return backend.connect(timeout=TIMEOUT, topology_refresh_interval=refresh_interval, **fields)
 
 
 @contextmanager
-def slot_moves_after_the_loss(cluster: MovingCluster, name: str = NAME) -> Iterator[None]:
-    """Loses the reply to the next command for a name, and moves its slot before the command can be repeated."""
-    slot = cluster.slot_of_key(name)
+def slot_moves_after_the_loss(cluster: MovingCluster, command: bytes = NAME.encode()) -> Iterator[None]:
+    """Loses the reply to the next command that contains this, and moves the slot before the command can be repeated."""
+    slot = cluster.slot_of_key(NAME)
     source = cluster.node_of(slot)
     target = other_than(source, cluster)
-    fault = cluster.proxy_of(source).drop_reply(name.encode())
+    fault = cluster.proxy_of(source).drop_reply(command)
 
     def move() -> None:
         if fault.happened.wait(5):
@@ -123,6 +133,45 @@ async def test_a_release_of_one_of_two_levels(proxied: MovingCluster, backend: B
     assert field_counts(proxied, NAME) == [1]
     await lock.unlock()
     assert not await lock.is_locked()
+
+
+@pytest.mark.parametrize(("kind", "command"), [("lock", LOCK), ("write", WRITE), ("read", READ)])
+async def test_a_hand_over(proxied: MovingCluster, backend: Backend, kind: str, command: bytes) -> None:
+    client = connect(backend, local_hand_over_time=60)
+    holder: Any
+    waiter: Any
+    if kind == "lock":
+        holder, waiter = (client.get_lock(NAME, owner=owner) for owner in (1, 2))
+    else:
+        pairs = [client.get_read_write_lock(NAME, owner=owner) for owner in (1, 2)]
+        holder, waiter = pairs[0].write_lock(), getattr(pairs[1], f"{kind}_lock")()
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    await backend.until(lambda: waiters(client, NAME, None if kind == "lock" else kind) == 1)
+    with slot_moves_after_the_loss(proxied, command):
+        await holder.unlock()
+    await other.result()
+    assert await waiter.get_hold_count() == 1
+    [(name, levels)] = [field for field in proxied.node_of_key(NAME).ask("HGETALL", NAME).items() if field[0] != "mode"]
+    assert name.endswith(":2:write" if kind == "write" else ":2")
+    assert levels == "1"
+    await waiter.unlock()
+    assert not await waiter.is_locked()
+
+
+async def test_a_permit_is_handed_on_once(proxied: MovingCluster, backend: Backend) -> None:
+    client = connect(backend, local_hand_over_time=60)
+    semaphore = client.get_semaphore(NAME)
+    await semaphore.try_set_permits(1)
+    await semaphore.acquire()
+    other = backend.spawn(semaphore.acquire)
+    await backend.until(lambda: permit_waiters(client, NAME) == 1)
+    with slot_moves_after_the_loss(proxied, PERMIT):
+        await semaphore.release()
+    await other.result()
+    assert await semaphore.available_permits() == 0
+    await semaphore.release()
+    assert await semaphore.available_permits() == 1
 
 
 async def test_permits_are_added_once(proxied: MovingCluster, backend: Backend) -> None:

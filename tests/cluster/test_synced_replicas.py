@@ -12,7 +12,7 @@ from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.replicated_master import ReplicatedMaster
-from tests.support.waiting import fair_waiters, waiters
+from tests.support.waiting import fair_waiters, permit_waiters, waiters
 
 from .conftest import NO_FAILOVER
 
@@ -167,6 +167,42 @@ async def test_permits_without_a_confirmation_are_not_acquired(master: Replicas,
         with pytest.raises(NotReplicatedError, match=r"semaphore 's' .* 0 of 1 replica"):
             await acquire
     await backend.until(lambda: master.node.ask("GET", "s") == "3")
+
+
+async def test_permits_that_are_handed_on_are_on_a_replica(master: Replicas, backend: Backend) -> None:
+    client = backend.connect(local_hand_over_time=60)
+    semaphore = client.get_semaphore("s")
+    await semaphore.try_set_permits(1)
+    await semaphore.acquire()
+    other = backend.spawn(semaphore.acquire)
+    await backend.until(lambda: permit_waiters(client, "s") == 1)
+    before = master.waits()
+    await semaphore.release()
+    await other.result()
+    # The script is sent once more as EVAL, and each time with a WAIT.
+    assert 1 <= master.waits() - before <= 2
+    assert master.node.ask("GET", "s") == "0"
+
+
+@pytest.mark.parametrize("count", [1, 4])
+async def test_without_a_confirmation_permits_are_not_handed_on(master: Replicas, backend: Backend, count: int) -> None:
+    """The releases have happened. In an event loop several of them share a command."""
+    client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    semaphore = client.get_semaphore("s")
+    await semaphore.try_set_permits(count)
+    await semaphore.acquire(count)
+    others = [backend.spawn(semaphore.acquire) for _ in range(count)]
+    await backend.until(lambda: permit_waiters(client, "s") == count)
+    master.freeze()
+    releases = [backend.spawn(semaphore.release) for _ in range(count)]
+    for release in releases:
+        await release.result()
+    for other in others:
+        with pytest.raises(NotReplicatedError, match=r"semaphore 's' .* 0 of 1 replica"):
+            await other.result()
+    await backend.until(lambda: master.node.ask("GET", "s") == str(count))
+    master.restore()
+    await semaphore.acquire(count)
 
 
 async def test_permits_with_ids_without_a_confirmation_are_not_acquired(master: Replicas, backend: Backend) -> None:

@@ -16,8 +16,9 @@ from redis.credentials import CredentialProvider
 import pyredisson
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.scripts import script
-from pyredisson.testing import Fault, Proxy, Server
+from pyredisson.testing import ClusterNode, Fault, Proxy, Server
 
 FLAGS = Server().version >= (7, 0, 0)
 SCRIPTS = {
@@ -77,6 +78,12 @@ class InterruptAt:
         if frame.f_code is self._code and not self.happened:
             self.happened = True
             raise KeyboardInterrupt
+
+
+def load_script(node: ClusterNode, name: str) -> None:
+    """Has a node know a script, however it publishes: a fault strikes a command that runs, and not a NOSCRIPT."""
+    for pubsub in PubSub:
+        node.ask("SCRIPT", "LOAD", script(name, with_shebang=FLAGS, pubsub=pubsub).text)
 
 
 def pool_of(client: pyredisson.Client) -> Pool:

@@ -1,0 +1,219 @@
+"""A fair lock is handed on while its slot moves: the order is kept, and each owner has the lock alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from redis.exceptions import TryAgainError
+
+from pyredisson.testing import Cluster, ClusterNode, Hold, Proxy
+from tests.api.fair_queue import KEYS, QUEUE
+from tests.support.backends import Backend, OtherOwner
+from tests.support.faults import load_script
+from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS
+from tests.support.waiting import fair_waiters
+
+from .test_redirects import other_than
+
+pytestmark = pytest.mark.asyncio
+
+NAME = "orders"
+HAND_OVER = b":1\r\n$6\r\n300000\r\n$38\r\n"
+"""The end of the name of owner 1, the time of a place, the beginning of another name: only a hand-over has them."""
+
+
+def started(program: str, **fields: Any) -> Iterator[Cluster]:
+    with Cluster(masters=2, replicas=0, executable=program, proxied=True, **fields) as running:
+        for node in running.nodes:
+            load_script(node, "fair_hand_over")
+        yield running
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def in_steps(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    yield from started(request.param())
+
+
+@pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
+def atomic(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    yield from started(request.param())
+
+
+class Line:
+    """A fair lock that owner 1 holds. The owners 2, 3 and 4 wait for it, owner 3 in another client."""
+
+    def __init__(self, cluster: Cluster, backend: Backend, waiting: int = 3, **fields: Any) -> None:
+        self.cluster = cluster
+        self.backend = backend
+        self.slot = cluster.slot_of_key(NAME)
+        self.source = cluster.node_of(self.slot)
+        self.target = other_than(self.source, cluster)
+        for node in (self.source, self.target):
+            cluster.proxy_of(node).forget()
+        one, other = (backend.connect(timeout=5, topology_refresh_interval=600, **fields) for _ in range(2))
+        self.clients = (one, one, other, one)[: waiting + 1]
+        self.locks: list[Any] = [
+            client.get_fair_lock(NAME, owner=owner) for owner, client in enumerate(self.clients, start=1)
+        ]
+        self.calls: list[OtherOwner[None]] = []
+
+    async def form(self) -> None:
+        """All of them wait, and the server has all keys that a queue may have."""
+        await self.locks[0].lock()
+        for number, (client, lock) in enumerate(zip(self.clients[1:], self.locks[1:], strict=True), start=1):
+            self.calls.append(self.backend.spawn(lock.lock))
+            await self.backend.until(lambda: self.source.ask("LLEN", QUEUE) == number)  # noqa: B023
+            await self.backend.until(lambda: fair_waiters(client, NAME) > 0)  # noqa: B023
+        await self.backend.until(lambda: self.source.ask("CLUSTER", "COUNTKEYSINSLOT", self.slot) == len(KEYS))
+
+    async def hand_over(self, change: Callable[[], object], *, late: bool) -> OtherOwner[None]:
+        """Owner 1 releases, and the cluster changes before its command arrives, or (`late`) before it gets the reply.
+
+        The reply is lost then.
+        """
+        proxy = self.proxy
+        hold: Hold = (proxy.hold_reply if late else proxy.hold_request)(HAND_OVER)
+        release = self.backend.spawn(self.locks[0].unlock)
+        await self.backend.until(hold.held.is_set)
+        if late:
+            # It has run.
+            assert await self.owner() == 2
+        change()
+        if late:
+            proxy.cut()
+        else:
+            hold.deliver()
+        return release
+
+    async def follow(self) -> None:
+        """Each of the others acquires the lock in its turn, alone, and releases it."""
+        for owner, (call, lock) in enumerate(zip(self.calls, self.locks[1:], strict=True), start=2):
+            await call.result()
+            assert await self.owner() == owner
+            assert not any(later.done() for later in self.calls[owner - 1 :])
+            assert await lock.get_hold_count() == 1
+            await lock.unlock()
+        with self.cluster.redis() as redis:
+            await self.backend.until(lambda: not redis.exists(NAME))
+
+    async def owner(self) -> int:
+        """The only owner that the server has, on whichever node."""
+        with self.cluster.redis() as redis:
+            [name] = redis.hkeys(NAME)
+        return int(name.rpartition(b":")[2])
+
+    @property
+    def proxy(self) -> Proxy:
+        return self.cluster.proxy_of(self.source)
+
+    def copies(self, node: ClusterNode) -> int:
+        """How many copies of the hand-over have arrived there."""
+        return self.cluster.proxy_of(node).seen(HAND_OVER)
+
+
+@pytest_asyncio.fixture
+async def line(in_steps: Cluster, backend_kind: type[Backend]) -> AsyncIterator[Line]:
+    in_steps.flush()
+    backend = backend_kind(in_steps.url)
+    made = Line(in_steps, backend)
+    await made.form()
+    yield made
+    await backend.close()
+
+
+late = pytest.mark.parametrize("late", [False, True], ids=["", "reply-lost"])
+
+
+@late
+async def test_moved(line: Line, *, late: bool) -> None:
+    release = await line.hand_over(lambda: line.cluster.move_slot(line.slot, line.target), late=late)
+    await release.result()
+    assert line.copies(line.target)
+    await line.follow()
+
+
+@late
+async def test_ask(line: Line, *, late: bool) -> None:
+    def move_keys() -> None:
+        line.cluster.begin_move(line.slot, line.target)
+        line.cluster.move_keys(line.slot)
+
+    release = await line.hand_over(move_keys, late=late)
+    await release.result()
+    await line.calls[0].result()
+    assert line.copies(line.target)
+    line.cluster.finish_move(line.slot)
+    await line.follow()
+
+
+@late
+async def test_try_again(line: Line, *, late: bool) -> None:
+    """A part of the keys is on each node."""
+
+    def move_lock() -> None:
+        line.cluster.begin_move(line.slot, line.target)
+        line.cluster.move_keys(line.slot, NAME)
+        line.proxy.forget()
+
+    release = await line.hand_over(move_lock, late=late)
+    # The second one comes after the reply to the first one.
+    await line.backend.until(lambda: line.copies(line.source) >= 2 - (not late))
+    assert not release.done()
+    assert not line.calls[0].done()
+    line.cluster.move_keys(line.slot)
+    line.cluster.finish_move(line.slot)
+    await release.result()
+    await line.follow()
+
+
+@late
+async def test_it_is_given_up(in_steps: Cluster, backend_kind: type[Backend], *, late: bool) -> None:
+    """The waiter keeps its place, and finds out by an attempt whether it was entered."""
+    in_steps.flush()
+    backend = backend_kind(in_steps.url)
+    line = Line(in_steps, backend, retry_attempts=0)
+    await line.form()
+
+    def move_lock() -> None:
+        in_steps.begin_move(line.slot, line.target)
+        in_steps.move_keys(line.slot, NAME)
+
+    release = await line.hand_over(move_lock, late=late)
+    with pytest.raises(TryAgainError):
+        await release.result()
+    in_steps.move_keys(line.slot)
+    in_steps.finish_move(line.slot)
+    await line.follow()
+    await backend.close()
+
+
+@late
+async def test_moved_atomically(atomic: Cluster, backend_kind: type[Backend], *, late: bool) -> None:
+    atomic.flush()
+    backend = backend_kind(atomic.url)
+    line = Line(atomic, backend)
+    await line.form()
+    release = await line.hand_over(lambda: atomic.move_atomically(line.slot, line.slot, line.target), late=late)
+    await release.result()
+    await line.follow()
+    await backend.close()
+
+
+async def test_to_the_last_waiter_where_the_slot_is(in_steps: Cluster, backend_kind: type[Backend]) -> None:
+    """The server ends the script in the middle, as it uses the queue again that it has emptied."""
+    in_steps.flush()
+    backend = backend_kind(in_steps.url)
+    line = Line(in_steps, backend, waiting=1)
+    await line.form()
+    in_steps.begin_move(line.slot, line.target)
+    release = backend.spawn(line.locks[0].unlock)
+    await backend.until(lambda: line.source.ask("CLUSTER", "COUNTKEYSINSLOT", line.slot) < len(KEYS))
+    assert line.source.ask("HLEN", NAME) == 1
+    in_steps.move_keys(line.slot)
+    in_steps.finish_move(line.slot)
+    await release.result()
+    await line.follow()
+    await backend.close()
