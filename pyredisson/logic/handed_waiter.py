@@ -46,6 +46,9 @@ class HandedWaiter(WaiterFields):
 
     __slots__ = ("deadline", "error", "wakeup")
 
+    longest_sleep = TURN_CHECK
+    """Seconds between two calls of `while_offered`, about."""
+
     def __init__(self, deadline: float | None, wakeup: Wakeup) -> None:
         self.deadline = deadline
         self.wakeup = wakeup
@@ -83,13 +86,19 @@ class HandedWaiter(WaiterFields):
             # The state is changed before the wakeup is set.
             if self.state is not OFFERED:
                 break
-            seconds = TURN_CHECK if deadline is None else min(TURN_CHECK, deadline - clock())
+            longest = self.longest_sleep
+            seconds = longest if deadline is None else min(longest, deadline - clock())
             if seconds <= 0 and self.decline():
                 return False
             await runtime.wait(wakeup, max(seconds, 0.0))
+            if self.state is OFFERED:
+                await self.while_offered()
         if self.error is not None:
             raise self.error
         return self.state is GIVEN
+
+    async def while_offered(self) -> None:
+        """Does what a waiter has to do also while the outcome isn't known."""
 
     def choose(self, releaser: ReleaseCall) -> bool:
         """The release begins to hand over to it. False: it doesn't sleep."""

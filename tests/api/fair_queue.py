@@ -11,8 +11,9 @@ from tests.support.server_state import ServerState
 
 CHANNEL = "redisson_lock__channel:{orders}"
 WAITERS = "pyredisson_fair_waiters:{orders}"
+CLIENTS = "pyredisson_fair_clients:{orders}"
 QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
-KEYS = ("orders", QUEUE, SCORES, WAITERS, "pyredisson_fair_clients:{orders}")
+KEYS = ("orders", QUEUE, SCORES, WAITERS, CLIENTS)
 
 
 class Queue:

@@ -14,7 +14,7 @@ from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CHANNEL, QUEUE, SCORES, Queue, start_waiter
+from .fair_queue import CHANNEL, CLIENTS, QUEUE, SCORES, Queue, start_waiter
 
 pytestmark = pytest.mark.asyncio
 ROUNDS = 20
@@ -264,6 +264,38 @@ async def test_a_lost_reply(
     assert list(server_state.holds("orders").values()) == ["1"]
     await waiter.unlock()
     await backend.until(lambda: queue.keys() <= {"pyredisson_fair_waiters:{orders}"})
+
+
+async def test_a_command_that_takes_long_costs_no_place(
+    threads: Backend, proxy: Proxy, queue: Queue, server_state: ServerState
+) -> None:
+    """The only waiter of its client goes on with its heartbeats meanwhile. (Tasks send them behind that command.)"""
+    client, another = threads.connect(proxy.url, timeout=TIME_LIMIT), threads.connect()
+    holder, waiter, other = await two_wait(threads, client)
+    theirs = another.get_fair_lock("orders", owner=3)
+    last = await start_waiter(threads, queue, theirs.lock)
+    places = queue.owners()
+    slow = proxy.hold_request(HAND_OVER)
+    releasing = threads.spawn(holder.unlock)
+    await threads.until(slow.held.is_set)
+
+    def alive_until() -> float:
+        """On the server's clock, ms."""
+        return float(queue.redis.zscore(CLIENTS, another.id) or 0)
+
+    await threads.until(lambda: alive_until() > 0)
+    begun = alive_until()
+    # A client counts as alive for 1.5 s after a heartbeat.
+    await threads.until(lambda: alive_until() > begun + 2500)
+    assert queue.owners() == places
+    slow.deliver()
+    await releasing.result()
+    await other.result()
+    assert not last.done()
+    assert list(server_state.holds("orders")) == places[:1]
+    await waiter.unlock()
+    await last.result()
+    await theirs.unlock()
 
 
 async def test_a_waiter_that_is_cancelled_while_it_is_entered(tasks: Backend, proxy: Proxy, queue: Queue) -> None:

@@ -78,6 +78,8 @@ class FairWait(LockWaiter[FairLock]):
         "_ticket",
     )
 
+    longest_sleep = HEARTBEAT_INTERVAL
+
     call: FairAcquireCall
     _channel: TicketChannel
     _name: bytes
@@ -224,6 +226,11 @@ class FairWait(LockWaiter[FairLock]):
         if self.call.in_doubt:
             # The reply may be that of a second copy, which doesn't tell what the first one has done.
             self._ticket.needs_attempt = True
+
+    async def while_offered(self) -> None:
+        """A hand-over that comes late needs the place, which would be lost without heartbeats."""
+        if self._queue.sends_heartbeats(self._ticket) and self._session.clock() >= self._queue.heartbeat_at:
+            await self._queue.heartbeat()
 
     def __str__(self) -> str:
         return f"lock {readable(self.lock.key)!r} of owner {readable(self._ticket.name)}"
