@@ -14,6 +14,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator, Iterator
 
+import hypothesis
 import pytest
 from redis import Redis
 
@@ -42,6 +43,11 @@ HEAVY = (
 LONG = 300
 """Seconds after which a slow or heavy test fails. The general limit (pyproject.toml) is for hangs; what works for
 10 s on an idle machine may take minutes on a busy one."""
+
+
+# An example has no time limit of its own: on a busy machine any limit is exceeded now and then.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
