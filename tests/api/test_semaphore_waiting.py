@@ -13,6 +13,7 @@ import pyredisson.asyncio
 from pyredisson.logic.permits import refusal as logic
 from tests.support.backends import WOKEN, Backend
 from tests.support.server_state import ServerState
+from tests.support.waiting import permit_waiters
 
 from .semaphore import CHANNEL, free, java_release
 
@@ -109,9 +110,8 @@ class TestWaiting:
         self, backend: Backend, server_state: ServerState
     ) -> None:
         client = backend.connect()
-        before = server_state.scripts()
         others = [backend.spawn(client.get_semaphore("stock").acquire) for _ in range(6)]
-        await backend.until(lambda: server_state.scripts() >= before + 12)
+        await backend.until(lambda: permit_waiters(client, "stock") == 6)
         waiting = server_state.scripts()
         java_release(server_state, 4)
         await backend.until(lambda: sum(other.done() for other in others) == 4)

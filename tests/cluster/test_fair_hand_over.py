@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def atomic(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 class Line:
     """A fair lock that owner 1 holds. The owners 2, 3 and 4 wait for it, owner 3 in another client."""
 
-    def __init__(self, cluster: Cluster, backend: Backend, waiting: int = 3, **fields: Any) -> None:
+    def __init__(self, cluster: Cluster, backend: Backend, **fields: Any) -> None:
         self.cluster = cluster
         self.backend = backend
         self.slot = cluster.slot_of_key(NAME)
@@ -54,7 +55,7 @@ class Line:
         for node in (self.source, self.target):
             cluster.proxy_of(node).forget()
         one, other = (backend.connect(timeout=5, topology_refresh_interval=600, **fields) for _ in range(2))
-        self.clients = (one, one, other, one)[: waiting + 1]
+        self.clients = (one, one, other, one)
         self.locks: list[Any] = [
             client.get_fair_lock(NAME, owner=owner) for owner, client in enumerate(self.clients, start=1)
         ]
@@ -114,14 +115,23 @@ class Line:
         return self.cluster.proxy_of(node).seen(HAND_OVER)
 
 
+@asynccontextmanager
+async def formed(cluster: Cluster, backend_kind: type[Backend], **fields: Any) -> AsyncIterator[Line]:
+    """A line that waits; at the end its clients are closed."""
+    cluster.flush()
+    backend = backend_kind(cluster.url)
+    try:
+        line = Line(cluster, backend, **fields)
+        await line.form()
+        yield line
+    finally:
+        await backend.close()
+
+
 @pytest_asyncio.fixture
 async def line(in_steps: Cluster, backend_kind: type[Backend]) -> AsyncIterator[Line]:
-    in_steps.flush()
-    backend = backend_kind(in_steps.url)
-    made = Line(in_steps, backend)
-    await made.form()
-    yield made
-    await backend.close()
+    async with formed(in_steps, backend_kind) as made:
+        yield made
 
 
 late = pytest.mark.parametrize("late", [False, True], ids=["", "reply-lost"])
@@ -172,48 +182,23 @@ async def test_try_again(line: Line, *, late: bool) -> None:
 @late
 async def test_it_is_given_up(in_steps: Cluster, backend_kind: type[Backend], *, late: bool) -> None:
     """The waiter keeps its place, and finds out by an attempt whether it was entered."""
-    in_steps.flush()
-    backend = backend_kind(in_steps.url)
-    line = Line(in_steps, backend, retry_attempts=0)
-    await line.form()
+    async with formed(in_steps, backend_kind, retry_attempts=0) as line:
 
-    def move_lock() -> None:
-        in_steps.begin_move(line.slot, line.target)
-        in_steps.move_keys(line.slot, NAME)
+        def move_lock() -> None:
+            in_steps.begin_move(line.slot, line.target)
+            in_steps.move_keys(line.slot, NAME)
 
-    release = await line.hand_over(move_lock, late=late)
-    with pytest.raises(TryAgainError):
-        await release.result()
-    in_steps.move_keys(line.slot)
-    in_steps.finish_move(line.slot)
-    await line.follow()
-    await backend.close()
+        release = await line.hand_over(move_lock, late=late)
+        with pytest.raises(TryAgainError):
+            await release.result()
+        in_steps.move_keys(line.slot)
+        in_steps.finish_move(line.slot)
+        await line.follow()
 
 
 @late
 async def test_moved_atomically(atomic: Cluster, backend_kind: type[Backend], *, late: bool) -> None:
-    atomic.flush()
-    backend = backend_kind(atomic.url)
-    line = Line(atomic, backend)
-    await line.form()
-    release = await line.hand_over(lambda: atomic.move_atomically(line.slot, line.slot, line.target), late=late)
-    await release.result()
-    await line.follow()
-    await backend.close()
-
-
-async def test_to_the_last_waiter_where_the_slot_is(in_steps: Cluster, backend_kind: type[Backend]) -> None:
-    """The server ends the script in the middle, as it uses the queue again that it has emptied."""
-    in_steps.flush()
-    backend = backend_kind(in_steps.url)
-    line = Line(in_steps, backend, waiting=1)
-    await line.form()
-    in_steps.begin_move(line.slot, line.target)
-    release = backend.spawn(line.locks[0].unlock)
-    await backend.until(lambda: line.source.ask("CLUSTER", "COUNTKEYSINSLOT", line.slot) < len(KEYS))
-    assert line.source.ask("HLEN", NAME) == 1
-    in_steps.move_keys(line.slot)
-    in_steps.finish_move(line.slot)
-    await release.result()
-    await line.follow()
-    await backend.close()
+    async with formed(atomic, backend_kind) as line:
+        release = await line.hand_over(lambda: atomic.move_atomically(line.slot, line.slot, line.target), late=late)
+        await release.result()
+        await line.follow()
