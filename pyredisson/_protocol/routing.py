@@ -15,16 +15,11 @@ from pyredisson._core import SlotMap
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.cluster import read_redirect
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.server_health import ServerHealth
 from pyredisson._protocol.settling import Settling
 from pyredisson._protocol.topology import ALL_SLOTS, SLOTS, Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 
-TROUBLE_REMEMBERED = 15.0
-"""Seconds after the latest failure of a node for which it counts as failing, if it doesn't recover. Longer than two
-attempts to connect to a host that doesn't answer are apart, with the usual settings."""
-URGENT = 2.5
-"""Seconds for which the topology is asked for often after a request for no particular node: longer than the pauses of
-a call that is repeated (`logic.retry`), so the requests of one outage follow each other without a gap."""
 MAX_KNOWN = 1000
 """Nodes that are remembered with their suspects, in case they become masters again."""
 REDIRECT_TARGET_KEPT = 60.0
@@ -103,15 +98,7 @@ class RoutingTable:
         """For each slot the number of its latest MOVED, and the node that it named, until a later view is applied."""
         self._asked: dict[Address, float] = {}
         """When ASK has named a node last."""
-        self._failing: dict[Node, float] = {}
-        """When a node failed last, until it recovers."""
-        self._server_ids: dict[Node, bytes] = {}
-        """The identity of the server's process in the latest handshake."""
-        self._restarted: dict[Node, None] = {}
-        """Nodes whose server was found to be another process since the latest view."""
-        self._urgent_until = 0.0
-        self._trouble_began = 0.0
-        """When a node began to fail last, or a server not to serve."""
+        self._health = ServerHealth()
         self._listeners: list[weakref.WeakMethod[Callable[[Changes], None]]] = []
 
     # --- What callers need
@@ -160,8 +147,8 @@ class RoutingTable:
         masters = self._masters()
         if node.endpoint not in masters:
             return False
-        known = list(self._server_ids.items())
-        return any(id_ == server_id and one is not node and one.endpoint in masters for one, id_ in known)
+        known = self._health.identified_as(server_id)
+        return any(one is not node and one.endpoint in masters for one in known)
 
     def _masters(self) -> set[Address]:
         """The masters of the latest view."""
@@ -170,10 +157,7 @@ class RoutingTable:
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
         logger.debug("the topology is looked at: %s", reason)
-        now = monotonic()
-        if now >= self._urgent_until:
-            self._trouble_began = now
-        self._urgent_until = now + URGENT
+        self._health.on_not_served()
         self.on_request()
 
     def listen(self, callback: Callable[[Changes], None]) -> None:
@@ -195,18 +179,17 @@ class RoutingTable:
     def is_failing(self, address: Address) -> bool:
         """Whether the server has failed lately, and has not recovered."""
         node = self._known.get(address)
-        failed = None if node is None else self._failing.get(node)
-        return failed is not None and monotonic() - failed < TROUBLE_REMEMBERED
+        return node is not None and self._health.is_failing(node)
 
     @property
     def troubled(self) -> bool:
         """Whether the topology is likely to change now, because a master fails or doesn't serve."""
-        return monotonic() < self._urgent_until or any(map(self.is_failing, list(self.nodes)))
+        return self._health.urgent or any(map(self.is_failing, list(self.nodes)))
 
     @property
     def trouble_lasts(self) -> float:
         """For how many seconds the latest trouble has lasted, if there is any."""
-        return monotonic() - self._trouble_began
+        return self._health.trouble_lasts
 
     def contradicts(self, view: TopologyView, begun: int) -> bool:
         """Whether a redirect that came after `begun` names another master than the view."""
@@ -224,7 +207,7 @@ class RoutingTable:
         Called on one thread at a time. The addresses in the view are those at which the client reaches the servers.
         """
         self.epoch = view.epoch
-        if self.ready and view.shards == self._shards and not self._moved and not self._restarted:
+        if self.ready and view.shards == self._shards and not self._moved and not self._health.restarted:
             self._remove_unused({shard.master.address for shard in view.shards})
             return
         changes = self._replace(view, begun)
@@ -307,9 +290,7 @@ class RoutingTable:
 
     def _restarted_slots(self) -> set[int]:
         """The slots of the servers that were restarted, perhaps without their data."""
-        restarted = set(self._restarted.copy())
-        for node in restarted:
-            self._restarted.pop(node, None)
+        restarted = self._health.take_restarted()
         if not restarted:
             return set()
         return {slot for slot, served in enumerate(self._served) if served is not None and served.node in restarted}
@@ -324,7 +305,7 @@ class RoutingTable:
                 continue
             self.nodes.pop(address, None)
             self._asked.pop(address, None)
-            self._failing.pop(node, None)
+            self._health.recovered(node)
             removed.append(node)
         return tuple(removed)
 
@@ -354,25 +335,16 @@ class RoutingTable:
         if len(self._known) > MAX_KNOWN:
             oldest = next((one for one in list(self._known) if one not in self.nodes and one != address), None)
             if oldest is not None and (forgotten := self._known.pop(oldest, None)) is not None:
-                self._failing.pop(forgotten, None)
-                self._server_ids.pop(forgotten, None)
+                self._health.forget(forgotten)
         return node
 
     def _on_failure(self, node: Node) -> None:
         if self.nodes.get(node.endpoint) is node:
-            if not self.is_failing(node.endpoint):
-                self._trouble_began = monotonic()
-            self._failing[node] = monotonic()
+            self._health.on_failure(node)
             self.on_request()
 
     def _on_handshake(self, node: Node, server_id: bytes | None) -> None:
-        recovered = self._failing.pop(node, None) is not None
-        restarted = server_id is not None and self._server_ids.get(node, server_id) != server_id
-        if server_id is not None:
-            self._server_ids[node] = server_id
-        if restarted:
-            self._restarted[node] = None
-        if recovered or restarted:
+        if self._health.on_handshake(node, server_id):
             self.on_request()
 
 

@@ -26,6 +26,7 @@ ROUTING = (
     "_backends/threads/routed.py",
     "_backends/threads/routed_listener.py",
     "_protocol/routing.py",
+    "_protocol/server_health.py",
     "_protocol/settling.py",
     "_client/topology/keeper.py",
     "logic/groups/parallel.py",

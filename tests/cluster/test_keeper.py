@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, ConnectionError
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology import keeper
 from pyredisson._client.topology.keeper import TopologyKeeper
-from pyredisson._protocol import routing
+from pyredisson._protocol import routing, server_health
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
@@ -179,7 +179,8 @@ def test_it_is_looked_at_often_while_a_master_fails(scripted: Make) -> None:
 
 def test_it_is_looked_at_less_often_in_a_long_outage(scripted: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(routing, "monotonic", lambda: now)
+    for module in (routing, server_health):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
     one = scripted()
     begun = one.table.begin_view()
     one.table.apply(view(shard(0, ((0, 99),)), shard(1, ((100, LAST),))), begun)
