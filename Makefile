@@ -1,4 +1,4 @@
-# Everything from a fresh clone: make demo, make test, make lint, make bench, make wheel.
+# Everything from a fresh clone: make demo, make test, make lint, make docs, make bench, make wheel.
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
 #   TESTS   what pytest is to run                        MARKS  which of it, as in pytest -m "..."
 #   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of the heavy ones, after the others
@@ -15,10 +15,11 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+DOCS_STAMP := $(VENV)/.docs
 CORE := $(wildcard _core/*.pyx) setup.py pyproject.toml
-CHECKED := $(wildcard pyredisson tests benchmarks demo tools setup.py)
+CHECKED := $(wildcard pyredisson pyredisson_pytest.py tests benchmarks demo tools setup.py)
 
-.PHONY: help venv demo test lint format twins bench wheel clean
+.PHONY: help venv demo test lint format twins docs pictures bench wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -87,11 +88,30 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site in build/site. Its tools read the sources: the core need not be compiled.
+$(DOCS_STAMP): $(BIN)/python pyproject.toml
+	@$(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $@.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $@.txt
+	@touch $@
+
+# Not --quiet, which hides warnings from --strict as well. The variable silences the theme's word on its successor.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
+
+# The pictures of README.md and the site that programs make. CI doesn't: two runs never show the same.
+pictures: $(STAMP)
+	$(BIN)/python tools/terminal_svg.py docs/assets/demo.svg --title "make demo" -- $(BIN)/python demo/demo.py
+	$(BIN)/python tools/benchmark_chart.py docs/assets/benchmarks.json docs/assets/benchmarks.svg
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --no-isolation --outdir dist
+ifeq ($(shell uname),Linux)
+	$(BIN)/python tools/repair_wheel.py dist
+endif
 
 clean:
 	rm -rf .venv* build dist *.egg-info pyredisson/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -69,7 +69,7 @@ cdef class IdleCheck:
         self.descriptor = descriptor
         self.last_used = read_clock(CLOCK_MONOTONIC_COARSE)
 
-    def closed(self):
+    cpdef bint closed(self) except -1:
         """Whether the server has closed the socket; False without a system call if it was open less than 5 ms ago."""
         cdef int64_t now = read_clock(CLOCK_MONOTONIC_COARSE)
         if now - self.last_used >= RECENTLY_USED and is_disconnected(self.descriptor):

@@ -22,6 +22,8 @@ cdef class HoldFields(Timer):
     cdef public list listeners
     cdef public object lost_below
     cdef public object acquired_by
+    cdef public double begun
+    cdef public bint listed
 
     def __cinit__(self, tuple key, commands, bytes owner, lease, double valid_until, state):
         self.key = key
@@ -35,6 +37,7 @@ cdef class HoldFields(Timer):
         self.token = 0
         self.lost_below = None
         self.acquired_by = None
+        self.begun = 0
 
     def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
@@ -118,7 +121,8 @@ cdef class AcquireCall(OwnerCall):
     """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
     `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got. `events`: those of the
-    lock's channel when the first attempt was made; None: its messages did not arrive then.
+    lock's channel when the first attempt was made; None: its messages did not arrive then. `began`: when a call
+    was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
     `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
@@ -132,6 +136,7 @@ cdef class AcquireCall(OwnerCall):
     cdef public object hold
     cdef public long long token
     cdef public object events
+    cdef public double began
     cdef public object target
     cdef public bytes name
     cdef public long long lease_ms
@@ -146,6 +151,7 @@ cdef class AcquireCall(OwnerCall):
         self.hold = None
         self.token = 0
         self.events = None
+        self.began = 0
         self.target = None
         self.name = b""
         self.lease_ms = 0
@@ -231,6 +237,7 @@ cpdef replace_hold(dict table, HoldFields hold, AcquireCall call):
     """As `insert_hold`, in place of another hold."""
     hold.token = call.token
     hold.acquired_by = call.owner
+    hold.begun = call.sent_at
     table[hold.key] = hold
     call.hold = hold
 

@@ -20,6 +20,7 @@ NAMES = (
     "core",
     "footprint",
     "primitives",
+    "observer",
     "fair",
     "cluster",
     "redisson",

@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
 from pyredisson import asyncio
 from pyredisson._api.sync.client import Client, connect
 from pyredisson._api.sync.count_down_latch import CountDownLatch
+from pyredisson._api.sync.elections import Election, Term
 from pyredisson._api.sync.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson._api.sync.fenced_lock import FencedLock
 from pyredisson._api.sync.multi_lock import MultiLock, RedLock
@@ -25,7 +26,9 @@ from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemap
 from pyredisson._api.sync.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson._api.sync.rlock import Lock, Lockable, RLock
 from pyredisson._api.sync.semaphore import Semaphore
+from pyredisson._api.sync.singletons import Singleton
 from pyredisson._api.sync.spin_lock import SpinLock
+from pyredisson._api.terms import ElectionState
 from pyredisson._client.signals import release_on_signals
 from pyredisson._settings.config import Config
 from pyredisson.backoff import ConstantBackoff, ExponentialBackoff
@@ -43,7 +46,8 @@ from pyredisson.errors import (
     RedissonError,
     StaleTokenError,
 )
-from pyredisson.holder import Holder
+from pyredisson.events import Event, Observer
+from pyredisson.holder import Hold, Holder
 from pyredisson.owners import ExplicitOwner, new_owner
 from pyredisson.version import VERSION as _VERSION
 
@@ -56,10 +60,14 @@ __all__ = [
     "ConfigError",
     "ConstantBackoff",
     "CountDownLatch",
+    "Election",
+    "ElectionState",
+    "Event",
     "ExplicitOwner",
     "ExponentialBackoff",
     "FairLock",
     "FencedLock",
+    "Hold",
     "Holder",
     "Lock",
     "LockAlreadyHeldError",
@@ -73,6 +81,7 @@ __all__ = [
     "NonReentrantLock",
     "NotReplicatedError",
     "NotSetError",
+    "Observer",
     "PermitExpirableSemaphore",
     "PermitNotHeldError",
     "RLock",
@@ -81,8 +90,10 @@ __all__ = [
     "RedLock",
     "RedissonError",
     "Semaphore",
+    "Singleton",
     "SpinLock",
     "StaleTokenError",
+    "Term",
     "WriteLock",
     "__version__",
     "asyncio",

@@ -1,7 +1,10 @@
 """The hot paths: slots, names, commands, the timer wheel and the round trip."""
 
 from _thread import LockType
-from collections.abc import Callable, Coroutine, Hashable
+from asyncio import AbstractEventLoop, Future, TimerHandle, Transport
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
+from contextvars import Context
 from socket import socket
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
@@ -125,6 +128,8 @@ class HoldFields(Timer):
     listeners: list[Any] | None
     lost_below: Any
     acquired_by: Any
+    begun: float
+    listed: bool
 
     def __init__(
         self,
@@ -180,7 +185,8 @@ class AcquireCall(OwnerCall):
     """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
     `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got. `events`: those of the
-    lock's channel when the first attempt was made; None: its messages did not arrive then.
+    lock's channel when the first attempt was made; None: its messages did not arrive then. `began`: when a call
+    was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
     `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
@@ -194,6 +200,7 @@ class AcquireCall(OwnerCall):
     hold: Any
     token: int
     events: int | None
+    began: float
     target: Any
     name: bytes
     lease_ms: int
@@ -341,3 +348,93 @@ class Exchange(IdleCheck):
         -1: the time is over. -2: the other file descriptor has something to receive. `detach` may be called on another
         thread meanwhile, before the socket is closed.
         """
+
+@final
+class TaskFuture:
+    """A future that one task awaits, with what a task uses of a future.
+
+    A future of asyncio has its tasks go on in the next iteration of the event loop. This one has its task go on in the
+    present iteration, if it is done by the callback that reads replies.
+    """
+
+    def __init__(self, loop: AbstractEventLoop) -> None: ...
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    def get_loop(self) -> AbstractEventLoop: ...
+    def done(self) -> bool: ...
+    def result(self) -> Any: ...
+    def add_done_callback(self, callback: Callable[[TaskFuture], object], *, context: Context) -> None:
+        """Called by the task that awaits this."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """Called when the task is cancelled. False: the future is done."""
+
+    def set_result(self, value: Any) -> None: ...
+    def set_exception(self, error: BaseException) -> None: ...
+
+@final
+class AppliedReply:
+    """The reply to a command: it is applied, and then the future gets it.
+
+    So a task that `apply` wakes goes on before the task that has sent the command.
+    """
+
+    def __init__(self, future: TaskFuture, apply: Callable[[Any], object]) -> None: ...
+    def done(self) -> bool:
+        """Whether the future is done. A reply to a caller that was cancelled isn't applied: the caller undoes it."""
+
+    def set_result(self, reply: Any) -> None: ...
+    def set_exception(self, error: Exception) -> None:
+        """There is no reply to apply."""
+
+class PipelineFields:
+    """The fields of `pyredisson._backends.aio.connection.Pipeline`, where their meaning is documented."""
+
+    loop: AbstractEventLoop
+    thread: int
+    state: Any
+    on_reply: Callable[[Any], None] | None
+    _transport: Transport | None
+    _idle_check: IdleCheck
+    _replies: deque[Future[Any] | TaskFuture | AppliedReply]
+    _unsent: list[bytes]
+    _send_at_once: bool
+    _timer: TimerHandle | None
+    _buffer: bytearray
+    _feed: Callable[[bytearray, int, int], None]
+    _next_reply: Callable[[], Any]
+
+    def submit(self, payload: bytes) -> Future[Any]:
+        """Sends a command, at once if commands come one by one, else with others of this loop iteration.
+
+        Returns a future of the reply.
+        """
+
+    def send(self, payload: bytes, apply: Callable[[Any], object] | None = None) -> TaskFuture:
+        """As `submit`, but the future is for one task that awaits it.
+
+        `apply` is called with the reply before any task goes on.
+        """
+
+    def hand_out_replies(self, size: int) -> None:
+        """Parses so many bytes of the buffer, and gives each reply to the future of its command, or to `on_reply`.
+
+        Then the tasks go on that wait for the replies, and those that were woken by `apply`.
+        """
+
+class PipelineSender:
+    """Sends over the pipeline in use. A subclass makes the next one, in `_connect_and_send`."""
+
+    pipeline: Any
+
+    def __init__(self, open_state: object) -> None:
+        """`open_state`: that of a pipeline that takes commands."""
+
+    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Any]:
+        """Sends one command and returns its reply, as an awaitable.
+
+        `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
+        isn't used again, and the handshake of the next one has the server drop it.
+        """
+
+    def send_then(self, payload: bytes, apply: Callable[[Any], object]) -> Awaitable[Any]:
+        """As `send`, and calls `apply` with the reply before any task goes on, see `Sender`."""

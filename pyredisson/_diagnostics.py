@@ -1,35 +1,65 @@
-"""The library's log, its warnings, and names in messages."""
+"""The library's log, its warnings, names in messages, and what is said of an extra that is missing."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 logger = logging.getLogger("pyredisson")
 
 
-class DebugFlag:
-    """Whether the logger was enabled for DEBUG when it was last asked. Asking it in every call would cost one or two
-    percent of an uncontended lock and unlock."""
+class Tracing:
+    """Whether each acquire and release is traced: by the log, or by an observer.
 
-    __slots__ = ("on",)
+    Flags, as asking the logger in every call would cost one or two percent of an uncontended lock and unlock.
+    """
+
+    __slots__ = ("debug", "observed", "on")
 
     def __init__(self) -> None:
+        self.debug = False
+        """Whether the logger was enabled for DEBUG when it was last asked."""
+        self.observed = False
+        """Whether a client with an observer was made in this process."""
         self.on = False
+        """Whether one of the two is true."""
 
     def look(self) -> None:
         """Asks the logger. It should be called a few times a second, but not for every command."""
-        self.on = logger.isEnabledFor(logging.DEBUG)
+        self.debug = logger.isEnabledFor(logging.DEBUG)
+        self.on = self.debug or self.observed
+        # Another thread may have called `observe` between the reading and the assignment.
+        if self.observed:
+            self.on = True
+
+    def observe(self) -> None:
+        """A client with an observer is made."""
+        self.observed = True
+        self.on = True
 
 
-debug = DebugFlag()
-"""The flag of the process, which has one such logger."""
+tracing = Tracing()
+"""The flags of the process, which has one such logger."""
 
 
 def readable(name: bytes) -> str:
     """A name as text, for a message."""
     return name.decode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def naming_extra(name: str, extra: str) -> Iterator[None]:
+    """Around the imports of what `name` needs: if a package is missing, the error says which extra brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("pyredisson"):
+            raise
+        text = f"{name} needs {error.name}: pip install 'pyredisson[{extra}]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
 
 
 def warn_user(message: str) -> None:

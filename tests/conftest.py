@@ -1,4 +1,4 @@
-"""Fixtures of all tests: servers, and a proxy that breaks connections; and the checks around each test.
+"""Fixtures of all tests: servers, a proxy that breaks connections, the backends; and the checks around each test.
 
 Leases and deadlines use real time, so a test can fail because the machine stood still. A test that fails is repeated,
 up to twice, only if a standstill overlaps what the test has timed until then. The failure stays in the run's summary,
@@ -9,19 +9,24 @@ then, and what it marks with the fixture `timed`. Fixtures time nothing.
 from __future__ import annotations
 
 import inspect
+import math
+import signal
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 import hypothesis
 import pytest
+import pytest_asyncio
 from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._protocol.scripts import NAMES, script
+from pyredisson.logic import announcement
 from pyredisson.testing import Proxy, Server, ServerError
+from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
 from tests.support.timing import Timed, Watcher, longest_standstill, start_watcher, time_from
 
@@ -31,6 +36,9 @@ WATCHER = pytest.StashKey[Watcher]()
 STOOD_STILL = "The machine stood still"
 HEAVY = (
     "tests/cluster/test_scenario_",
+    "tests/dashboard/test_browser.py",
+    "tests/frameworks/",
+    "tests/examples/",
     "tests/faults/test_soak.py",
     "tests/interop/",
     "tests/logic/test_moves.py",
@@ -38,8 +46,10 @@ HEAVY = (
     "tests/logic/test_shards.py",
     "tests/packaging/test_packaging.py",
     "tests/properties/",
+    "tests/pytest_plugin/",
 )
-"""The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, or compute for long."""
+"""The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, run a whole
+pytest, or compute for long."""
 LONG = 300
 """Seconds after which a slow or heavy test fails. The general limit (pyproject.toml) is for hangs; what works for
 10 s on an idle machine may take minutes on a busy one."""
@@ -48,6 +58,11 @@ LONG = 300
 # An example has no time limit of its own: on a busy machine any limit is exceeded now and then.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+# A shell starts jobs in the background with SIGINT ignored, which children inherit: then no test of Ctrl-C works.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(OnUvloop())
     config.stash[WATCHER] = start_watcher()
     config.stash[TIMED] = Timed()
+    # Most tests look at all keys of a server, or count its commands.
+    announcement.FIRST_AFTER = math.inf
     for kind in (pyredisson.Client, pyredisson.asyncio.Client):
         time_from(kind, lambda: config.stash[TIMED].begin())
 
@@ -136,6 +153,12 @@ def timed(request: pytest.FixtureRequest) -> Timed:
 def all_timed(timed: Timed) -> None:
     """All of the test depends on time."""
     timed.begin()
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are made in the test announce themselves, at once after their first hold or wait."""
+    monkeypatch.setattr(announcement, "FIRST_AFTER", 0.0)
 
 
 @pytest.fixture
@@ -226,6 +249,30 @@ def admin(server: Server) -> Iterator[Redis]:
     """A plain client of `server`."""
     with server.redis() as client:
         yield client
+
+
+@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Backend]:
+    """The test runs on each of the two backends."""
+    made: Backend = request.param(server.url)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def threads(server: Server) -> AsyncIterator[Backend]:
+    """The test runs on the threads backend only."""
+    made = Threads(server.url)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def tasks(server: Server) -> AsyncIterator[Backend]:
+    """The test runs on the asyncio backend only."""
+    made = Asyncio(server.url)
+    yield made
+    await made.close()
 
 
 @pytest.fixture

@@ -21,8 +21,11 @@ its own version, with the same names in it. The tool changes four things in the 
    operation and returns None. The tool knows it by its name, and takes it as a call of that operation. Where the
    function returns None, or the source drops the result, the twin says `_ = Run(...).result`. Any other call that is
    awaited or returned as a coroutine stays as it is, without `await`. It must be a call of a function from
-   `pyredisson._api.aio`, or of a method of `self`: their twins block.
-2. Definitions. `async def` becomes `def`, and the type `Coroutine[Any, Any, T]` of a result becomes `T`.
+   `pyredisson._api.aio`, of a method of `self`, or of a parameter whose type is that of a coroutine function: their
+   twins block.
+2. Definitions. `async def` becomes `def`, and the type `Coroutine[Any, Any, T]` of a result becomes `T`. So the type of
+   a coroutine function, `Callable[P, Coroutine[Any, Any, T]]`, becomes `Callable[P, T]`. `async with` becomes `with`,
+   where it is applied to the result of a method `hold`.
 3. Words: the tables WORDS and ASYNCIO_ONLY. They apply to the whole text: comments and docstrings, but also
    identifiers and strings. A variable named `task` is named `thread` in the twin.
 4. Imports and layout: ruff removes imports that are no longer used, sorts the rest, and formats.
@@ -45,7 +48,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 API = Path("pyredisson/_api")
 
-BY_HAND = {"__init__", "blocks", "connections", "lost", "releases"}
+BY_HAND = {"__init__", "blocks", "connections", "elections", "lost", "releases", "singletons"}
 """Modules of both sides that are not generated."""
 
 SYNCHRONOUS = {"hold_of", "identity", "key", "session", "token_of"}
@@ -58,6 +61,7 @@ WORDS = {
     r"\b__a(enter|exit)__\b": r"__\1__",
     r"`async with\b": "`with",
     r", awaited\b": "",
+    r"\basynchronous=True\b": "asynchronous=False",
     r"\b([Aa])n async context manager\b": r"\1 context manager",
     r"\basyncio\b": "threads",
     r"\btask(s?)\b": r"thread\1",
@@ -91,7 +95,7 @@ class Twin(ast.NodeVisitor):
     def __init__(self, name: str, text: str) -> None:
         self._name = name
         self._text = text.encode()
-        self._of_api: set[str] = set()
+        self._with_twins: set[str] = set()
         self._translated: set[ast.AST] = set()
         lines = self._text.splitlines(keepends=True)
         self._line_starts = list(itertools.accumulate(map(len, lines), initial=0))
@@ -105,7 +109,7 @@ class Twin(ast.NodeVisitor):
             tree = ast.parse(self._text)
         except SyntaxError as error:
             raise SourceError(f"{self._name}:{error.lineno}: {error.msg}") from None
-        self._of_api = _imported_from_api(tree)
+        self._with_twins = _imported_from_api(tree) | _coroutine_functions_among_parameters(tree)
         self.visit(tree)
         self._refuse_the_rest(tree)
         text = self._text
@@ -118,14 +122,20 @@ class Twin(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if (result := _result_of_coroutine(node.returns)) is not None:
-            assert node.returns is not None
-            assert isinstance(node.returns, ast.Subscript)
-            self._translated.add(node.returns.value)
-            self._edit(self._start(node.returns), self._end(node.returns), self._source(result))
+        if (result := self._type(node.returns)) is not None:
             dropped = isinstance(result, ast.Constant) and result.value is None
             for returned in _returns(node):
                 self._returned(returned, dropped=dropped)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._type(_result_of_callable(node))
+        self.generic_visit(node)
+
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> None:
+        if not all(_is_call_of_hold(item.context_expr) for item in node.items):
+            raise self._error(node, "async with is translated only for the result of a method hold")
+        self._edit(self._start(node), self._start(node) + len("async "), "")
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -137,6 +147,16 @@ class Twin(ast.NodeVisitor):
         self._edit(self._start(node), self._start(node.value), "")
         self._call(node.value)
         self.generic_visit(node)
+
+    def _type(self, annotation: ast.expr | None) -> ast.expr | None:
+        """`Coroutine[Any, Any, T]` becomes `T`, which is returned. None: it is another type, and stays."""
+        result = _result_of_coroutine(annotation)
+        if result is not None:
+            assert isinstance(annotation, ast.Subscript)
+            self._translated.add(annotation.value)
+            self._edit(self._start(annotation), self._start(result), "")
+            self._edit(self._end(result), self._end(annotation), "")
+        return result
 
     def _returned(self, node: ast.Return, *, dropped: bool) -> None:
         if not isinstance(node.value, ast.Call):
@@ -151,8 +171,8 @@ class Twin(ast.NodeVisitor):
             if not self._has_blocking_twin(node):
                 raise self._error(
                     node,
-                    f"only an operation of the logic, a function from pyredisson._api.aio or a method of self can be "
-                    f"awaited: {self._source(node)}",
+                    "only an operation of the logic, a function from pyredisson._api.aio, a method of self or a "
+                    f"coroutine function among the parameters can be awaited: {self._source(node)}",
                 )
             return
         assert isinstance(node, ast.Call)
@@ -177,7 +197,7 @@ class Twin(ast.NodeVisitor):
     def _has_blocking_twin(self, node: ast.expr) -> bool:
         match node:
             case ast.Call(func=ast.Name(id=name)):
-                return name in self._of_api
+                return name in self._with_twins
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"))):
                 return True
         return False
@@ -185,11 +205,11 @@ class Twin(ast.NodeVisitor):
     def _refuse_the_rest(self, tree: ast.Module) -> None:
         """Raises `SourceError` for asynchronous code that was not translated."""
         for parent in ast.walk(tree):
-            if isinstance(parent, ast.AsyncFor | ast.AsyncWith):
-                raise self._error(parent, "async for and async with are not translated")
+            if isinstance(parent, ast.AsyncFor):
+                raise self._error(parent, "async for is not translated")
             for node in ast.iter_child_nodes(parent):
                 if isinstance(node, ast.comprehension) and node.is_async:
-                    raise self._error(node.target, "async for and async with are not translated")
+                    raise self._error(node.target, "async for is not translated")
                 if isinstance(node, ast.expr) and node not in self._translated:
                     self._refuse(node, parent)
 
@@ -236,6 +256,18 @@ def _result_of_coroutine(annotation: ast.expr | None) -> ast.expr | None:
     return None
 
 
+def _result_of_callable(annotation: ast.expr | None) -> ast.expr | None:
+    """The T of `Callable[..., T]`; None for any other type."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="Callable"), slice=ast.Tuple(elts=[_, result])):
+            return result
+    return None
+
+
+def _is_call_of_hold(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "hold"
+
+
 def _returns(function: ast.FunctionDef) -> Iterator[ast.Return]:
     return (node for node in ast.walk(function) if isinstance(node, ast.Return))
 
@@ -247,6 +279,15 @@ def _imported_from_api(tree: ast.Module) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyredisson._api.aio")
         for name in node.names
+    }
+
+
+def _coroutine_functions_among_parameters(tree: ast.Module) -> set[str]:
+    """The names of all parameters of the type `Callable[..., Coroutine[Any, Any, T]]`."""
+    return {
+        node.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg) and _result_of_coroutine(_result_of_callable(node.annotation)) is not None
     }
 
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from pyredisson._core import parts_on_cluster
-from pyredisson._diagnostics import readable
+from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
 from pyredisson.logic.owners import Owner
@@ -169,6 +171,14 @@ def repr_of_holding(holding: Any, wait: float | None, lease: int | None) -> str:
     waits = "waits without end" if wait is None else f"waits {wait:g} s"
     leased = "renewed" if lease is None else f"lease {lease / 1000:g} s"
     return f"<{package_of(type(holding))}.Holding of {holding._lock!r}: {waits}, {leased}>"
+
+
+def warn_not_released(what: str, error: RedisError) -> None:
+    """Logs that the release after work that is done has failed. The client goes on with it in the background.
+
+    An error would say that the work has failed, and have it done again.
+    """
+    logger.warning("%s is not released yet, though its work is done; the release goes on: %s", what, error)
 
 
 def add_release_failure(error: BaseException, failure: BaseException) -> None:

@@ -58,6 +58,10 @@ class Group:
         """Not for a group: each member has its own lease. Raises `NotImplementedError`."""
         raise NotImplementedError("each member of a group has a lease of its own: ask its members")
 
+    def holder(self) -> NoReturn:
+        """Not for a group: its members may be held by different owners. Raises `NotImplementedError`."""
+        raise NotImplementedError("a group's members may be held by different owners: ask its members")
+
     def force_unlock(self) -> NoReturn:
         """Not for a group: its members may be held by different owners. Raises `NotImplementedError`."""
         raise NotImplementedError("a group's members may be held by different owners: force each member that must go")

@@ -270,6 +270,15 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             raise ClosedError("the client is closed")
         self._keeper.check_known()
 
+    async def masters(self) -> list[Node]:
+        if not self._table.ready:
+            await self._wait_for_topology()
+        return self._table.masters()
+
+    async def ask(self, node: Node, payloads: Sequence[bytes]) -> list[Reply]:
+        replies, _ = await self.connections_of(node).exchange(payloads)
+        return replies
+
     def replicas_in_view(self, node: Node) -> int:
         """How many replicas a master has as far as the routing table knows."""
         return self._table.replicas.get(node.endpoint, 0)

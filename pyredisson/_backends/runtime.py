@@ -165,3 +165,10 @@ class DirectRuntime(OneServer, BackendRuntime):
 
     async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
         await self.sleep(seconds)
+
+    async def masters(self) -> list[Node]:
+        return [self._node]
+
+    async def ask(self, node: Node, payloads: Sequence[bytes]) -> list[Reply]:
+        assert node is self._node, "there is one server"
+        return await self.send_all(payloads)

@@ -50,14 +50,17 @@ class FinalRelease:
         deadline: float,
         count_calls_in_flight: Callable[[], int],
         abort_calls: Callable[[], None],
+        not_locks: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`abort_calls` ends the calls of other threads that wait for a reply."""
+        """`abort_calls` ends the calls of other threads that wait for a reply. `not_locks`: commands whose failure is
+        not worth a warning, as they release nothing."""
         self._client_id = client_id
         self._servers = servers
         self._unsent = unsent
         self._deadline = deadline
         self._count_calls_in_flight = count_calls_in_flight
         self._abort_calls = abort_calls
+        self._not_locks = not_locks
         self._connections: dict[tuple[Node, bool], LastConnection] = {}
         self._failed: dict[Node | None, RedisError] = {}
         """The servers that didn't reply. They are not tried again."""
@@ -79,7 +82,7 @@ class FinalRelease:
             self._send_until_quiet(main_thread_stopped)
         except RedisError:
             # No server replies. What calls in flight may add now can't be sent either.
-            self._lost = len(self._unsent)
+            self._lost = len(set(self._unsent) - self._not_locks)
             self._unsent.clear()
         finally:
             for connection in list(self._connections.values()):
@@ -141,7 +144,7 @@ class FinalRelease:
             payloads = groups[target]
             replies = self._use(target, len(in_order) - i, LastConnection.read, sent[target])
             if replies is None:
-                self._lost += len(payloads)
+                self._lost += len(set(payloads) - self._not_locks)
                 continue
             self._reached = True
             for payload, reply in zip(payloads, replies, strict=True):

@@ -16,6 +16,7 @@ from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._client.callback_threads import CallbackThreads
+from pyredisson._client.delivery import Delivery
 from pyredisson._client.final_release import THREAD_NAME, FinalRelease
 from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._client.servers import Servers, open_servers
@@ -24,7 +25,8 @@ from pyredisson._settings.durations import lease_ms
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
-from pyredisson.logic.ports import Granted, Runtime, Sender
+from pyredisson.logic.observing import Observing
+from pyredisson.logic.ports import Granted, Nodes, Runtime, Sender
 from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
 from pyredisson.logic.session import Resources, Session
 
@@ -32,11 +34,15 @@ SHORTEST_REPLY_TIMEOUT = 0.05
 """Seconds: the shortest timeout of the watchdog's commands, which depends on the lease."""
 CLOSE_TIMEOUT = 1.0
 """Seconds that the release of all holds may take when a client is closed or the interpreter exits."""
+WITHDRAWAL_TIMEOUT = 0.2
+"""The same for a client that has nothing to release, and is only to be forgotten by others."""
 SHORTEST_CLOSE_TIMEOUT = 0.02
 """Seconds for a client that is closed after others have used up the time."""
+DELIVERY_TIMEOUT = 0.2
+"""Seconds that an observer has for the last events of a client that is closed."""
 
 
-class Connections(Runtime, Protocol):
+class Connections(Runtime, Nodes, Protocol):
     """The runtime of a backend."""
 
     def acquiring(self, granted: Granted) -> Sender:
@@ -95,19 +101,25 @@ class ClientLifecycle:
         self._callback_threads = CallbackThreads()
         self._unsent: dict[bytes, None] = {}
         """The commands of the final release, in their order."""
+        self._not_locks: frozenset[bytes] = frozenset()
+        """Those among them that release nothing."""
         self._release_coming = False
         """Whether a final release is running or starting, which also sends what is added to `_unsent` from now on."""
         # Both are re-entrant: a finalizer may close a client on any line.
         self._releasing = threading.RLock()
         self._starting = threading.RLock()
         client_id = str(uuid.uuid4())
-        self.servers = open_servers(self.config, client_id)
+        observer = self.config.observer
+        self.delivery = None if observer is None else Delivery(observer, client_id)
+        observing = None if self.delivery is None else Observing(self.delivery, client_id, clock)
+        observe = None if observing is None else observing.availability_changed
+        self.servers = open_servers(self.config, client_id, observe)
         self._runtime, self._listening, channels = self._connect(self.servers, post)
         # With the usual timeout, one lost reply would cost a lock with a short lease.
         lease = lease_ms(self.config.lock_watchdog_timeout) / 1000
         timeout = max(SHORTEST_REPLY_TIMEOUT, lease / ROUNDS_PER_LEASE / 2)
         self._watchdog_runtime = self.servers.watchdog_runtime(timeout)
-        return Resources(client_id, self._runtime, self._watchdog_runtime, channels, self._runtime.acquiring)
+        return Resources(client_id, self._runtime, self._watchdog_runtime, channels, self._runtime.acquiring, observing)
 
     def start_loop(self, loop: Loop) -> None:
         """Runs one of the watchdog's loops on a daemon thread."""
@@ -134,6 +146,7 @@ class ClientLifecycle:
                 self._release_coming = True
                 self._unsent.update((payload, None) for payload in session.local_queues.leave_commands())
                 self._unsent.update((hold.commands.abandon(hold), None) for hold in session.close())
+                self._announce_end()
         finally:
             try:
                 self.servers.close()
@@ -158,6 +171,7 @@ class ClientLifecycle:
                 self._release_coming = False
                 self._releasing.release()
         self._callback_threads.close(max(SHORTEST_CLOSE_TIMEOUT, deadline - clock()))
+        self._deliver_last_events(deadline)
         if self._unsent:
             # Added after the final release looked for the last time.
             self._start_final_release()
@@ -170,6 +184,12 @@ class ClientLifecycle:
         """
         self._unsent.update(dict.fromkeys(self.session.watchdog.repairs.pending()))
         self._final_release(deadline).send(main_thread_stopped=True)
+        self._deliver_last_events(deadline)
+
+    def _deliver_last_events(self, deadline: float) -> None:
+        if self.delivery is not None:
+            left = deadline + DELIVERY_TIMEOUT - clock()
+            self.delivery.close(min(DELIVERY_TIMEOUT, max(SHORTEST_CLOSE_TIMEOUT, left)))
 
     def _start_final_release(self) -> None:
         with self._starting:
@@ -185,8 +205,11 @@ class ClientLifecycle:
             self.send_final_releases()
 
     def _final_release(self, deadline: float) -> FinalRelease:
+        in_flight = self._count_calls_in_flight
+        if self._unsent and not in_flight() and self._not_locks.issuperset(list(self._unsent)):
+            deadline = min(deadline, clock() + WITHDRAWAL_TIMEOUT)
         return FinalRelease(
-            self.session.id, self.servers, self._unsent, deadline, self._count_calls_in_flight, self._abort_calls
+            self.session.id, self.servers, self._unsent, deadline, in_flight, self._abort_calls, self._not_locks
         )
 
     def _count_calls_in_flight(self) -> int:
@@ -198,6 +221,14 @@ class ClientLifecycle:
         runtime = self.session.runtime
         if isinstance(runtime, ThreadBackend):
             runtime.abort_calls()
+
+    def _announce_end(self) -> None:
+        """Has the final release tell others that this client ends."""
+        announcement = self.session.announcement
+        payload = None if announcement is None else announcement.last(self.session.runtime.scripts)
+        if payload is not None:
+            self._not_locks = frozenset((payload,))
+            self._unsent[payload] = None
 
     # --- Dropping
 
@@ -214,8 +245,11 @@ class ClientLifecycle:
             session.drop()
             self._unsent.update((payload, None) for payload in session.local_queues.leave_commands())
             self._unsent.update(dict.fromkeys(session.watchdog.repairs.pending()))
+            self._announce_end()
         finally:
             self._drop_connections()
+            if self.delivery is not None:
+                self.delivery.end()
             if self._unsent:
                 _release_dropped(self)
             if unclosed:

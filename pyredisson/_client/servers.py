@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pyredisson._backends.threads.routed import RoutedThreadRuntime
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.topology import open_topology
+from pyredisson._protocol.availability import Observe
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.redirects import Redirected
@@ -20,9 +21,10 @@ MOST_WATCHDOG_CONNECTIONS = 2
 class SingleServer:
     """The server of a client that has one."""
 
-    def __init__(self, config: Config, client_id: str) -> None:
+    def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.node = Node(config)
         self.node.client_id = client_id
+        self.node.availability.observe = observe
 
     def serving(self, payload: bytes) -> Node | None:
         """The server that serves a command."""
@@ -50,10 +52,10 @@ class SingleServer:
 class SeveralServers:
     """The servers of a client that has several: a cluster, or a master with replicas."""
 
-    def __init__(self, config: Config, client_id: str) -> None:
+    def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.config = config
         self.scripts = ScriptSet(PubSub.of(config), shared=True)
-        self.keeper = open_topology(config, client_id, self.scripts)
+        self.keeper = open_topology(config, client_id, self.scripts, observe)
         self.table = self.keeper.table
         self.serving: Callable[[bytes], Node | None] = self.table.node_for
         """The server that serves a command. None: it isn't known."""
@@ -82,9 +84,10 @@ class SeveralServers:
 Servers = SingleServer | SeveralServers
 
 
-def open_servers(config: Config, client_id: str) -> Servers:
-    """The servers of a new client. Nothing is connected, and no thread started."""
-    return SingleServer(config, client_id) if config.topology == "single" else SeveralServers(config, client_id)
+def open_servers(config: Config, client_id: str, observe: Observe | None = None) -> Servers:
+    """The servers of a new client. Nothing is connected, and no thread started. `observe` is told of each outage."""
+    kind = SingleServer if config.topology == "single" else SeveralServers
+    return kind(config, client_id, observe)
 
 
 def _post_nothing(_: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 
 from pyredisson._diagnostics import logger
@@ -9,6 +10,9 @@ from pyredisson._diagnostics import logger
 FORGOTTEN_AFTER = 60.0
 """Seconds without a failed attempt after which the next failure begins another outage. The end of the earlier outage
 was not observed, because no call was made."""
+
+Observe = Callable[[str, str, BaseException | None], None]
+"""Is called with `disconnected` or `connected`, the server's address, and the error; on any thread. Must not block."""
 
 
 class Outage:
@@ -30,9 +34,11 @@ class Availability:
     change at the same time, only one of them logs it.
     """
 
-    __slots__ = ("_outage",)
+    __slots__ = ("_outage", "observe")
 
     def __init__(self) -> None:
+        self.observe: Observe | None = None
+        """Is told of each change."""
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
 
@@ -62,6 +68,8 @@ class Availability:
         new = Outage(now, unreachable=unreachable)
         present = self._outage.setdefault("present", new)
         if present is new:
+            if self.observe is not None:
+                self.observe("disconnected", address, error)
             logger.warning("the server %s is not available: %s; calls try again within their limits", address, error)
             return
         present.last_failure = now
@@ -71,4 +79,6 @@ class Availability:
     def _end_outage(self, address: str) -> None:
         outage = self._outage.pop("present", None)
         if outage is not None:
+            if self.observe is not None:
+                self.observe("connected", address, None)
             logger.warning("the server %s is available again after %.1f s", address, monotonic() - outage.began)

@@ -12,12 +12,13 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 from pyredisson._core import command
 from pyredisson._settings.config import Config
 from pyredisson.errors import UnsupportedServerError
+from pyredisson.identity import connection_name, identity
 from pyredisson.version import VERSION
 
 SCRIPT_FLAGS_SINCE = 7
 """The first major version whose servers know the `#!lua` line of scripts."""
 OLDEST_VERSION = (6, 2)
-OPTIONAL = frozenset({"hello", "library", "client info", "server info", "kill"})
+OPTIONAL = frozenset({"hello", "default name", "library", "client info", "server info", "kill"})
 """Steps that a server may not know, or may not allow to this user. The connection works without them."""
 OTHER_MODES = {
     b"cluster": "a node of a cluster, which is addressed as redis+cluster://host:port,host:port",
@@ -60,8 +61,10 @@ class Handshake:
         steps.append(("hello", command(b"HELLO", 2)))
         if config.database:
             steps.append(("select", command(b"SELECT", config.database)))
-        if config.client_name:
+        if config.client_name is not None:
             steps.append(("name", command(b"CLIENT", b"SETNAME", config.client_name)))
+        else:
+            steps.append(("default name", command(b"CLIENT", b"SETNAME", connection_name(identity()))))
         steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
         steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-VER", VERSION)))
         steps.append(("client info", command(b"CLIENT", b"INFO")))

@@ -150,6 +150,12 @@ class RoutingTable:
         known = self._health.identified_as(server_id)
         return any(one is not node and one.endpoint in masters for one in known)
 
+    def masters(self) -> list[Node]:
+        """The nodes that serve slots, as the latest view says, by address."""
+        with_slots = sorted(shard.master.address for shard in self._shards if shard.slots)
+        nodes = self.nodes.copy()
+        return [nodes[address] for address in with_slots if address in nodes]
+
     def _masters(self) -> set[Address]:
         """The masters of the latest view."""
         return {shard.master.address for shard in self._shards}

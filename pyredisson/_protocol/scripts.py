@@ -13,6 +13,7 @@ from pyredisson._protocol.pubsub import PubSub
 _INCLUDE = "-- include: "
 
 _SHAPES: dict[str, tuple[int, int] | None] = {
+    "client_announce": None,
     "exactly_once_delete": None,
     "fair_acquire": (5, 6),
     "fair_delete": (5, 2),
@@ -26,11 +27,15 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "fenced_delete": (3, 1),
     "fenced_hand_over": (3, 3),
     "fenced_write": None,
+    "inspect_scan": (0, 2),
+    "inspect_state": (13, 5),
     "latch_count_down": (2, 2),
     "latch_set": (2, 3),
     "lock_acquire": (1, 3),
     "lock_force_release": (1, 1),
     "lock_hand_over": (1, 3),
+    "lock_keep": (1, 3),
+    "lock_holder": (1, 0),
     "lock_release": (1, 3),
     "lock_renew": None,
     "lock_wake_waiters": (1, 2),

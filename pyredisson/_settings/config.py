@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import re
 import ssl as tls
 from collections.abc import Callable, Iterable
 from typing import IO, Any, Literal, get_args
@@ -16,6 +17,7 @@ from pyredisson._settings.clients import settings_of_client
 from pyredisson._settings.durations import MAX_LEASE_MS, seconds
 from pyredisson._settings.urls import settings_of_url
 from pyredisson.errors import ConfigError
+from pyredisson.events import handlers_of
 
 Topology = Literal["single", "cluster", "sentinel", "replicated"]
 ShardedPubsub = Literal["auto", "both", "on", "off"]
@@ -67,7 +69,13 @@ class Config:
     credential_provider: CredentialProvider | None = dataclasses.field(default=None, repr=False)
     """One of redis-py's. It is called at every connect, instead of using `username` and `password`."""
     client_name: str | None = None
-    """The name that CLIENT LIST shows."""
+    """The name that CLIENT LIST shows, of the characters `!` to `~`. None: `program@host:pid`, where the user may run
+    CLIENT SETNAME."""
+    announce: bool = True
+    """Whether the client writes into a key of its own who it is, and which locks it has held for long."""
+    observer: object | None = None
+    """What is told of acquires, waits, releases, losses, renewals and outages: an object with any of the methods of
+    `pyredisson.Observer`."""
     ssl: bool = False
     """Whether to use TLS."""
     ssl_context: tls.SSLContext | None = dataclasses.field(default=None, repr=False)
@@ -137,6 +145,14 @@ class Config:
         for name in _FUNCTIONS:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{name} must be a function, or None")
+        if self.client_name is not None and not re.fullmatch(r"[!-~]+", self.client_name):
+            # The server would refuse each connection.
+            raise ConfigError(f"client_name must consist of the characters ! to ~, not be {self.client_name!r}")
+        if self.observer is not None:
+            try:
+                handlers_of(self.observer)
+            except ValueError as error:
+                raise ConfigError(f"observer: {error}") from None
         self._check_servers()
         self._check_tls()
         if self.credential_provider is not None and (self.username is not None or self.password is not None):
@@ -306,7 +322,14 @@ _INTEGERS = {
     "connection_pool_size": (1, 2**31 - 1),
     "min_synced_replicas": (1, 2**31 - 1),
 }
-_FLAGS = ("check_lock_synced_replicas", "release_when_owner_ends", "sentinel_ssl", "socket_keepalive", "ssl")
+_FLAGS = (
+    "announce",
+    "check_lock_synced_replicas",
+    "release_when_owner_ends",
+    "sentinel_ssl",
+    "socket_keepalive",
+    "ssl",
+)
 _TEXTS = (
     "path",
     "username",

@@ -2,6 +2,7 @@
 
 from pyredisson._api.aio.client import Client, connect
 from pyredisson._api.aio.count_down_latch import CountDownLatch
+from pyredisson._api.aio.elections import Election, Term
 from pyredisson._api.aio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson._api.aio.fenced_lock import FencedLock
 from pyredisson._api.aio.multi_lock import MultiLock, RedLock
@@ -10,11 +11,13 @@ from pyredisson._api.aio.permit_expirable_semaphore import PermitExpirableSemaph
 from pyredisson._api.aio.read_write_lock import ReadLock, ReadWriteLock, WriteLock
 from pyredisson._api.aio.rlock import Lock, Lockable, RLock
 from pyredisson._api.aio.semaphore import Semaphore
+from pyredisson._api.aio.singletons import Singleton
 from pyredisson._api.aio.spin_lock import SpinLock
 
 __all__ = [
     "Client",
     "CountDownLatch",
+    "Election",
     "FairLock",
     "FencedLock",
     "Lock",
@@ -28,7 +31,9 @@ __all__ = [
     "ReadWriteLock",
     "RedLock",
     "Semaphore",
+    "Singleton",
     "SpinLock",
+    "Term",
     "WriteLock",
     "connect",
 ]

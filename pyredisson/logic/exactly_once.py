@@ -18,7 +18,7 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 
 from pyredisson._core import ReleaseCall, prefixed
-from pyredisson._diagnostics import debug
+from pyredisson._diagnostics import tracing
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.logic import retry
@@ -48,7 +48,7 @@ class SessionSlot:
 
     def __init__(self, suffix: bytes) -> None:
         self.suffix = suffix
-        """What follows `reply_cache` of an object in the key of this slot."""
+        """What follows `reply_cache` of an object in the key of this slot, before the kind of the object."""
         self.number = 0
         self.in_doubt = False
         """Whether a copy of the present call may have run, or may run late."""
@@ -182,7 +182,7 @@ class SessionSlots:
         now = self._runtime.clock()
         if now >= self._next_debug_check:
             self._next_debug_check = now + DEBUG_CHECK_INTERVAL
-            debug.look()
+            tracing.look()
         return now
 
 
@@ -191,5 +191,9 @@ def _is_outage(error: BaseException) -> bool:
 
 
 def reply_cache(key: bytes) -> bytes:
-    """The beginning of the keys in which the server keeps the replies to calls for the object with this key."""
+    """The beginning of the keys in which the server keeps the replies to calls for the object with this key.
+
+    The suffix of a slot follows, then the kind of the object: by it a reader of the server's keys can tell a semaphore
+    from a latch, which both are a number.
+    """
     return prefixed(b"pyredisson_once", key)

@@ -65,6 +65,9 @@ class HoldCommands(Protocol):
     key: bytes
     """The name of the lock on the server."""
 
+    kind: str
+    """What kind of lock it is, as in `pyredisson.Event.kind`."""
+
     renew: Renewal
     """Holds whose commands share this function are renewed in the same calls."""
 
@@ -106,6 +109,10 @@ class Hold(HoldFields):
     """A lost hold of the same owner and lock that has not been released yet."""
     acquired_by: Owner | None
     """The owner that began the hold, for the check whether its thread or task has ended. None: a permit."""
+    begun: float
+    """The reading of the clock when the acquire was sent that began the hold."""
+    listed: bool
+    """Whether it is part of the client's announcement, or counted there. At first False."""
 
     @property
     def renewed(self) -> bool:
@@ -118,6 +125,12 @@ class Hold(HoldFields):
         """Whether the watchdog sends a command for this hold before its lease ends."""
         # First what is true of most holds: the watchdog asks this for each of them in every round.
         return self.leases is None or self.commands.renews_fixed_leases or self.renewed
+
+    def __repr__(self) -> str:
+        owner, levels = readable(self.owner), f"{self.count} level{'' if self.count == 1 else 's'}"
+        return (
+            f"<Hold of {self.commands.kind} {readable(self.commands.key)!r} by {owner}: {self.state.value}, {levels}>"
+        )
 
     def listen(self, listener: Listener) -> None:
         """Has `listener` called when the hold is lost or released.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
@@ -142,3 +143,23 @@ class Runtime(Sender, Protocol):
         """A new wakeup, which isn't set."""
 
     async def close(self) -> None: ...
+
+
+class Nodes(Protocol):
+    """Commands to one of several servers, for what reads all of them. A single server is the only one."""
+
+    async def masters(self) -> list[Node]:
+        """All masters that serve slots, by address. Waits until the topology is known. Raises what prevents that."""
+
+    async def ask(self, node: Node, payloads: Sequence[bytes]) -> list[Reply]:
+        """Sends commands to that server, in one write. Error replies are in the list; `NoReply` is raised."""
+
+
+class Chore(Protocol):
+    """Something small that a client has its watchdog send, when the renewals are done."""
+
+    key: bytes
+    """The renewer of the shard that serves this key runs it."""
+
+    async def run(self, runtime: Runtime) -> None:
+        """Sends it, over the watchdog's connections. May be called once more than asked for."""

@@ -5,26 +5,26 @@ from __future__ import annotations
 import logging
 import math
 import weakref
+from collections import deque
 from collections.abc import Coroutine, Hashable, Sequence
 from typing import Any, Protocol
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from pyredisson._core import Wheel
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import code_of, is_transient
+from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import GONE, HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
-from pyredisson.logic.ports import Runtime
+from pyredisson.logic.observing import Observing, lateness
+from pyredisson.logic.ports import Chore, Runtime
+from pyredisson.logic.renewal_batch import BATCH, Batch
 from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
 from pyredisson.logic.repairs import RepairQueue, Unsent
 
-BATCH = 100
-"""Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
 PROMISE_STEP = 100
 """Milliseconds, to a multiple of which a fixed lease is rounded up that another server is to confirm."""
 RETRIES_PER_ROUND = 10
@@ -33,10 +33,22 @@ IDLE_LEASES = 2
 """After so many leases without work a renewer ends, if its client may have several."""
 
 
+class Announcer(Protocol):
+    """What tells others which locks the client has held for long."""
+
+    def begin(self) -> None:
+        """The watchdog is about to start."""
+
+    def add(self, hold: Hold) -> None:
+        """Lists a hold whose lease was renewed for the first time."""
+
+
 class Dispatcher(Protocol):
     """What a renewer needs of the watchdog of its client."""
 
     wheel: Wheel
+    observing: Observing | None
+    announcer: Announcer | None
 
     @property
     def closed(self) -> bool:
@@ -60,51 +72,18 @@ class Dispatcher(Protocol):
     def dispatch_unsent(self, unsent: Unsent) -> None:
         """Gives a command to the renewer of the shard that serves it now."""
 
+    def do(self, chore: Chore) -> None:
+        """Gives a chore to the renewer of the shard that serves its key now."""
+
     def remove(self, renewer: Renewer) -> None:
         """This renewer ends: new work for its shard goes to another one."""
-
-
-class Batch:
-    """Holds that one script call renews: of one kind, and in one slot."""
-
-    __slots__ = ("holds", "lease", "reason", "renew", "slot", "with_text")
-
-    def __init__(self, renew: Renewal, slot: int, lease: int, reason: str, holds: list[Hold]) -> None:
-        self.renew = renew
-        self.slot = slot
-        self.lease = lease
-        """In ms."""
-        self.reason = reason
-        """Why a hold is lost that the server doesn't know."""
-        self.holds = holds
-        self.with_text = False
-        """Whether the text of the script is sent."""
-
-    def command(self, runtime: Runtime) -> bytes:
-        """The script call."""
-        payload = self.renew(runtime.scripts, self.holds, self.lease)
-        return as_eval(payload, with_shebang=runtime.scripts.with_shebang) if self.with_text else payload
-
-    def changed_for(self, error: RedisError) -> list[Batch]:
-        """What to send at once in its place after that error reply. Empty: it can only be tried again later."""
-        if isinstance(error, NoScriptError) and not self.with_text:
-            self.with_text = True
-            return [self]
-        if code_of(error) == "TRYAGAIN" and len(self.holds) > 1:
-            # The slot is being moved, and one server has some of the keys and another one the others. Each key alone is
-            # served by one of them, and a slot may stay like this for longer than a lease.
-            single = [Batch(self.renew, self.slot, self.lease, self.reason, [hold]) for hold in self.holds]
-            for batch in single:
-                batch.with_text = self.with_text
-            return single
-        return []
 
 
 class Renewer(LoopOwner):
     """The loop `renew` of one shard, with the holds that are due there, and the commands to be sent there.
 
     It waits for no other server than its own, so a server that is slow or dead delays no renewal of another shard.
-    Other threads add to `due` and `repairs` and then call `wake`. Only the loop takes anything out.
+    Other threads add to `due`, `repairs` and `chores` and then call `wake`. Only the loop takes anything out.
     """
 
     def __init__(
@@ -121,6 +100,7 @@ class Renewer(LoopOwner):
         """Holds that the server is to be asked about. The value is why such a hold is lost if the server doesn't know
         it."""
         self.repairs = RepairQueue(runtime)
+        self.chores: deque[Chore] = deque()
         self._failures = 0
         """Failed rounds in a row."""
         self._wakeup = runtime.wakeup()
@@ -166,7 +146,7 @@ class Renewer(LoopOwner):
 
     async def _renew_once(self) -> float:
         """One round. Returns the seconds until the next one."""
-        if self.due or self.repairs.unsent:
+        if self.due or self.repairs.unsent or self.chores:
             self._last_work = self._runtime.clock()
         try:
             failed = await self._renew_due()
@@ -174,6 +154,8 @@ class Renewer(LoopOwner):
             failed |= await self.repairs.send()
             # What was redirected now.
             self._hand_over()
+            if not failed:
+                await self._run_chores()
         except ClosedError:
             # The loop ends before the next round.
             failed = False
@@ -193,7 +175,8 @@ class Renewer(LoopOwner):
         if failed:
             return pause * (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND
         idle = self._runtime.clock() - self._last_work
-        if self._runtime.sharded and idle > self._idle_limit and not self.due and not self.repairs.unsent:
+        has_work = self.due or self.repairs.unsent or self.chores
+        if self._runtime.sharded and idle > self._idle_limit and not has_work:
             self._end()
             return 0.0
         return pause
@@ -205,6 +188,26 @@ class Renewer(LoopOwner):
         while self.due:
             self._dispatcher.dispatch(*self.due.popitem())
         self.repairs.hand_over(lambda _: False, self._dispatcher.dispatch_unsent)
+        while self.chores:
+            self._dispatcher.do(self.chores.popleft())
+
+    async def _run_chores(self) -> None:
+        """Runs the chores, one after the other, until a renewal is due. None is run while the server doesn't reply, as
+        each would delay the next renewal by a timeout."""
+        for _ in range(len(self.chores)):
+            if self.due or self.closed:
+                return
+            chore = self.chores.popleft()
+            if self._runtime.sharded and self._runtime.shard_of(chore.key) is not self.shard:
+                self._dispatcher.do(chore)
+                continue
+            try:
+                await chore.run(self._runtime)
+            except ClosedError:
+                raise
+            except Exception:  # noqa: BLE001
+                # A chore must not keep the loop from renewing the leases.
+                log_exception("a command of the watchdog other than a renewal failed; leases are renewed all the same")
 
     def _hand_over(self) -> None:
         """Gives the repairs and notices that another shard serves by now to its renewer."""
@@ -316,6 +319,9 @@ class Renewer(LoopOwner):
         ends = sent_at + self._lease_seconds
         due = self._dispatcher.next_renewal(batch, sent_at)
         wheel, extend = self._dispatcher.wheel, self._holds.extend
+        announcer = self._dispatcher.announcer
+        if self._dispatcher.observing is not None and batch.lease:
+            self._tell_renewed(self._dispatcher.observing, batch, reply)
         for hold, known in zip(batch.holds, reply, strict=True):
             if hold.state is not HELD:
                 # Released or lost meanwhile: that was decided without this reply.
@@ -323,6 +329,8 @@ class Renewer(LoopOwner):
             if known != 1:
                 self._lose(hold, batch.reason)
             elif batch.lease:
+                if not hold.listed and announcer is not None:
+                    announcer.add(hold)
                 if hold.renewed:
                     extend(hold, ends)
                     wheel.add(hold, due)
@@ -330,6 +338,13 @@ class Renewer(LoopOwner):
                     # A fixed lease may end before the next round.
                     wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
         self._dispatcher.look_by(due)
+
+    def _tell_renewed(self, observing: Observing, batch: Batch, reply: Sequence[int]) -> None:
+        """To be called before the holds are extended."""
+        found = zip(batch.holds, reply, strict=True)
+        renewed = [hold for hold, known in found if known == 1 and hold.renewed and hold.state is HELD]
+        if renewed:
+            observing.renewed(len(renewed), lateness(renewed, self._lease_seconds, self._runtime.clock()))
 
     def _lose(self, hold: Hold, reason: str) -> None:
         try:
@@ -355,6 +370,9 @@ class Renewer(LoopOwner):
         outage = all(is_transient(error) for _, error in failed)
         redirected = all(isinstance(error, Redirected) for _, error in failed)
         level = logging.DEBUG if outage or redirected or self._failures > 1 else logging.WARNING
+        if self._dispatcher.observing is not None:
+            for batch, error in failed:
+                self._dispatcher.observing.renewal_failed(len(batch.holds), error)
         for text, count in counts.items():
             logger.log(level, "renewing %d locks failed and is tried again: %s", count, text)
         # One failure is no outage: any single connection may be closed.

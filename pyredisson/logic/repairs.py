@@ -158,11 +158,14 @@ class RepairQueue:
             # command in doubt can't run after its repair.
             replies = await self._send_scripts(pending, new_connection=True)
             failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
-            refused = sum(isinstance(reply, RedisError) and not isinstance(reply, Redirected) for reply in replies)
+            refused = [
+                reply for reply in replies if isinstance(reply, RedisError) and not isinstance(reply, Redirected)
+            ]
             if refused:
-                logger.info("%d releases were refused and are tried again", refused)
+                text = "%d releases in the background were refused and are tried again: %s"
+                logger.info(text, len(refused), refused[0])
         except (NoReply, RedisError) as error:
-            logger.info("%d releases failed and are tried again: %s", len(pending), error)
+            logger.info("%d releases in the background failed and are tried again: %s", len(pending), error)
         finally:
             if not self._closed:
                 now = self._runtime.clock()
@@ -170,7 +173,8 @@ class RepairQueue:
                     self._repairs.popleft()
                 self._repairs.extend(repair for repair in failed if now < repair.until)
                 if given_up := sum(now >= repair.until for repair in failed):
-                    logger.warning("gave up repeating %d releases", given_up)
+                    text = "gave up %d releases that failed for too long: what they release ends with its lease"
+                    logger.warning(text, given_up)
         return bool(self._repairs)
 
     async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool = False) -> list[Reply]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
 from pyredisson.errors import ClosedError
+from pyredisson.logic import announcement
+from pyredisson.logic.announcement import Announcement
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.groups.registry import GroupRegistry
@@ -16,6 +19,7 @@ from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.locks.local_queue import LocalQueue
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
+from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Granted, Runtime, Sender
@@ -33,6 +37,8 @@ class Resources(NamedTuple):
     channels: ChannelRegistry
     acquiring: Acquiring | None = None
     """What sends acquires that replicas have to confirm. None: the runtime sends them, as any other command."""
+    observing: Observing | None = None
+    """The events for the observer. None: there is no observer."""
 
 
 class Host(Protocol):
@@ -83,7 +89,7 @@ class Session:
     def _open(self) -> None:
         """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id."""
         resources = self._host.open(self.repair)
-        self.id, self.runtime, watchdog_runtime, self.channels, _ = resources
+        self.id, self.runtime, watchdog_runtime, self.channels, _, self.observing = resources
         self.clock = self.runtime.clock
         acquiring = resources.acquiring or self._send_as_usual
         self.lock_sender = acquiring(lock_granted)
@@ -98,7 +104,13 @@ class Session:
             self.lease_ms,
             self._host.start_loop,
             release_when_owner_ends=self._release_when_owner_ends,
+            observing=self.observing,
         )
+        self.announcement: Announcement | None = None
+        """What tells others who this client is. None: nothing does."""
+        if self.config.announce and not math.isinf(announcement.FIRST_AFTER):
+            self.announcement = Announcement(self.id, self.config, self.holds, self.watchdog, self.clock)
+            self.watchdog.announcer = self.announcement
         self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), self.retries)
         self.local_queues = LocalQueues()
         self.lock_queues: dict[Hashable, LocalQueue] = {}
@@ -112,6 +124,21 @@ class Session:
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
         self._host.run_callback(callback)
+
+    def begin_waiting(self) -> float:
+        """A call begins to wait. Returns what `end_waiting` is to get."""
+        announcement = self.announcement
+        if announcement is None:
+            return 0.0
+        announcement.waits += 1
+        if not self.watchdog.started:
+            self.watchdog.begin_waiting()
+        return self.clock()
+
+    def end_waiting(self, began: float) -> None:
+        """A call has ended its wait, whatever the result is."""
+        if began and self.announcement is not None:
+            self.announcement.waited += self.clock() - began
 
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run; once, if the client is closed."""
@@ -139,6 +166,8 @@ class Session:
         self.watchdog.close()
 
     def _on_hold_lost(self, hold: Hold) -> None:
+        if self.announcement is not None:
+            self.announcement.lost += 1
         self.lost_callbacks.run(hold.key[0])
         self._forget_lock_queue(hold.key[0])
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.ports import Wakeup
@@ -66,7 +66,7 @@ async def _until(
     channel_class: type[Channel],
     need: int,
 ) -> bool:
-    runtime = session.runtime
+    runtime, began = session.runtime, session.begin_waiting()
     try:
         channel = session.channels.join(channel_name, wakeup, channel_class, need)
         while True:
@@ -78,11 +78,11 @@ async def _until(
                 if remaining <= 0:
                     return False
                 seconds = min(seconds, remaining)
-            debug.look()
-            if debug.on:
+            tracing.look()
+            if tracing.debug:
                 logger.debug("waiting on channel %r for %.3f s at most", readable(channel_name), seconds)
             await runtime.wait(wakeup, seconds)
-            if debug.on:
+            if tracing.debug:
                 logger.debug("%s on channel %r", "woken" if wakeup.is_set() else "no message", readable(channel_name))
             wakeup.clear()
             # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
@@ -96,3 +96,4 @@ async def _until(
         raise
     finally:
         session.channels.leave(channel_name, wakeup)
+        session.end_waiting(began)

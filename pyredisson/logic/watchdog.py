@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import weakref
@@ -9,15 +10,17 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import Any, cast
 
 from pyredisson._core import Timer, Wheel
-from pyredisson._diagnostics import debug
+from pyredisson._diagnostics import tracing
 from pyredisson._protocol.routing import Changes
 from pyredisson.logic.ended_owners import EndedOwners
 from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.moved_slots import MovedSlots
-from pyredisson.logic.ports import Runtime
+from pyredisson.logic.observing import Observing
+from pyredisson.logic.ports import Chore, Runtime
+from pyredisson.logic.renewal_batch import BATCH, Batch
 from pyredisson.logic.renewal_grid import RenewalGrid
-from pyredisson.logic.renewer import BATCH, Batch, Renewer
+from pyredisson.logic.renewer import Announcer, Renewer
 from pyredisson.logic.repairs import RepairQueue, Repairs, Unsent
 
 
@@ -50,12 +53,16 @@ class Watchdog(LoopOwner):
         *,
         release_when_owner_ends: bool = False,
         renewer: type[Renewer] = Renewer,
+        observing: Observing | None = None,
     ) -> None:
         """`start` runs a loop on a thread of its own.
 
         `release_when_owner_ends`: a hold whose owner has ended is released; else that is only logged.
         """
         super().__init__()
+        self.observing = observing
+        self.announcer: Announcer | None = None
+        """None: nobody is told of this client."""
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
@@ -114,6 +121,27 @@ class Watchdog(LoopOwner):
         self.wheel.add(alarm, due)
         self.look_by(due)
 
+    def begin_waiting(self) -> None:
+        """A call waits. So a client that has never held a lock is announced, too."""
+        if self.announcer is not None and not self._started:
+            # If no thread can be started, the next wait tries again. Only the announcement depends on it.
+            with contextlib.suppress(RuntimeError):
+                self._start_or_wake()
+
+    def do(self, chore: Chore) -> None:
+        """Has a chore run soon, by the renewer of the shard that serves its key now.
+
+        A chore that asks for itself while it runs is run again in the next round.
+        """
+        while True:
+            renewer = self._sole or self._renewer_of(self._runtime.shard_of(chore.key))
+            renewer.chores.append(chore)
+            if not renewer.ended:
+                break
+        self._wake(renewer)
+        if not self._started:
+            self._start_or_wake()
+
     def check(self, holds: Iterable[Hold]) -> None:
         """Has the servers asked at once which of these holds they know. What they don't know is lost.
 
@@ -155,7 +183,7 @@ class Watchdog(LoopOwner):
 
     def _enter_grid_step(self, now: float) -> None:
         """Computes once for all holds that are acquired in this step of the grid when their renewal is due."""
-        debug.look()
+        tracing.look()
         step = self._grid.step
         number = int(now * 1000) // step
         self._renewal_due = number * step + self._grid.round
@@ -314,6 +342,8 @@ class Watchdog(LoopOwner):
             self._time_wakeup.set()
             return
         with self._starting:
+            if self.announcer is not None and not self._started:
+                self.announcer.begin()
             # Each start is noted after it succeeded: if a thread can't start, the next hold tries again. `keep_time`
             # is last, as it sets `_next_look`: from then on only holds that are due earlier come here.
             if self._sole is not None and not self._sole.started:

@@ -1,44 +1,15 @@
-"""Fixtures of the API tests: the backends, the state of the server, and shorter waits."""
+"""Fixtures of the API tests: the state of the server, and shorter waits."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 from redis import Redis
 
 from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.locks import fair_queue
-from pyredisson.testing import Server
-from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.server_state import ServerState
 
 from .fair_queue import Queue
-
-
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Backend]:
-    """The test runs on each of the two backends."""
-    made: Backend = request.param(server.url)
-    yield made
-    await made.close()
-
-
-@pytest_asyncio.fixture
-async def threads(server: Server) -> AsyncIterator[Backend]:
-    """The test runs on the threads backend only."""
-    made = Threads(server.url)
-    yield made
-    await made.close()
-
-
-@pytest_asyncio.fixture
-async def tasks(server: Server) -> AsyncIterator[Backend]:
-    """The test runs on the asyncio backend only."""
-    made = Asyncio(server.url)
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import math
 import pickle
 import ssl
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms, seconds
 from pyredisson.errors import ConfigError
+from pyredisson.events import Event, Observer, handlers_of
 
 SECRET = "hunter2"
 
@@ -153,11 +155,27 @@ class TestFields:
             ("path", ""),
             ("username", b"user"),
             ("client_name", 3),
+            ("client_name", ""),
+            ("client_name", "two words"),
+            ("client_name", "café"),
+            ("client_name", "a\n"),
+            ("announce", 1),
+            ("observer", object()),
+            ("observer", Observer()),  # all its methods do nothing
+            ("observer", SimpleNamespace(acquired="no method")),
         ],
     )
     def test_values_that_cannot_be(self, field: str, value: Any) -> None:
         with pytest.raises(ConfigError, match=field):
             Config(**{field: value})
+
+    def test_an_observer_needs_one_method(self) -> None:
+        class Subclass(Observer):
+            def lost(self, event: Event) -> None: ...
+
+        for observer in (SimpleNamespace(acquired=print), Subclass()):
+            assert Config(observer=observer).observer is observer
+        assert set(handlers_of(Subclass())) == {"lost"}
 
     def test_the_special_zeros(self) -> None:
         config = Config(ping_interval=0, retry_attempts=0)

@@ -46,6 +46,16 @@ def sha(server: Server) -> Callable[[str], bytes]:
     return lambda name: script(name, with_shebang=server.version >= (7,)).sha
 
 
+async def test_what_is_ours_on_the_server_ends(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    latch = client.get_count_down_latch("done")
+    await latch.try_set_count(2)
+    await latch.count_down()
+    [ours] = [key for key in server_state.redis.keys("*") if key != b"done"]
+    assert ours == f"pyredisson_once:{{done}}:{client.id}:0:latch".encode()
+    assert 600 < server_state.redis.ttl(ours) <= 660
+
+
 class TestCount:
     async def test_to_zero(self, backend: Backend, server_state: ServerState) -> None:
         latch = backend.connect().get_count_down_latch("done")

@@ -264,7 +264,8 @@ class TestMembers:
         for group in (client.get_multi_lock(client.get_lock("a")), client.get_red_lock(client.get_lock("a"))):
             with pytest.raises(NotImplementedError, match="has no name"):
                 _ = group.name
-            for method in ("is_locked", "locked", "get_hold_count", "remain_time_to_live", "force_unlock", "delete"):
+            queries = ("is_locked", "locked", "get_hold_count", "remain_time_to_live", "holder")
+            for method in (*queries, "force_unlock", "delete"):
                 with pytest.raises(NotImplementedError, match="member"):
                     await getattr(group, method)()
             with pytest.raises(NotImplementedError, match="member"):

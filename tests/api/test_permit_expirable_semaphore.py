@@ -77,7 +77,7 @@ class TestPermits:
         semaphore = client.get_permit_expirable_semaphore("{t}stock")
         await semaphore.set_permits(1)
         await semaphore.acquire()
-        ours = f"pyredisson_once:{{t}}stock:{client.id}:0".encode()
+        ours = f"pyredisson_once:{{t}}stock:{client.id}:0:permit".encode()
         assert set(server_state.redis.keys()) == {b"{t}stock", b"{t}stock:timeout", ours}
         assert 600 < server_state.redis.ttl(ours) <= 660
 

@@ -377,10 +377,10 @@ class TestLost:
     async def test_unlock_by_another_owner(self, backend: Backend, servers: list[Server], redises: list[Any]) -> None:
         red = make(backend, servers)
         async with red:
-            with pytest.raises(LockNotHeldError, match="it is held by") as raised:
+            with pytest.raises(LockNotHeldError, match="is held by") as raised:
                 await backend.as_another_owner(red.unlock)
             # By way of whichever server was first to say so.
             assert any(next(iter(redis.hgetall("a"))).decode() in str(raised.value) for redis in redises)
             assert held(redises) == [[b"1"], [b"1"], [b"1"]]
-        with pytest.raises(LockNotHeldError, match="nobody holds it"):
+        with pytest.raises(LockNotHeldError, match="'a' is free"):
             await red.unlock()

@@ -190,7 +190,7 @@ class TestPermits:
             async with semaphore:
                 pass
         [ours] = [key for key in server_state.redis.keys("*") if key != b"{t}stock"]
-        assert ours == f"pyredisson_once:{{t}}stock:{client.id}:0".encode()
+        assert ours == f"pyredisson_once:{{t}}stock:{client.id}:0:semaphore".encode()
         assert 600 < server_state.redis.ttl(ours) <= 660
 
 

@@ -53,10 +53,33 @@ def threads() -> None:
             fencing.write(database, fenced.token, "HSET", "orders", "a", 1)
             fencing.claim(connection, "orders", fenced.token)
             print(tokens, perhaps)
+
+        @client.locked("order:{order_id}", wait_time=timedelta(seconds=5), kind="fair")
+        def change(order_id: int, *, place: str = "") -> list[str]:
+            return [place] * order_id
+
+        reveal_type(change)
+
+        @client.singleton("nightly", at_least=timedelta(minutes=1))
+        def nightly(day: str) -> int:
+            return len(day)
+
+        ran: int | None = nightly("monday")
+        with client.singleton("nightly", wait_time=None) as alone:
+            sole: pyredisson.Lock = alone
+        print(ran, sole)
+        class Orders:
+            @client.locked("{self}:{order_id}")
+            def method(self, order_id: int) -> int:
+                return order_id
+
+        numbers: int = Orders().method(3)
+        texts: list[str] = change(3, place="here") * numbers
+        print(texts)
         spin: pyredisson.SpinLock = client.get_spin_lock("orders", pyredisson.ConstantBackoff(timedelta(seconds=0.1)))
         again: pyredisson.NonReentrantLock = client.get_non_reentrant_lock("orders", owner=3)
-        with spin, again.hold(1) as sole:
-            sole.unlock()
+        with spin, again.hold(1) as only:
+            only.unlock()
 
 
 async def tasks() -> None:
@@ -83,6 +106,20 @@ async def tasks() -> None:
 
         print(got, flag, count, left, both, lost)
 
+        @client.locked("order:{order_id}", wait_time=5)
+        async def achange(order_id: int, *, place: str = "") -> list[str]:
+            return [place] * order_id
+
+        reveal_type(achange)
+
+        @client.singleton("nightly", at_least=60)
+        async def anightly(day: str) -> int:
+            return len(day)
+
+        ran: int | None = await anightly("monday")
+        print(ran)
+        changed: asyncio.Task[list[str]] = asyncio.create_task(achange(3, place="here"))
+        print(await changed)
         fenced: pyredisson.asyncio.FencedLock = client.get_fenced_lock("orders")
         async with fenced as guarded, redis.asyncio.Redis() as database:
             token: int = await guarded.lock_and_get_token()

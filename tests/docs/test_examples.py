@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,11 +16,14 @@ import pyredisson
 from pyredisson import Client, Lock
 from pyredisson._client import topology
 from pyredisson.testing import Cluster, Server
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [*EXAMPLES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+EXAMPLES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*EXAMPLES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))]
+_RIGHTS = (ROOT / "docs" / "operations.md").read_text("utf-8")
+REPOSITORY = "https://github.com/pyredisson/pyredisson/blob/main/"
+"""What a page of the site says for a file that isn't part of the site."""
 ADDRESS = "redis://localhost:6379"
 """How the examples spell the server, in place of which they get the test's own."""
 
@@ -45,7 +49,9 @@ def _blocks(page: Path) -> list[Block]:
         if language == "text" and match.start() == end and found:
             found[-1].output = body
         else:
-            found.append(Block(page.name, text.count("\n", 0, match.start()) + 1, language, body, None))
+            found.append(
+                Block(page.relative_to(ROOT).as_posix(), text.count("\n", 0, match.start()) + 1, language, body, None)
+            )
         end = match.end()
     return found
 
@@ -70,7 +76,7 @@ def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, serve
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -78,6 +84,55 @@ def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, serve
     if block.output is not None:
         pattern = ".*".join(map(re.escape, block.output.split("...")))
         assert re.fullmatch(pattern, done.stdout), done.stdout
+
+
+MARK = "\n-- the next command --\n"
+
+
+def run_in_a_shell(commands: list[str], server: Server, folder: Path) -> list[str]:
+    """Runs the commands one after the other in one shell; returns what each wrote, stderr included."""
+    # $? of a command is still there for the next one.
+    between = f"status=$?; printf '{MARK}'; (exit $status)"
+    done = subprocess.run(
+        ["sh", "-c", "\n".join(part for command in commands for part in (command, between))],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYREDISSON_URL": server.url,
+            "COLUMNS": "120",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    return done.stdout.split(MARK)[:-1]
+
+
+def test_a_shell_keeps_what_each_command_prints_and_the_last_status(server: Server, tmp_path: Path) -> None:
+    commands = [
+        "echo one; echo two >&2",
+        "(exit 3)",
+        "echo $?",
+        "python -c 'import os; print(os.environ[\"PYREDISSON_URL\"])'",
+    ]
+    assert run_in_a_shell(commands, server, tmp_path) == ["one\ntwo\n", "", "3\n", f"{server.url}\n"]
+
+
+@pytest.mark.usefixtures("all_timed")
+@pytest.mark.parametrize("block", _of_language("console"), ids=lambda block: f"{block.page}:{block.line}")
+def test_a_console_example_prints_what_the_page_says(block: Block, server: Server, tmp_path: Path) -> None:
+    text = block.text.replace(ADDRESS, server.url.rpartition("/")[0])
+    assert text.startswith("$ ")
+    pairs = [part.partition("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+    printed = run_in_a_shell([command for command, _, _ in pairs], server, tmp_path)
+    assert len(printed) == len(pairs), printed
+    for (command, _, expected), actual in zip(pairs, printed, strict=True):
+        pattern = ".*".join(map(re.escape, expected.strip().split("...")))
+        assert re.fullmatch(pattern, actual.strip(), re.DOTALL), (command, actual)
 
 
 @pytest.mark.parametrize("side", ["import pyredisson\n", "import pyredisson.asyncio\n"])
@@ -89,7 +144,7 @@ def test_no_example_talks_to_a_server_of_its_own_finding() -> None:
     """Without an address it would be the user's server on this machine."""
     for block in _of_language("python"):
         where = f"{block.page}:{block.line}"
-        assert not re.search(r"connect\(\s*(\)|\w+=)", block.text), where
+        assert not re.search(r"\bconnect\(\s*(\)|\w+=)", block.text), where
         assert all(url.startswith(ADDRESS) for url in re.findall(r"\w+://[^\"]*", block.text)), where
 
 
@@ -103,21 +158,26 @@ def test_every_make_target_that_a_page_names_exists() -> None:
     assert named <= targets
 
 
-def test_every_link_to_a_file_or_a_heading_leads_somewhere() -> None:
-    for page in PAGES:
-        text = page.read_text("utf-8")
-        anchors = {
-            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-            for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-        }
-        for link in re.findall(r"\]\(([^)]+)\)", text):
-            if link.startswith("#"):
-                assert link[1:] in anchors, f"{page.name}: {link}"
-            elif "://" not in link:
-                assert (page.parent / link).exists(), f"{page.name}: {link}"
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_rights_in_the_readme_are_enough_and_not_for_other_names() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_to_a_file_or_a_heading_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+        path, _, anchor = link.partition("#")
+        if path.startswith(REPOSITORY):
+            target = ROOT / path.removeprefix(REPOSITORY)
+        elif "://" in path:
+            continue
+        else:
+            target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+def test_the_rights_in_the_docs_are_enough_and_not_for_other_names() -> None:
     (rights,) = _of_language("acl")
     with Server(users=[rights.text.strip()]) as server:
         url = f"redis://app:secret@{server.host}:{server.port}/0"
@@ -221,9 +281,9 @@ USES = {
 
 
 @pytest.mark.parametrize("primitive", USES)
-def test_the_rights_in_the_readme_are_enough_for_each_primitive(primitive: str) -> None:
+def test_the_rights_in_the_docs_are_enough_for_each_primitive(primitive: str) -> None:
     (rights,) = _of_language("acl")
-    found = re.search(rf"^\| `{primitive}` \| `(.*~.*)` \|$", _README, re.MULTILINE)
+    found = re.search(rf"^\| `{primitive}` \| `(.*~.*)` \|$", _RIGHTS, re.MULTILINE)
     assert found is not None
     with Server(users=[f"{rights.text.strip()} {found[1]}"]) as server:
         url = f"redis://app:secret@{server.host}:{server.port}/0"
@@ -233,12 +293,34 @@ def test_the_rights_in_the_readme_are_enough_for_each_primitive(primitive: str) 
             assert not admin.acl_log()
 
 
+@pytest.mark.parametrize("right", ["", "~pyredisson_client:*", "+hmget", "+time"])
+def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None) -> None:
+    """Then locks work as before. With all of them nothing is denied."""
+    (rights,) = _of_language("acl")
+    assert not right or right in rights.text.split()
+    words = [word for word in rights.text.split() if word != right]
+    with Server(users=[" ".join(words)]) as server, server.redis() as admin:
+        url = f"redis://app:secret@{server.host}:{server.port}/0"
+        with pyredisson.connect(url, lock_watchdog_timeout=0.6) as one, pyredisson.connect(url) as other:
+            for _ in range(2):
+                with one.get_lock("orders"):
+                    # A hold that is listed, and removed from the list.
+                    announcement = one._session.announcement
+                    assert announcement is not None
+                    eventually(lambda found=announcement: right or found._listed)  # type: ignore[misc]
+                    holder = other.get_lock("orders").holder()
+                    assert holder is not None
+                    assert holder.client_id == one.id
+            _exclude(one.get_lock("orders"), other.get_lock("orders"))
+        assert right or not admin.acl_log()
+
+
 @pytest.mark.parametrize("useful", [True, False])
-def test_the_rights_in_the_readme_are_enough_on_a_cluster(useful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rights_in_the_docs_are_enough_on_a_cluster(useful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # At first every release publishes both kinds of messages, and needs no right to choose.
     monkeypatch.setattr(topology, "SHORTEST_SETTLING", 0.0)
     (rights,) = _of_language("acl")
-    found = re.search(r"On a cluster these are needed in addition: `(.*)`\. `(.*)` and\n`(.*)` are of use", _README)
+    found = re.search(r"On a cluster these are needed in addition: `(.*)`\. `(.*)` and\n`(.*)` are of use", _RIGHTS)
     assert found is not None
     more = found[1].split() + ([found[2], found[3]] if useful else [])
     with Cluster(masters=3, replicas=0) as cluster:

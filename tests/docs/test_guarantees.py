@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.syntax import parse
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -27,7 +29,7 @@ def test_each_row_names_tests_that_exist(row: str) -> None:
     assert named, "no test"
     assert not TEST.sub("", cells[3]).strip(" ,"), "something that names no test"
     for path, name in named:
-        tree = ast.parse((ROOT / path).read_text("utf-8"))
+        tree = parse((ROOT / path).read_text("utf-8"))
         found = [
             node
             for node in ast.walk(tree)

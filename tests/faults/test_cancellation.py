@@ -177,6 +177,7 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
     proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
     """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply."""
+    proxy.hold_reply(ACQUIRE)
     user = child(LOOP_THAT_ENDS, proxy.url)
     assert user.receive() == "loop ended"
     proxy.wait_for(ACQUIRE)

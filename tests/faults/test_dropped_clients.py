@@ -12,6 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -63,6 +64,22 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Redis) -> None:
         use_and_drop(server)
     eventually(lambda: connections(admin) == 0)
     eventually(lambda: threads() <= before)
+
+
+def test_its_announcement_is_removed(server: Server, admin: Any, announced: None) -> None:
+    """It doesn't keep the client alive, either."""
+
+    def use_until_it_is_announced() -> weakref.ref[object]:
+        client = pyredisson.connect(server.url, client_name=NAME, lock_watchdog_timeout=0.6)
+        key = f"pyredisson_client:{{{client.id}}}"
+        with client.get_lock("a"):
+            eventually(lambda: any(field.startswith(b"h:") for field in admin.hkeys(key)))
+        return weakref.ref(client._lifecycle)
+
+    with warned():
+        lifecycle_reference = use_until_it_is_announced()
+        eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
+    eventually(lambda: not admin.keys())
 
 
 def test_in_asyncio(server: Server, admin: Redis) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import threading
@@ -40,11 +41,16 @@ class Interrupt:
 
     @contextmanager
     def here(self) -> Iterator[None]:
+        # An interrupt in a finalizer that the garbage collector runs is lost: Python only reports it.
+        collects = gc.isenabled()
+        gc.disable()
         sys.setprofile(self._profile)
         try:
             yield
         finally:
             sys.setprofile(None)
+            if collects:
+                gc.enable()
 
     def _profile(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code

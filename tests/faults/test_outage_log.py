@@ -80,10 +80,11 @@ class TestLog:
             "'a' of owner",
             "is acquired",
             "waiting on channel 'redisson_lock__channel:{a}'",
-            "woken",
             "is released",
         ):
             assert what in said
+        # The release finds the waiter asleep, or in an attempt after its subscription was confirmed.
+        assert "woken" in said or "is handed on" in said
 
     async def test_permits(self, backend: RawBackend, server: Server, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "pyredisson")

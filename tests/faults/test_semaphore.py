@@ -357,6 +357,7 @@ def test_a_loop_that_ends_in_the_middle_of_an_acquire_takes_nothing(
     proxy: Proxy, admin: Redis, child: Callable[..., Child]
 ) -> None:
     admin.set("stock", PERMITS)
+    proxy.hold_reply(ACQUIRE)
     user = child(LOOP_THAT_ENDS, proxy.url)
     assert user.receive() == "loop ended"
     proxy.wait_for(ACQUIRE)

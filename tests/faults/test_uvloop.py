@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -107,6 +108,25 @@ def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, 
             each.close()
 
     run(scenario)
+
+
+def test_a_task_ends_the_program(run: Run, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """A task may go on in the callback that reads its reply: the connection must not take the end for its failure."""
+
+    async def scenario() -> None:
+        async with pyredisson.asyncio.connect(server.url) as client:
+
+            async def work() -> None:
+                await client.get_lock("a").lock()
+                sys.exit(3)
+
+            working = asyncio.create_task(work())
+            await client.get_lock("b").lock()
+            await asyncio.wait([working, asyncio.create_task(client.get_lock("b", owner=1).lock())])
+
+    with pytest.raises(SystemExit, match="3"):
+        run(scenario)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Redis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pyredisson
+from pyredisson import LockTimeoutError
 from tests.support.backends import Backend
 
 from .jvm import JavaClient, JavaError, JavaThread, Jvm, now
@@ -59,6 +60,23 @@ class TestWaiting:
         assert refused.result is False
         assert 0.199 < refused.ended - refused.began < 0.2 + WOKEN
         assert not bob.call(java.get(against(kind), "orders"), "tryLock")
+
+
+@pytest.mark.parametrize("kind", REENTRANT)
+async def test_the_holder(kind: str, backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+    """Of Java's holders the ids are known, and for how long the lock lasts."""
+    client_id, _, thread = java.owner(ann).partition(":")
+    client = backend.connect()
+    ann.call(java.get(kind, "orders"), "lock")
+    holder = await python_lock(client, kind, "orders").holder()
+    assert (holder.client_id, holder.owner_id, holder.foreign) == (client_id, int(thread), True)
+    assert (holder.client_name, holder.host, holder.pid, holder.since) == (None,) * 4
+    assert 0 < holder.time_to_live <= 30
+    said = rf"is held by .*a client of Redisson \({client_id}, thread {thread}\)"
+    with pytest.raises(LockTimeoutError, match=said):
+        await python_lock(client, against(kind), "orders").hold(wait_time=0.02).__aenter__()
+    ann.call(java.get(kind, "orders"), "unlock")
+    assert await python_lock(client, kind, "orders").holder() is None
 
 
 @pytest.mark.parametrize("kind", REENTRANT)

@@ -17,8 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pyredisson
-from pyredisson._core import SlotMap, parts_on_cluster, slot
+from pyredisson._core import SlotMap, latch_channel, parts_on_cluster, slot
 from pyredisson._protocol.scripts import NAMES
+from pyredisson.inspection.raw import state_command
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.holds import Hold, HoldState
 from pyredisson.logic.locks.commands import LockCommands
@@ -58,7 +59,7 @@ def kinds(of: type[Any]) -> list[type[Any]]:
 
 KINDS: list[type[Commands]] = [
     *(kind for kind in kinds(LockCommands) if kind is not SideCommands),
-    *kinds(PermitPoolCommands),
+    *(kind for kind in kinds(PermitPoolCommands) if kind is not PermitPoolCommands),
     *kinds(LatchCommands),
 ]
 
@@ -137,8 +138,8 @@ def test_every_script_is_among_the_commands(session: Session) -> None:
     # The attribute of a script is its SHA1, or the beginning of a command that contains the SHA1.
     shas = {name: getattr(scripts, name).rsplit(b"$40\r\n")[-1][:40] for name in NAMES}
     unsent = {name for name, sha in shas.items() if sha not in sent}
-    # Sent by a query of the logic with the lock's key alone, and by `pyredisson.fencing`.
-    assert unsent == {"read_locked", "fenced_write"}
+    # Sent by the logic with a single key, by `pyredisson.fencing`, and by the inspection.
+    assert unsent == {"client_announce", "lock_holder", "read_locked", "fenced_write", "inspect_scan", "inspect_state"}
 
 
 @given(name=names)
@@ -173,6 +174,16 @@ def test_what_is_computed_from_a_key_or_channel_is_in_the_same_slot(session: Ses
         keys, _ = keys_and_channels(dict(payloads(session, side(session, name)))["release"])
         # `read_leases.lua` appends this to the second key.
         assert slot(keys[1] + owner.name + b":rwlock_timeout:1") == slot(name)
+
+
+@given(name=names)
+def test_what_is_read_of_an_object_is_in_one_slot(session: Session, name: bytes) -> None:
+    keys, channels = keys_and_channels(state_command(session.runtime.scripts, name, 100))
+    assert {slot(key) for key in keys} == {slot(name)}
+    # But for that of a latch, see below.
+    assert {slot(channel) for channel in channels if channel != latch_channel(name)} == {slot(name)}
+    # `inspect_state.lua` appends this to the last key.
+    assert slot(keys[-1] + b"client:1:rwlock_timeout:1") == slot(name)
 
 
 def test_the_channel_of_a_latch_whose_name_has_a_hash_tag_is_elsewhere(session: Session) -> None:

@@ -33,7 +33,8 @@ from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.ports import Wakeup
-from pyredisson.logic.renewer import Batch, Renewer
+from pyredisson.logic.renewal_batch import Batch
+from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.session import Session
 
 from .simulator import KINDS, Logic, Violation, run

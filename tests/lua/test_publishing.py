@@ -69,6 +69,7 @@ CASES = {
     "latch_count_down": Case(["orders", ONCE], [2, LATCH], [("SET", "orders", 1)], LATCH, b"0"),
     "latch_set": Case(["orders", ONCE], [2, 3, LATCH], [], LATCH, b"1"),
     "lock_force_release": Case(["orders"], [LOCK], [HELD], LOCK, b"0"),
+    "lock_keep": Case(["orders"], [LOCK, "me:1", 5000], [HELD], LOCK, b"0"),
     "lock_release": Case(["orders"], [LOCK, "me:1", 0], [HELD], LOCK, b"0"),
     "lock_wake_waiters": Case(["orders"], [LOCK, "0"], [], LOCK, b"0", (b"0",)),
     "permit_acquire": Case(

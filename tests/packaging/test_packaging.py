@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,21 +23,28 @@ SCRIPTS = {path.name for path in (ROOT / "lua").glob("*.lua")}
 SOURCES = {path.name for path in (ROOT / "_core").glob("*.pyx")}
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def attempt(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     # No PYTHONPATH: what is found must have been installed.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=cwd, env={**env, **variables}, capture_output=True, text=True, check=False)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = attempt(*command, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the checkout: another worker may build at the same time, and the checkout stays as it is."""
+    left_out = shutil.ignore_patterns(".venv*", ".git", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info")
+    return shutil.copytree(ROOT, folder / "checkout", ignore=left_out)
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist of the checkout, and the wheel that is built from that sdist."""
-    # From a copy: another worker may build at the same time, and the checkout stays as it is.
-    out, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("copy") / "checkout"
-    left_out = shutil.ignore_patterns(".venv*", ".git", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info")
-    shutil.copytree(ROOT, copy, ignore=left_out)
+    out, copy = tmp_path_factory.mktemp("dist"), copied(tmp_path_factory.mktemp("copy"))
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy, cwd=out)
     return out
 
@@ -50,7 +59,7 @@ def test_the_sdist_holds_the_sources(dist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"_core/{name}" for name in SOURCES} <= names
     assert {f"lua/{name}" for name in SCRIPTS | {"__init__.py"}} <= names
-    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"} <= names
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile", "mkdocs.yml", "SECURITY.md"} <= names
     assert {"pyredisson/_core.pyi", "pyredisson/py.typed", "tests/core/test_wheel.py"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".c"))]
 
@@ -65,6 +74,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     assert packages <= names
     assert {name.partition("/")[0] for name in names} == {
         "pyredisson",
+        "pyredisson_pytest.py",
         the(dist, "*.whl").name[:16] + ".dist-info",
     }
 
@@ -101,3 +111,78 @@ client.close()
     assert Path(printed[1]).is_relative_to(there)
     assert printed[2] == "12182"
     assert set(printed[3].split()) == SCRIPTS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems need no repair")
+def test_make_wheel_gives_the_wheel_a_tag_that_an_index_accepts(dist: Path, tmp_path: Path) -> None:
+    built = the(dist, "*.whl")
+    shutil.copy(built, tmp_path)
+    run(sys.executable, ROOT / "tools" / "repair_wheel.py", tmp_path, cwd=tmp_path)
+    repaired = the(tmp_path, "*.whl")
+    assert re.search(r"[-.](many|musl)linux_\d+_\d+_\w+\.whl$", repaired.name), repaired.name
+    with zipfile.ZipFile(built) as before, zipfile.ZipFile(repaired) as after:
+        assert {name for name in before.namelist() if ".dist-info" not in name} <= set(after.namelist())
+        # Nothing of this system's libraries has come along.
+        assert {name.partition("/")[0] for name in after.namelist()} == {
+            name.partition("/")[0] for name in before.namelist()
+        }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems need no repair")
+def test_a_wheel_that_can_not_be_repaired_stays(tmp_path: Path) -> None:
+    broken = tmp_path / "pyredisson-0.1.0-cp311-cp311-linux_x86_64.whl"
+    broken.write_bytes(b"not a zip file")
+    printed = run(sys.executable, ROOT / "tools" / "repair_wheel.py", tmp_path, cwd=tmp_path)
+    assert broken.exists()
+    assert "stays as it is" in printed.splitlines()[0]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copied(tmp_path_factory.mktemp("sources"))
+
+
+def failed_build(checkout: Path, out: Path, **variables: str) -> str:
+    done = attempt(
+        sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index",
+        "--wheel-dir", out, ".",
+        cwd=checkout, **variables,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert not list(out.glob("*.whl"))
+    printed = done.stdout + done.stderr
+    assert "Traceback" not in printed
+    assert "fatal error" not in printed
+    assert "copying" not in printed
+    for way_out in ("apt-get install gcc python3-dev", "xcode-select --install", "pip install --only-binary"):
+        assert way_out in printed
+    return printed
+
+
+def test_without_a_compiler_the_build_says_so(checkout: Path, tmp_path: Path) -> None:
+    assert "There is no C compiler: '/nonexistent/cc'" in failed_build(checkout, tmp_path, CC="/nonexistent/cc")
+
+
+def test_without_the_headers_of_python_the_build_says_so(checkout: Path, tmp_path: Path) -> None:
+    # A real compiler that isn't told where the headers are.
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        f"""#!{sys.executable}
+import os, sys
+command = {shlex.split(sysconfig.get_config_var("CC") or "cc")!r}
+os.execvp(command[0], [*command, *[each for each in sys.argv[1:] if not each.startswith("-I")]])
+"""
+    )
+    compiler.chmod(0o755)
+    assert "Python's headers (Python.h) are missing" in failed_build(checkout, tmp_path, CC=str(compiler))
+
+
+def test_the_metadata_says_where_things_are(dist: Path) -> None:
+    with zipfile.ZipFile(the(dist, "*.whl")) as archive:
+        (path,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = archive.read(path).decode()
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.MULTILINE))
+    assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert (ROOT / urls["Changelog"].rpartition("/")[2]).is_file()
+    site = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert f"site_url: {urls['Documentation']}\n" in site

@@ -217,7 +217,7 @@ class FairActions(RuleBasedStateMachine):
             before = model.before_me(name)
             if entered and (before or name not in model.state.queue):
                 raise Unfair(f"{successor} was entered, and it was not its turn")
-            if not entered and before is False and model.keeps(name):
+            if not entered and before is False and name in model.places and model.keeps(name):
                 raise Unfair(f"{successor} was not entered, and it was its turn")
         model.follow(name if entered else None, now, leaves=entered)
         if mine and free is False and not entered and not model.key_lost:

@@ -151,4 +151,4 @@ def test_planted_bugs_are_found(bug: str) -> None:
             super().__init__(patches)
 
     with pytest.raises(Unfair):
-        run_state_machine_as_test(Machine, settings=settings(SETTINGS, phases=[Phase.generate]))
+        run_state_machine_as_test(Machine, settings=settings(SETTINGS, max_examples=2000, phases=[Phase.generate]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -129,11 +130,13 @@ class _Awaited:
     _at_once = frozenset(
         {
             "hold",
+            "holds",
             "is_set",
             "on_lost",
             "permit",
             "read_lock",
             "remove_on_lost",
+            "singleton",
             "write_lock",
         }
     )
@@ -169,8 +172,9 @@ class _Awaited:
     def _wrapped(self, value: Any) -> Any:
         if value is self._target:
             return self
-        # Every object of the library is wrapped, except its errors.
-        ours = type(value).__module__.startswith("pyredisson.") and not isinstance(value, Exception)
+        # Every object of the library is wrapped, except its errors and what only has fields.
+        plain = isinstance(value, Exception) or dataclasses.is_dataclass(value)
+        ours = type(value).__module__.startswith("pyredisson.") and not plain
         return _Awaited(value) if ours else value
 
 

@@ -17,6 +17,10 @@ HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_h
 """Makes a child handle Ctrl-C. A process in the background of a shell ignores SIGINT, and so do its children."""
 
 
+NOT_ANNOUNCED = "from pyredisson.logic import announcement; announcement.FIRST_AFTER = float('inf')\n"
+"""As in tests, the clients of a child don't announce themselves, unless its program says otherwise."""
+
+
 class Program:
     """A process that exchanges lines of text with the test. A thread calls `on_line` for each, and then `on_end`."""
 
@@ -56,7 +60,7 @@ class Child:
 
     def __init__(self, program: str, *args: object) -> None:
         self._lines: queue.Queue[str] = queue.Queue()
-        command = [sys.executable, "-u", "-c", HEEDS_CTRL_C + program, *map(str, args)]
+        command = [sys.executable, "-u", "-c", HEEDS_CTRL_C + NOT_ANNOUNCED + program, *map(str, args)]
         self._program = Program(command, self._lines.put, lambda: self._lines.put(""))
 
     def receive(self, seconds: float = 2 * TIME_LIMIT) -> str:

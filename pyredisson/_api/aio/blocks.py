@@ -155,11 +155,16 @@ class Scope:
     async def enter(self, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
         """Acquires the lock. Raises `LockTimeoutError` if that took longer than `wait` seconds."""
         logic = self._logic
-        task = self.entering_task = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
         deadline = deadline_after(wait, clock)
         if not await logic.acquire(self.owner, lease, deadline):
             raise await logic.timed_out(self.owner, wait or 0.0)
+        self.begin(cancel_on_lost=cancel_on_lost)
+
+    def begin(self, *, cancel_on_lost: bool) -> None:
+        """The lock is acquired: the body begins, in this task."""
+        logic = self._logic
+        task = self.entering_task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
         if cancel_on_lost:
             self._task_to_cancel = task
             self._cancel_requests_before = 0 if task is None else task.cancelling()
@@ -238,7 +243,7 @@ class Scope:
         try:
             await self._logic.release(self.owner, self._logic.hold_of(self.owner.id))
         except (RedissonError, RedisError) as error:
-            logger.info("releasing a block that was abandoned: %s", error)
+            logger.info("a block whose task has ended could not be released: %s", error)
 
     def _release_in_background(self) -> None:
         self._forget()

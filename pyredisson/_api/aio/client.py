@@ -11,6 +11,7 @@ from pyredisson._api.aio.connections import ClientConnections
 from pyredisson._api.aio.count_down_latch import CountDownLatch
 from pyredisson._api.aio.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson._api.aio.fenced_lock import FencedLock
+from pyredisson._api.aio.helpers import ClientHelpers
 from pyredisson._api.aio.multi_lock import MultiLock, RedLock
 from pyredisson._api.aio.non_reentrant_lock import NonReentrantLock
 from pyredisson._api.aio.permit_expirable_semaphore import PermitExpirableSemaphore
@@ -19,10 +20,12 @@ from pyredisson._api.aio.rlock import AnyLock, Lock
 from pyredisson._api.aio.semaphore import Semaphore
 from pyredisson._api.aio.spin_lock import SpinLock
 from pyredisson._api.arguments import Name, explicit_owner, key_of, name_to_keep
+from pyredisson._api.holds import holds_of
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._settings.config import Config
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
+from pyredisson.holder import Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
@@ -47,7 +50,7 @@ def connect(address: object = None, **fields: Any) -> Client:
     return Client(Config.of(address, **fields))
 
 
-class Client(ClientConnections):
+class Client(ClientHelpers, ClientConnections):
     """Makes locks, and owns the connections and the watchdog behind them. An async context manager; tasks may share it.
 
     It belongs to the event loop in which it is used first; once that is closed, to the next one.
@@ -163,6 +166,14 @@ class Client(ClientConnections):
         `locks` and errors as for `get_multi_lock`.
         """
         return RedLock(locks)
+
+    def holds(self) -> list[Hold]:
+        """What this client holds now, the oldest first; also lost holds that were not released yet.
+
+        As far as the client knows: it sends nothing. Of permits only those that are renewed are listed. With 100,000
+        holds it takes some tenths of a second.
+        """
+        return holds_of(self._session)
 
     async def __aenter__(self) -> Client:
         return self

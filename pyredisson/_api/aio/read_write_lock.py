@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyredisson._api.aio.rlock import Lock
 from pyredisson._api.arguments import Name
+from pyredisson._diagnostics import readable
 
 
 class ReadLock(Lock):
@@ -53,4 +54,4 @@ class ReadWriteLock:
         return self._write
 
     def __repr__(self) -> str:
-        return repr(self._read).replace("ReadLock", "ReadWriteLock")
+        return f"<pyredisson.asyncio.ReadWriteLock {readable(self._read._logic.key)!r}>"

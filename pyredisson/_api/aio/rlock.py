@@ -9,11 +9,13 @@ from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.aio.lost import notification, wait_for_end
 from pyredisson._api.aio.releases import LockReleases
 from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, repr_of_lost, wait_of
+from pyredisson._api.holds import state_of_lock
 from pyredisson._api.ports import HoldChecker
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
+from pyredisson.holder import Holder
 from pyredisson.logic.groups.group import GroupHold
 from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
@@ -141,6 +143,16 @@ class Lock(LockReleases, Lockable):
         """Seconds until the server frees the lock. None: it is free. `math.inf`: it has no lease."""
         return await self._logic.remain_time_to_live()
 
+    async def holder(self) -> Holder | None:
+        """Who holds the lock, as the server says. None: nobody.
+
+        Of several readers it is one of them, and of a writer that also reads the writer: both sides of a read-write
+        lock answer alike. It may have changed when this returns, and `since` may be that of a hold of the same owner
+        that was released some milliseconds ago. Of holders in Java only the ids and the remaining time are known. So it
+        is for clients that are not announced: with `announce=False`, without the right to it, or younger than 0.25 s.
+        """
+        return await self._logic.holder()
+
     async def locked(self) -> bool:
         """`threading.Lock.locked`, awaited: the same as `is_locked`."""
         return await self._logic.is_locked()
@@ -151,7 +163,10 @@ class Lock(LockReleases, Lockable):
         return Lost(self._logic.hold_of(self._owner().id), self._logic.session.holds, self)
 
     def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.{type(self).__name__} {readable(self._logic.key)!r}>"
+        owner = self._explicit_owner
+        caller = "this task" if owner is None else f"owner {owner.id}"
+        state = state_of_lock(self._logic, owner or self._callers.known(), caller)
+        return f"<pyredisson.asyncio.{type(self).__name__} {readable(self._logic.key)!r}{state}>"
 
     def _owner(self) -> Owner:
         return self._explicit_owner or self._callers.current()

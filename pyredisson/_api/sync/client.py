@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from pyredisson._api.arguments import Name, explicit_owner, key_of, name_to_keep
+from pyredisson._api.holds import holds_of
 from pyredisson._api.sync.connections import ClientConnections
 from pyredisson._api.sync.count_down_latch import CountDownLatch
 from pyredisson._api.sync.fair_lock import FairLock, NonReentrantFairLock
 from pyredisson._api.sync.fenced_lock import FencedLock
+from pyredisson._api.sync.helpers import ClientHelpers
 from pyredisson._api.sync.multi_lock import MultiLock, RedLock
 from pyredisson._api.sync.non_reentrant_lock import NonReentrantLock
 from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
@@ -26,6 +28,7 @@ from pyredisson._backends.threads.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._settings.config import Config
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
+from pyredisson.holder import Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
@@ -50,7 +53,7 @@ def connect(address: object = None, **fields: Any) -> Client:
     return Client(Config.of(address, **fields))
 
 
-class Client(ClientConnections):
+class Client(ClientHelpers, ClientConnections):
     """Makes locks, and owns the connections and the watchdog behind them. A context manager; threads may share it."""
 
     def __init__(self, config: Config) -> None:
@@ -163,6 +166,14 @@ class Client(ClientConnections):
         `locks` and errors as for `get_multi_lock`.
         """
         return RedLock(locks)
+
+    def holds(self) -> list[Hold]:
+        """What this client holds now, the oldest first; also lost holds that were not released yet.
+
+        As far as the client knows: it sends nothing. Of permits only those that are renewed are listed. With 100,000
+        holds it takes some tenths of a second.
+        """
+        return holds_of(self._session)
 
     def __enter__(self) -> Client:
         return self

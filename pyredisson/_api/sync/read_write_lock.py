@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyredisson._api.arguments import Name
 from pyredisson._api.sync.rlock import Lock
+from pyredisson._diagnostics import readable
 
 
 class ReadLock(Lock):
@@ -56,4 +57,4 @@ class ReadWriteLock:
         return self._write
 
     def __repr__(self) -> str:
-        return repr(self._read).replace("ReadLock", "ReadWriteLock")
+        return f"<pyredisson.ReadWriteLock {readable(self._read._logic.key)!r}>"

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._backends.aio.pipeline import PipelineHolder
+from pyredisson._core import TaskFuture
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.logic.ports import Granted
@@ -89,18 +90,16 @@ class AcquiringHolder(PipelineHolder):
 
 
 class _Acquire:
-    """One acquire on its way."""
+    """One acquire that replicas are to confirm."""
 
     __slots__ = ("commands", "confirmed", "replies")
 
     def __init__(self, commands: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> None:
         self.commands = commands
-        self.replies: list[asyncio.Future[Reply]] = [loop.create_future() for _ in commands]
+        self.replies = [TaskFuture(loop) for _ in commands]
         """The last one is the reply to the acquire."""
-        self.confirmed: asyncio.Future[Reply] = loop.create_future()
+        self.confirmed = TaskFuture(loop)
         """The reply to the WAIT behind it."""
-        for future in self.replies[:-1]:
-            future.add_done_callback(_retrieve)
 
 
 class _Batches:
@@ -121,23 +120,34 @@ class _Batches:
 
     async def acquire(self, commands: Sequence[bytes], wait: bytes | None, granted: Granted) -> tuple[Reply, Reply]:
         """Returns the reply to an acquire, and the reply to its WAIT; None if nothing was granted."""
-        pipeline = self.pipeline
-        acquire = _Acquire(commands, pipeline.loop)
-        if wait is None:
-            pipeline.submit_all(acquire.commands, acquire.replies)
+        reply: TaskFuture
+        confirmed: TaskFuture | None = None
+        if wait is not None:
+            acquire = _Acquire(commands, self.pipeline.loop)
+            reply, confirmed = acquire.replies[-1], acquire.confirmed
+            self._collect(acquire, wait)
+        elif len(commands) == 1:
+            # In one write with others of this iteration of the event loop.
+            reply = self.pipeline.send(commands[0])
         else:
-            self._wait = wait
-            self._collected.append(acquire)
-            if not self._busy:
-                self._busy = True
-                pipeline.loop.call_soon(self._send)
+            replies = [TaskFuture(self.pipeline.loop) for _ in commands]
+            reply = replies[-1]
+            self.pipeline.submit_all(commands, replies)
         try:
-            reply = await acquire.replies[-1]
+            value = await reply
         except RedisError as error:
             return error, None
-        if wait is None or not granted(reply):
-            return reply, None
-        return reply, await acquire.confirmed
+        if confirmed is None or not granted(value):
+            return value, None
+        return value, await confirmed
+
+    def _collect(self, acquire: _Acquire, wait: bytes) -> None:
+        """Has an acquire sent with the next batch."""
+        self._wait = wait
+        self._collected.append(acquire)
+        if not self._busy:
+            self._busy = True
+            self.pipeline.loop.call_soon(self._send)
 
     def _send(self) -> None:
         """Sends all that were collected."""
@@ -162,13 +172,6 @@ class _Batches:
                 continue
             if isinstance(error, NoReply):
                 future.set_exception(error.copy())
-                _retrieve(future)
             else:
                 future.set_result(waiting.result() if error is None else error)
         self._send()
-
-
-def _retrieve(future: asyncio.Future[Reply]) -> None:
-    """Its exception is not to be reported, if nobody awaits it."""
-    if not future.cancelled():
-        future.exception()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from _thread import get_ident
-from asyncio import current_task, get_running_loop
+from asyncio import _get_running_loop, current_task, get_running_loop
 from typing import Any
 
 from pyredisson.logic.owners import Owner
@@ -41,6 +41,11 @@ class Callers:
                 return owner
         task = current_task()
         return self.owners.get(task) or self._adopt(task)
+
+    def known(self) -> Owner | None:
+        """The calling task's owner. None: it has none yet, or no task is running."""
+        # Only a thread with a running loop has a task.
+        return None if _get_running_loop() is None else self.owners.get(current_task())
 
     def current_blocks(self) -> list[Any]:
         """The `async with` blocks that the calling task is in, innermost last. RuntimeError: no task is running."""

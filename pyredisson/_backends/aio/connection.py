@@ -12,10 +12,9 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.aio.loops import future_maker
 from pyredisson._backends.credentials import credentials_async
 from pyredisson._backends.failures import closed_by_server, connect_failure
-from pyredisson._core import IdleCheck
+from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.error_codes import is_not_master
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.handshake import ConnectionId, Handshake, ServerInfo
@@ -38,42 +37,14 @@ class PipelineState(Enum):
     CLOSED = "failed or closed; every command was answered"
 
 
+ReplyFuture = asyncio.Future[Reply] | TaskFuture | AppliedReply
+"""What gets the reply to a command."""
+
 # A lookup in the class would cost more, and each command looks at the state.
 OPEN, DRAINING, CLOSED = PipelineState.OPEN, PipelineState.DRAINING, PipelineState.CLOSED
 
 
-class AppliedReply:
-    """The reply to a command: it is applied, and then the future gets it.
-
-    The tasks that wait for the future would go on one iteration of the event loop earlier than what `apply` wakes.
-    """
-
-    __slots__ = ("_apply", "_future", "done")
-
-    def __init__(self, future: asyncio.Future[Reply], apply: Callable[[Reply], object]) -> None:
-        self._future = future
-        self._apply = apply
-        self.done = future.done
-
-    def set_result(self, reply: Reply) -> None:
-        """A reply to a caller that was cancelled is not applied: it has begun to undo the command."""
-        if self._future.done():
-            raise asyncio.InvalidStateError
-        try:
-            self._apply(reply)
-        except BaseException as error:
-            self._future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            self._future.set_result(reply)
-
-    def set_exception(self, error: Exception) -> None:
-        """There is no reply to apply."""
-        self._future.set_exception(error)
-
-
-class Pipeline(asyncio.BufferedProtocol):
+class Pipeline(PipelineFields, asyncio.BufferedProtocol):
     """One connection. Replies come in the order of the commands; a failure fails all commands without a reply."""
 
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
@@ -96,17 +67,16 @@ class Pipeline(asyncio.BufferedProtocol):
         """Done when the event loop has closed the socket."""
         self._transport: asyncio.Transport | None = None
         self._idle_check = IdleCheck(-1)
-        self._replies: deque[asyncio.Future[Reply] | AppliedReply] = deque()
+        self._replies: deque[ReplyFuture] = deque()
         """The futures of the commands without a reply, in their order; the last of them belong to `_unsent`."""
         self._unsent: list[bytes] = []
         """Commands that are sent at the end of this iteration of the event loop."""
         self._send_at_once = True
         """Whether commands come one by one, so that waiting for others would only delay them."""
         self._timer: asyncio.TimerHandle | None = None
-        self._checked: asyncio.Future[Reply] | AppliedReply | None = None
+        self._checked: ReplyFuture | None = None
         """The oldest command at the latest check of the timer."""
         self._checks = 0
-        self._create_future = future_maker(loop)
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         parser = reader()
@@ -123,26 +93,7 @@ class Pipeline(asyncio.BufferedProtocol):
         """Whether there are commands without a reply."""
         return bool(self._replies)
 
-    def submit(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> asyncio.Future[Reply]:
-        """Sends a command, at once if commands come one by one, else with others of this loop iteration.
-
-        `apply` is called with the reply before any task goes on.
-        """
-        future: asyncio.Future[Reply] = self._create_future()
-        replies = self._replies
-        at_once = not replies and self._send_at_once and not self._idle_check.closed()
-        replies.append(future if apply is None else AppliedReply(future, apply))
-        if at_once:
-            self._transport.write(payload)  # type: ignore[union-attr]
-        else:
-            if not self._unsent:
-                self.loop.call_soon(self.flush)
-            self._unsent.append(payload)
-        if self._timer is None:
-            self._check_timeout()
-        return future
-
-    def submit_all(self, payloads: Sequence[bytes], futures: Sequence[asyncio.Future[Reply]]) -> None:
+    def submit_all(self, payloads: Sequence[bytes], futures: Sequence[ReplyFuture]) -> None:
         """Sends several commands in one write, now. Their replies go to `futures`."""
         self._replies.extend(futures)
         self._unsent.extend(payloads)
@@ -209,30 +160,12 @@ class Pipeline(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, size: int) -> None:
-        self._feed(self._buffer, 0, size)
-        next_reply, on_reply, next_future = self._next_reply, self.on_reply, self._replies.popleft
-        count = 0
         try:
-            while (reply := next_reply()) is not False:
-                if on_reply is not None:
-                    on_reply(reply)
-                    continue
-                future = next_future()
-                count += 1
-                try:
-                    if isinstance(reply, RedisError):
-                        self._on_error_reply(reply)
-                        future.set_exception(reply)
-                    else:
-                        future.set_result(reply)
-                except asyncio.InvalidStateError:
-                    # The caller was cancelled.
-                    continue
+            self.hand_out_replies(size)
         except RedisError as error:
             # The server doesn't speak Redis's protocol.
             self._fail(error)
             return
-        self._send_at_once = count <= 1
         if self.state is not OPEN and not self._replies and self._transport is not None:
             self._transport.close()
 

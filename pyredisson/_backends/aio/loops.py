@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from _thread import get_ident
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 
@@ -17,13 +16,6 @@ def runs_here(loop: asyncio.AbstractEventLoop, thread: int) -> bool:
     client, without the loops of its parent.
     """
     return thread == get_ident() and loop.is_running()
-
-
-def future_maker(loop: asyncio.AbstractEventLoop) -> Callable[[], asyncio.Future[Any]]:
-    """What `create_future` of that loop does, without a function of Python's where that is the standard one."""
-    if getattr(type(loop), "create_future", None) is asyncio.BaseEventLoop.create_future:
-        return partial(asyncio.Future, loop=loop)
-    return loop.create_future
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from _thread import get_ident
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
-from pyredisson._backends.aio.loops import call_in, end_in, runs_here
+from pyredisson._backends.aio.loops import call_in, end_in
+from pyredisson._core import PipelineSender
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.errors import ClosedError
 
 
-class PipelineHolder:
+class PipelineHolder(PipelineSender):
     """Holds the pipeline in use, and replaces it when it fails."""
 
+    pipeline: Pipeline | None
+
     def __init__(self, node: Node) -> None:
+        super().__init__(OPEN)
         self._node = node
-        self.pipeline: Pipeline | None = None
         self._connecting: asyncio.Task[Pipeline] | None = None
         self._closed = False
         self._retired = False
@@ -32,28 +34,6 @@ class PipelineHolder:
         """Whether a connection exists that is not closed."""
         pipeline = self.pipeline
         return pipeline is not None and pipeline.state is OPEN and not pipeline.loop.is_closed()
-
-    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
-        """Sends one command and returns its reply."""
-        # `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
-        # isn't used again, and the handshake of the next one has the server drop it.
-        pipeline = self.pipeline
-        if (
-            pipeline is None
-            or pipeline.state is not OPEN
-            # As `runs_here`, for each command.
-            or pipeline.thread != get_ident()
-            or not pipeline.loop.is_running()
-        ):
-            return self._connect_and_send(payload)
-        return pipeline.submit(payload)
-
-    def send_then(self, payload: bytes, apply: Callable[[Reply], object]) -> Awaitable[Reply]:
-        """As `send`, and calls `apply` with the reply before any task goes on, see `Sender`."""
-        pipeline = self.pipeline
-        if pipeline is None or pipeline.state is not OPEN or not runs_here(pipeline.loop, pipeline.thread):
-            return self._connect_and_send(payload, apply)
-        return pipeline.submit(payload, apply)
 
     async def exchange(
         self, payloads: Sequence[bytes], *, new_connection: bool = False
@@ -88,7 +68,7 @@ class PipelineHolder:
 
     async def _connect_and_send(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> Reply:
         pipeline = await self.opened()
-        return await pipeline.submit(payload, apply)
+        return await pipeline.send(payload, apply)
 
     async def opened(self) -> Pipeline:
         """An open pipeline of the running loop."""

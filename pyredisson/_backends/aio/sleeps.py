@@ -9,8 +9,6 @@ from _thread import get_ident
 from heapq import heapify, heappop, heappush
 from time import monotonic
 
-from pyredisson._backends.aio.loops import future_maker
-
 FEW = 64
 """So many entries of waits that are over are never looked for."""
 NEVER = math.inf
@@ -40,11 +38,10 @@ class Sleeps:
     heap, but not into a wheel of the core: an event loop may be dropped together with its tasks.
     """
 
-    __slots__ = ("_heap", "_limit", "_rings_at", "_timer", "create_future", "loop", "thread")
+    __slots__ = ("_heap", "_limit", "_rings_at", "_timer", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.create_future = future_maker(loop)
         self.thread = get_ident()
         """The thread on which the loop runs."""
         self._heap: list[tuple[float, int, Sleep]] = []

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from pyredisson._backends.aio.sleeps import NEVER, Sleep, Sleeps
+from pyredisson._core import TaskFuture
 
 
 class AioWakeup(Sleep):
@@ -17,7 +18,7 @@ class AioWakeup(Sleep):
         """`sleeps`: those of the running event loop, which many waits share. None: this wait has a timer of its own."""
         self.ends_at = NEVER
         self._set = False
-        self._future: asyncio.Future[None] | None = None
+        self._future: TaskFuture | None = None
         self._sleeps = sleeps
 
     @property
@@ -41,7 +42,7 @@ class AioWakeup(Sleep):
         if self._set:
             return True
         sleeps = self._sleeps or Sleeps(asyncio.get_running_loop())
-        future = self._future = sleeps.create_future()
+        future = self._future = TaskFuture(sleeps.loop)
         try:
             if seconds is not None:
                 sleeps.begin(self, seconds)

@@ -55,6 +55,10 @@ class Callers:
             self.warn_of_loop()
         return self.local.owner or self._adopt()
 
+    def known(self) -> Owner | None:
+        """The calling thread's owner. None: it has none yet."""
+        return self.local.owner
+
     def warn_of_loop(self) -> None:
         """Warns once of a call on a thread whose event loop is running."""
         if not self._warned_of_loop:

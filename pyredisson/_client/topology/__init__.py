@@ -6,6 +6,7 @@ from pyredisson._client.topology.cluster_source import ClusterSource
 from pyredisson._client.topology.keeper import Source, TopologyKeeper
 from pyredisson._client.topology.replicated_source import ReplicatedSource
 from pyredisson._client.topology.sentinel_source import SentinelSource
+from pyredisson._protocol.availability import Observe
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.routing import RoutingTable
@@ -18,7 +19,7 @@ SHORTEST_SETTLING = 15.0
 which they look, which is 5 s for Redisson, too."""
 
 
-def open_topology(config: Config, client_id: str, scripts: ScriptSet) -> TopologyKeeper:
+def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: Observe | None = None) -> TopologyKeeper:
     """The keeper of a new client, and its table, whose nodes share `scripts`. Nothing is connected, no thread started.
 
     A command is packed before it is known which node serves it, so all nodes get scripts of the same form.
@@ -28,6 +29,7 @@ def open_topology(config: Config, client_id: str, scripts: ScriptSet) -> Topolog
         node = Node(config.at(address))
         node.client_id = client_id
         node.scripts = scripts
+        node.availability.observe = observe
         return node
 
     settling = max(SHORTEST_SETTLING, 3 * config.topology_refresh_interval) if scripts.pubsub is PubSub.AUTO else 0.0

@@ -190,9 +190,9 @@ class GroupLogic:
         text, holder = "no member is held by others", None
         try:
             for member, member_owner in self.with_owners(owner):
-                found_text, found = await member.holder(partial(retry.send_once, member.session.runtime))
+                found_text, found = await member.who_holds_it(partial(retry.send_once, member.session.runtime))
                 if found is not None and (found.client_id, found.owner_id) != (member.session.id, member_owner.id):
-                    text, holder = f"{_described(member)}: {found_text}", found
+                    text, holder = f"{_described(member)} {found_text}", found
                     break
         except (NoReply, RedisError) as problem:
             text = f"who holds it can't be told: {problem}"

@@ -146,7 +146,7 @@ class _Attempt(GroupAttempt):
     async def release_members(self, member_releases: list[MemberRelease]) -> None:
         for error in await self.group.release_members(member_releases):
             # The member was lost, or is released in the background. The caller need not know: it never held the group.
-            logger.info("releasing one of several locks: %s", error)
+            logger.info("a lock of a group that was not acquired is released later, or was lost: %s", error)
 
     def _deadline_of_others(self) -> float:
         """Until when to wait for the others when the first member is acquired."""

@@ -45,6 +45,7 @@ class LockCommands:
 
     __slots__ = ("key", "session")
 
+    kind = "lock"
     channel_prefix = b"redisson_lock__channel"
     released_message = b"0"
     """What `wake_waiters` publishes. A release script publishes a message of its own."""

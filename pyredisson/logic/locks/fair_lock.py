@@ -35,6 +35,8 @@ class FairLockCommands(LockCommands):
 
     __slots__ = ("_channel", "_keys")
 
+    kind = "fair"
+
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
         self._channel = super().channel

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Hashable
 from enum import Enum, auto
 from typing import Protocol
 
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.handed_waiter import GIVEN, LEFT
@@ -98,6 +98,7 @@ class FairWait(LockWaiter[FairLock]):
 
     async def run(self, wait: float) -> bool:
         """Waits until the lock is acquired, or until the deadline of the call: False."""
+        began = self._session.begin_waiting()
         try:
             self._join(wait)
             # Each function between a message and the next attempt counts, see docs/architecture.md.
@@ -124,6 +125,7 @@ class FairWait(LockWaiter[FairLock]):
                         return False
         finally:
             self.end()
+            self._session.end_waiting(began)
 
     def _join(self, wait: float) -> None:
         session, key = self._session, self.lock.key
@@ -213,12 +215,12 @@ class FairWait(LockWaiter[FairLock]):
         and didn't enter it, the waiter is not the head of the queue, and its place is as before.
         """
         runtime = self._session.runtime
-        debug.look()
-        if debug.on:
+        tracing.look()
+        if tracing.debug:
             logger.debug("%s waits in the queue for %.3f s at most", self, self._seconds)
         self.sleep()
         await runtime.wait(self.wakeup, self._seconds)
-        if debug.on and self.wakeup.is_set():
+        if tracing.debug and self.wakeup.is_set():
             logger.debug("%s is woken", self)
         if self.wake_up():
             return

@@ -19,6 +19,8 @@ class FencedLockCommands(LockCommands):
 
     __slots__ = ("_newest_before_delete", "counter")
 
+    kind = "fenced"
+
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
         self.counter = prefixed(b"redisson_lock_token", key)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
@@ -259,8 +259,8 @@ def record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
     queue = session.lock_queues.get(lock.identity)
     if queue is not None and waiter in queue.waiters:
         queue.set_holder(call.hold, call.events)
-    if debug.on:
-        logger.debug("%s is handed on: it is acquired", lock.named(call.owner))
+    if tracing.debug:
+        logger.debug("%s is handed on", lock.named(call.owner))
     return not session.closed
 
 

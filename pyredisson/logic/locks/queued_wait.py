@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
 from pyredisson._core import AcquireCall
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING
@@ -70,7 +70,8 @@ class QueuedWait(LockWaiter[QueuedLock]):
         `wait`: for how long at most, as the first attempt of the caller has returned. None: it has made none. After an
         exception the caller calls `end`: an interrupt may have prevented it in here.
         """
-        runtime, wakeup = self.lock.session.runtime, self.wakeup
+        session, wakeup = self.lock.session, self.wakeup
+        runtime, began = session.runtime, session.begin_waiting()
         try:
             must_attempt = self._join(wait)
             while True:
@@ -84,12 +85,12 @@ class QueuedWait(LockWaiter[QueuedLock]):
                         return False
                     seconds = 0.0
                 self.sleep()
-                if debug.on:
+                if tracing.debug:
                     logger.debug("waiting on channel %r for %.3f s at most", readable(self.channel_name), seconds)
                 await runtime.wait(wakeup, seconds)
                 if self.state is GIVEN and self.error is None:
                     return True
-                if debug.on:
+                if tracing.debug:
                     said = "woken" if wakeup.is_set() else "no message"
                     logger.debug("%s on channel %r", said, readable(self.channel_name))
                 if self.wake_up():
@@ -106,6 +107,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
             raise
         finally:
             self.end()
+            session.end_waiting(began)
 
     def _join(self, wait: float | None) -> bool:
         """Takes the last place among the waiters of this client. Returns whether to make an attempt at once."""
@@ -132,7 +134,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
                 events = call.events if wait is not None else channels.events(name)
                 queue.channel = self._channel = channels.join(name, wakeup, self.channel_class, self.need, events)
         if wait is not None:
-            debug.look()
+            tracing.look()
             self._refused(session.clock(), wait)
             return False
         return self._starts_with_attempt(alone=alone)
@@ -170,7 +172,6 @@ class QueuedWait(LockWaiter[QueuedLock]):
         return over or due or not self._channel.confirmed
 
     async def _attempt(self) -> bool:
-        debug.look()
         # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
         self.wakeup.clear()
         self.call.events = self._channel.events
@@ -179,6 +180,8 @@ class QueuedWait(LockWaiter[QueuedLock]):
         if wait is None:
             self._queue.set_holder(self.call.hold, self.call.events)
             return True
+        # Here and not before the attempt, which another process may wait for.
+        tracing.look()
         self._refused(self.lock.session.clock(), wait)
         return False
 

@@ -95,6 +95,7 @@ class ReadCommands(SideCommands):
     renew, restore = staticmethod(renew_reads), staticmethod(restore_reads)
     # A reader in Java shortens the whole lock to its own lease when it renews.
     renews_fixed_leases = True
+    kind = "read"
     side, other = READ, WRITE
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
@@ -114,6 +115,7 @@ class WriteCommands(SideCommands):
 
     __slots__ = ()
 
+    kind = "write"
     owner_suffix = b":write"
     side, other = WRITE, READ
 
@@ -165,11 +167,12 @@ class SideLogic(LockLogic):
             self.session.holds.take_away(others, "it was taken away by force_unlock() of the other side")
         return removed
 
-    def named(self, owner: Owner) -> str:
-        return f"{readable(self.commands.side)} {super().named(owner)}"
+    @property
+    def label(self) -> str:
+        return f"{readable(self.commands.side)} {super().label}"
 
-    def _owner_fields(self, fields: Sequence[bytes]) -> Sequence[bytes]:
-        return [field for field in fields if field != b"mode"]
+    def _identities(self) -> Sequence[Hashable]:
+        return (self.identity, self.other_identity)
 
 
 class ReadLogic(SideLogic):

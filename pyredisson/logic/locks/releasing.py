@@ -8,7 +8,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson._diagnostics import debug, logger
+from pyredisson._diagnostics import logger, tracing
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
@@ -79,7 +79,7 @@ class ReleasingLock(LockStatus):
             in_flight.leave(hold_key, call)
         if hold.state is LOST:
             raise self.loss_of(owner, hold)
-        if debug.on:
+        if tracing.debug:
             logger.debug("%s is released: %d holds remain", self.named(owner), hold.count)
 
     def choose_successor(self, releaser: ReleaseCall) -> object | None:
@@ -192,6 +192,9 @@ class ReleasingLock(LockStatus):
             self._abandon_hand_over(call)
         if self.session.lock_queues:
             hand_over.forget_if_idle(self.session, self.identity)
+        if self.session.observing is not None and hold.state is not HELD:
+            # An interrupt may have prevented the call of the listener.
+            self.session.observing.hold_ended(hold)
 
     def _post_count(self, owner: Owner, hold: Hold, count: int) -> None:
         """Sends in the background how many levels of this hold remain.

@@ -8,7 +8,7 @@ from typing import Any
 from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import AcquireCall, insert_hold
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
@@ -16,6 +16,7 @@ from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED
 from pyredisson.logic.locks.queued_wait import QueuedWait, joins_at_once
 from pyredisson.logic.locks.releasing import ReleasingLock
+from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended, tell_waiting
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.replicas import not_replicated
 
@@ -58,20 +59,32 @@ class LockLogic(ReleasingLock):
         try:
             if session.lock_queues and self.is_handed_on and self._joins_at_once(call):
                 waiter = self._waiter(call)
-                return await waiter.run(None)
-            if self.is_handed_on and not session.channels.is_empty:
-                call.events = session.channels.events(self.commands.channel)
-            wait = await self._attempt(call)
-            if wait is None:
-                return True
-            if call.deadline is not None and self.session.clock() >= call.deadline:
-                return False
-            return await self._wait(call, wait)
-        except BaseException:
+                if tracing.on:
+                    self._tell_waiting(call)
+                acquired = await waiter.run(None)
+            else:
+                if self.is_handed_on and not session.channels.is_empty:
+                    call.events = session.channels.events(self.commands.channel)
+                wait = await self._attempt(call)
+                if wait is None:
+                    if tracing.on:
+                        self._tell_end(call, acquired=True)
+                    return True
+                acquired = False
+                if call.deadline is None or session.clock() < call.deadline:
+                    if tracing.on:
+                        self._tell_waiting(call)
+                    acquired = await self._wait(call, wait)
+            if tracing.on:
+                self._tell_end(call, acquired=acquired)
+            return acquired
+        except BaseException as error:
             if waiter is not None:
                 waiter.end()
             # A cancellation, an interrupt or the end of the client after the lock was acquired.
             self.release_acquired(call)
+            if tracing.on:
+                self._tell_end(call, acquired=False, error=error)
             raise
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
@@ -82,6 +95,25 @@ class LockLogic(ReleasingLock):
         except BaseException:
             waiter.end()
             raise
+
+    def _tell_waiting(self, call: AcquireCall) -> None:
+        observing = self.session.observing
+        if tracing.debug:
+            logger.debug("owner %s waits for %s", readable(call.owner.name), self.label)
+        if observing is not None:
+            tell_waiting(observing, self, call, self.session.clock())
+
+    def _tell_end(self, call: AcquireCall, *, acquired: bool, error: BaseException | None = None) -> None:
+        """Tells the log and the observer. In the caller's own thread or task, also after a hand-over by another one."""
+        observing = self.session.observing
+        if tracing.debug:
+            logger.debug("%s %s", self.named(call.owner), end_of_acquire("is", acquired=acquired, error=error))
+        if observing is None:
+            return
+        if acquired:
+            tell_acquired(observing, self, call)
+        else:
+            tell_ended(observing, self, call, error)
 
     def _joins_at_once(self, call: AcquireCall) -> bool:
         """Whether the call waits before it makes any attempt."""
@@ -138,6 +170,8 @@ class LockLogic(ReleasingLock):
             call.owner.new_epoch()
 
         session = self.session
+        if not call.began:
+            call.began = call.sent_at
         return await retry.send_again(
             session.lock_sender,
             payload,
@@ -185,6 +219,7 @@ class LockLogic(ReleasingLock):
         now = session.clock()
         if valid_until <= now and (target is None or target.valid_until <= now):
             logger.info("lock %r was granted after the end of its lease: it is released", readable(self.key))
+            call.began = call.began or call.sent_at
             self.undo_grant(call)
             if call.deadline is not None and session.clock() >= call.deadline:
                 return 0.0
@@ -194,8 +229,6 @@ class LockLogic(ReleasingLock):
             return TRY_AGAIN
         if session.closed:
             session.check_open()
-        if debug.on:
-            logger.debug("%s is acquired", self.named(call.owner))
         return None
 
     def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:

@@ -17,6 +17,8 @@ class SpinLockCommands(LockCommands):
 
     __slots__ = ()
 
+    kind = "spin"
+
     @property
     def channel(self) -> bytes:
         # Empty: the release script publishes nothing.
@@ -36,6 +38,13 @@ class SpinLockLogic(LockLogic):
         self._backoff = backoff
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
+        began = self.session.begin_waiting()
+        try:
+            return await self._try_again(call, wait)
+        finally:
+            self.session.end_waiting(began)
+
+    async def _try_again(self, call: AcquireCall, wait: float) -> bool:
         session, deadline = self.session, call.deadline
         for delay in self._backoff.delays(session.runtime.jitter):
             now = session.clock()

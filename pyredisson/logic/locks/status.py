@@ -12,8 +12,8 @@ from pyredisson._core import command
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
-from pyredisson.holder import Holder, for_how_long, holder_of
-from pyredisson.logic import retry
+from pyredisson.holder import Holder
+from pyredisson.logic import holders, retry
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.commands import NO_KEY, LockCommands
 from pyredisson.logic.owners import Owner
@@ -66,11 +66,21 @@ class LockStatus:
         """The latest hold of the owner, lost or not."""
         return self.session.holds.table.get((self.identity, owner_id))
 
+    async def holder(self) -> Holder | None:
+        """Who holds the lock; None: nobody. Of several readers one, and of a writer that also reads the writer."""
+        found = await holders.find(self.session, self.key, self._identities(), self._query)
+        return None if found is None else found.holder
+
+    async def who_holds_it(self, ask: Callable[[bytes], Awaitable[Reply]]) -> tuple[str, Holder | None]:
+        """The words that follow the lock's name in a message, and the holder."""
+        found = await holders.find(self.session, self.key, self._identities(), ask)
+        return ("is free", None) if found is None else (found.text(), found.holder)
+
     async def not_held_error(self, owner: Owner) -> LockNotHeldError:
         """The error for a release by an owner without a hold."""
-        text, holder = await self.holder(self._query)
+        text, holder = await self.who_holds_it(self._query)
         return LockNotHeldError(
-            f"{self.named(owner)} is not held: {text}",
+            f"{self.label} {text}; owner {readable(owner.name)} has no hold of it",
             name=readable(self.key),
             owner=readable(owner.name),
             holder=holder,
@@ -79,11 +89,11 @@ class LockStatus:
     async def timed_out(self, owner: Owner, wait: float) -> LockTimeoutError:
         """The error after a wait of so many seconds. The server is asked once who holds the lock."""
         try:
-            text, holder = await self.holder(partial(retry.send_once, self.session.runtime))
+            text, holder = await self.who_holds_it(partial(retry.send_once, self.session.runtime))
         except (NoReply, RedisError) as problem:
-            text, holder = f"who holds it can't be told: {problem}", None
+            text, holder = f"was not acquired, and who holds it can't be told: {problem}", None
         return LockTimeoutError(
-            f"{self.named(owner)} was not acquired in {wait:g} s: {text}",
+            f"{self.label} {text}; owner {readable(owner.name)} waited {wait:g} s for it",
             name=readable(self.key),
             owner=readable(owner.name),
             holder=holder,
@@ -95,22 +105,18 @@ class LockStatus:
         text = f"{self.named(owner)} was lost {ago:.3f} s ago: {hold.reason}"
         return LockLostError(text, name=readable(self.key), owner=readable(owner.name))
 
-    async def holder(self, ask: Callable[[bytes], Awaitable[Reply]]) -> tuple[str, Holder | None]:
-        """The present holder, of several the first one: as text for a message, and as an object for an error."""
-        fields = sorted(self._owner_fields(await ask(command(b"HKEYS", self.key))))
-        milliseconds = int(await ask(command(b"PTTL", self.key)))
-        if not fields or milliseconds == NO_KEY:
-            return "nobody holds it", None
-        names = ", ".join(map(readable, fields[:3])) + (f" and {len(fields) - 3} more" if len(fields) > 3 else "")
-        return f"it is held by {names}, {for_how_long(milliseconds)}", holder_of(fields[0], milliseconds)
+    def _identities(self) -> Sequence[Hashable]:
+        """All that the lock is in the table of holds."""
+        return (self.identity,)
 
-    def _owner_fields(self, fields: Sequence[bytes]) -> Sequence[bytes]:
-        """Those fields of the lock's hash that are owners."""
-        return fields
+    @property
+    def label(self) -> str:
+        """The lock, for messages."""
+        return f"lock {readable(self.key)!r}"
 
     def named(self, owner: Owner) -> str:
         """The lock and the owner, for messages."""
-        return f"lock {readable(self.key)!r} of owner {readable(owner.name)}"
+        return f"{self.label} of owner {readable(owner.name)}"
 
     async def _query(self, payload: bytes, *, idempotent: bool = True) -> Reply:
         session = self.session

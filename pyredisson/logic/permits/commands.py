@@ -19,6 +19,8 @@ class CounterCommands:
 
     __slots__ = ("_reply_cache", "channel", "key", "session")
 
+    kind: str
+    """As in `pyredisson.Event.kind`."""
     deleted_message = b""
     """What is published on the channel when the object is deleted; empty: nothing."""
 
@@ -27,6 +29,10 @@ class CounterCommands:
         self.key = key
         self.channel = channel
         self._reply_cache = reply_cache(key)
+
+    def _replies(self, slot: SessionSlot) -> bytes:
+        """The key in which the server keeps the reply to the call on that slot."""
+        return b"%b%b:%b" % (self._reply_cache, slot.suffix, self.kind.encode())
 
     def read(self) -> bytes:
         """Reads the counter. The reply is None if it doesn't exist."""
@@ -42,7 +48,7 @@ class CounterCommands:
             self.session.runtime.scripts.exactly_once_delete,
             len(keys) + 1,
             *keys,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             self.channel,
             self.deleted_message,
@@ -65,7 +71,7 @@ class PermitPoolCommands(CounterCommands):
         return pack(
             self.session.runtime.scripts.semaphore_set,
             self.key,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             permits,
             ttl,
@@ -80,7 +86,7 @@ class PermitPoolCommands(CounterCommands):
         return pack(
             self.session.runtime.scripts.semaphore_add,
             self.key,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             permits,
             self.channel,
@@ -99,13 +105,15 @@ class SemaphoreCommands(PermitPoolCommands):
 
     __slots__ = ()
 
+    kind = "semaphore"
+
     def acquire(self, slot: SessionSlot, permits: int, claimant: bytes = b"") -> bytes:
         """Acquires so many permits; 0: all that are free.
 
         A positive reply is the number of acquired permits. Any other reply is decoded by `semaphore.Refusal`. Permits
         that can't be acquired now are claimed for the waiter `claimant`, if that is not empty.
         """
-        scripts, replies = self.session.runtime.scripts, self._reply_cache + slot.suffix
+        scripts, replies = self.session.runtime.scripts, self._replies(slot)
         if not claimant:
             return pack(scripts.semaphore_acquire, self.key, self._claim, replies, slot.number, permits)
         return pack(
@@ -125,7 +133,7 @@ class SemaphoreCommands(PermitPoolCommands):
         return pack(
             self.session.runtime.scripts.semaphore_undo,
             self.key,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number + 1,
             self.channel,
         )
@@ -139,7 +147,7 @@ class SemaphoreCommands(PermitPoolCommands):
             self.session.runtime.scripts.semaphore_hand_over,
             self.key,
             self._claim,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             permits,
             wanted,
@@ -152,7 +160,7 @@ class SemaphoreCommands(PermitPoolCommands):
         return pack(
             self.session.runtime.scripts.semaphore_finish,
             self.key,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number + 1,
             permits,
             self.channel,
@@ -165,6 +173,7 @@ class LatchCommands(CounterCommands):
 
     __slots__ = ()
 
+    kind = "latch"
     deleted_message = b"1"
 
     def __init__(self, session: Session, key: bytes) -> None:
@@ -175,7 +184,7 @@ class LatchCommands(CounterCommands):
         return pack(
             self.session.runtime.scripts.latch_set,
             self.key,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             count,
             self.channel,
@@ -186,7 +195,7 @@ class LatchCommands(CounterCommands):
         return pack(
             self.session.runtime.scripts.latch_count_down,
             self.key,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             self.channel,
         )

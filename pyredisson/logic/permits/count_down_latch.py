@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.channels import Channel
+from pyredisson.logic.observing import described
 from pyredisson.logic.permits import not_set
 from pyredisson.logic.permits.commands import LatchCommands
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
@@ -49,6 +51,8 @@ class CountDownLatchLogic:
         self.session.check_open()
         slot = self.session.slots.allocate()
         await self.session.slots.send(slot, self.commands.count_down(slot), complete=True)
+        if tracing.debug:
+            logger.debug("latch %r is counted down", readable(self.key))
 
     async def count(self, deadline: float | None = LIMITED_BY_RETRIES) -> int:
         """The count; 0: the latch is open."""
@@ -78,9 +82,36 @@ class CountDownLatchLogic:
             return True
         if deadline is not None and session.clock() >= deadline:
             return False
-        return await waiting.until(
-            session, self.commands.channel, attempt, LONGEST_WAIT, deadline, channel_class=LatchChannel
-        )
+        began = session.clock()
+        if tracing.on:
+            self._tell_waiting(attempt)
+        try:
+            opened = await waiting.until(
+                session, self.commands.channel, attempt, LONGEST_WAIT, deadline, channel_class=LatchChannel
+            )
+        except BaseException as error:
+            if tracing.on:
+                self._tell("failed", attempt, began, error)
+            raise
+        if tracing.on:
+            self._tell("acquired" if opened else "timed_out", attempt, began)
+        return opened
+
+    def _tell_waiting(self, call: object) -> None:
+        if tracing.debug:
+            logger.debug("latch %r is waited for", readable(self.key))
+        if self.session.observing is not None:
+            self.session.observing.wait_begins(call, self.commands)
+
+    def _tell(self, what: str, call: object, began: float, error: BaseException | None = None) -> None:
+        observing = self.session.observing
+        if tracing.debug:
+            said = "is open" if what == "acquired" else "is not open in time"
+            if error is not None:
+                said = f"is not waited for any more: {described(error)}"
+            logger.debug("latch %r %s", readable(self.key), said)
+        if observing is not None:
+            observing.call_ended(what, call, self.commands, began=began, error=error)
 
     async def delete(self) -> bool:
         """Removes the latch, which opens it; returns whether it existed."""

@@ -41,6 +41,7 @@ class PermitCommands(PermitPoolCommands):
 
     __slots__ = ("in_use",)
 
+    kind = "permit"
     renew = restore = staticmethod(renew_permits)
     renews_fixed_leases = False
 
@@ -118,7 +119,7 @@ class PermitCommands(PermitPoolCommands):
             self.session.runtime.scripts.permit_set,
             self.key,
             self.in_use,
-            self._reply_cache + slot.suffix,
+            self._replies(slot),
             slot.number,
             permits,
             self.channel,

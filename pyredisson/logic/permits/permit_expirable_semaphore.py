@@ -6,11 +6,12 @@ from __future__ import annotations
 from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
 
-from pyredisson._diagnostics import readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.no_reply import Reply
 from pyredisson.errors import PermitNotHeldError
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
+from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.expirable_acquire import ExpirableAcquire
 from pyredisson.logic.permits.permit_channel import ExpirablePermitChannel
@@ -49,6 +50,7 @@ class PermitExpirableSemaphoreLogic:
         if renewed:
             lease = session.lease_ms
         call = ExpirableAcquire(self, permits, ENDLESS if lease is None else lease, deadline)
+        began = session.clock() if tracing.on else 0.0
         try:
             wait = await call.attempt()
             acquired = wait is None or await self._wait(call, permits, wait, deadline)
@@ -57,12 +59,16 @@ class PermitExpirableSemaphoreLogic:
                     self._renew(call.ids, call.sent_at)
                 if session.closed:
                     session.check_open()
+                if tracing.on:
+                    self._tell_acquired(call, 0.0 if wait is None else began)
                 return [permit.hex() for permit in call.ids]
-        except BaseException:
+        except BaseException as error:
             # A cancellation, an interrupt or the end of the client, perhaps after the permits were acquired.
             call.give_up()
+            self._tell_ended("failed", call, began, error)
             raise
         call.give_up()
+        self._tell_ended("timed_out", call, began)
         return []
 
     async def _wait(self, call: ExpirableAcquire, permits: int, wait: float, deadline: float | None) -> bool:
@@ -70,6 +76,8 @@ class PermitExpirableSemaphoreLogic:
         session = self.session
         if deadline is not None and session.clock() >= deadline:
             return False
+        if tracing.on:
+            self._tell_waiting(call, permits)
         claimant = call.claimant = Claimant(self.commands, permits)
         return await waiting.until(
             session,
@@ -88,8 +96,44 @@ class PermitExpirableSemaphoreLogic:
         valid_until = sent_at + session.lease_ms / 1000
         for permit in ids:
             hold = Hold(self._hold_key(permit), self.commands, hexlify(permit), None, valid_until, HELD)
+            hold.begun = sent_at
             session.holds.add_permit(hold)
             session.watchdog.watch(hold, sent_at)
+
+    def _tell_waiting(self, call: ExpirableAcquire, permits: int) -> None:
+        if tracing.debug:
+            logger.debug("%d permits of semaphore %r are waited for", permits, readable(self.key))
+        if self.session.observing is not None:
+            self.session.observing.wait_begins(call, self.commands, count=permits)
+
+    def _tell_acquired(self, call: ExpirableAcquire, began: float) -> None:
+        """Tells the log and the observer. Each permit that the watchdog renews is a hold of its own."""
+        if tracing.debug:
+            logger.debug("%d permits of semaphore %r are acquired", len(call.ids), readable(self.key))
+        observing = self.session.observing
+        if observing is None:
+            return
+        holds = self._holds_of(call.ids)
+        for hold in holds:
+            observing.acquired(call, self.commands, None, hold, began=began)
+        if not holds:
+            observing.call_ended("acquired", call, self.commands, began=began, count=len(call.ids))
+
+    def _tell_ended(self, what: str, call: ExpirableAcquire, began: float, error: BaseException | None = None) -> None:
+        observing = self.session.observing
+        if tracing.debug:
+            said = end_of_acquire("are", acquired=False, error=error)
+            logger.debug("%d permits of semaphore %r %s", len(call.ids), readable(self.key), said)
+        if observing is not None:
+            observing.call_ended(what, call, self.commands, began=began, count=len(call.ids), error=error)
+
+    def _tell_released(self, ids: Sequence[bytes], holds: Sequence[Hold]) -> None:
+        """Tells the log and the observer. The end of `holds` is told by themselves."""
+        if tracing.debug:
+            logger.debug("%d permits of semaphore %r are released", len(ids), readable(self.key))
+        observing = self.session.observing
+        if observing is not None and len(ids) > len(holds):
+            observing.released(self.commands, len(ids) - len(holds))
 
     # Releasing
 
@@ -118,9 +162,9 @@ class PermitExpirableSemaphoreLogic:
             # All are unknown, and an earlier copy may have run: that copy has released them.
             return [] if reply and reply[0] == len(ids) else reply
 
+        holds = self._holds_of(ids)
         try:
             session.check_open()
-            holds = self._holds_of(ids)
             if lost := self._lost(holds):
                 return lost
             payload = self.commands.release(ids, all_or_none=True)
@@ -132,9 +176,12 @@ class PermitExpirableSemaphoreLogic:
                 self._finish_release(hold, unknown)
             if not unknown:
                 session.permits.in_doubt.difference_update(ids)
+                if tracing.on:
+                    self._tell_released(ids, holds)
             return unknown
         except BaseException:
             self.release_in_background(ids)
+            self._tell_released(ids, holds)
             raise
 
     def _lost(self, holds: Sequence[Hold]) -> list[bytes]:
@@ -184,14 +231,17 @@ class PermitExpirableSemaphoreLogic:
 
         False: the permit is unknown or has expired.
         """
-        holds = self._holds_of((permit,))
+        session, holds = self.session, self._holds_of((permit,))
         try:
             for hold in holds:
                 # Stops the renewal, which would set the lease of the watchdog again.
-                self.session.holds.begin_release(hold)
+                session.holds.begin_release(hold)
             payload = self.commands.update_lease(permit, ENDLESS if lease is None else lease)
             known = await self._query(payload) is not None
             for hold in holds:
+                if known and session.observing is not None:
+                    # The permit isn't released yet.
+                    session.observing.forget(hold)
                 self._finish_release(hold, () if known else (permit,))
         except BaseException:
             # The lease may be the old one or the new one. With a renewal the permit doesn't end in either case.

@@ -11,7 +11,7 @@ attempt. What may have been acquired for a waiter that doesn't get it is release
 from __future__ import annotations
 
 from pyredisson._core import ReleaseCall
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.handed_waiter import GIVEN, WAITING
@@ -104,8 +104,8 @@ async def _hand_over(
         waiter.wakeup.set()
     else:
         refuse(semaphore, waiter)
-    if debug.on:
-        logger.debug("%d permits of semaphore %r are released, %d handed on", permits, readable(semaphore.key), reply)
+    if tracing.debug and reply > 0:
+        logger.debug("%d permits of semaphore %r are handed on", reply, readable(semaphore.key))
     session.slots.free(slot)
     return bool(reply)
 

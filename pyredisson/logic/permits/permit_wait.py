@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING
 from pyredisson.logic.permits.claims import Claimant
@@ -73,6 +73,7 @@ class PermitWait(PermitWaiter):
         prevented it in here.
         """
         session, wakeup = self._semaphore.session, self.wakeup
+        began = session.begin_waiting()
         try:
             self._join(refusal, look_at)
             while True:
@@ -84,11 +85,11 @@ class PermitWait(PermitWaiter):
                         return False
                     seconds = 0.0
                 self.sleep()
-                debug.look()
-                if debug.on:
+                tracing.look()
+                if tracing.debug:
                     self._log(f"waiting for {seconds:.3f} s at most")
                 await session.runtime.wait(wakeup, seconds)
-                if debug.on:
+                if tracing.debug:
                     self._log("woken" if wakeup.is_set() else "no message")
                 if (self.state is GIVEN and self.error is None) or (
                     not self.wake_up() and await self.outcome(session.runtime)
@@ -106,6 +107,7 @@ class PermitWait(PermitWaiter):
             raise
         finally:
             self.end()
+            session.end_waiting(began)
 
     def _join(self, refusal: Refusal | None, look_at: float) -> None:
         """Takes the last place among the waiters of this client."""

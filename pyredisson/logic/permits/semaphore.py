@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pyredisson._diagnostics import debug, logger, readable
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
+from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits import not_set, permit_hand_over
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_channel import PermitChannel
@@ -38,20 +39,40 @@ class SemaphoreLogic:
         if not permits:
             session.check_open()
             return True
-        events = None
-        if not session.channels.is_empty:
-            events = session.channels.events(self.commands.channel)
-            look_at = self._refused_until(permits, deadline)
-            if look_at is not None:
-                return await self._wait(permits, deadline, None, look_at, events)
-        reply = await self.send_acquire(permits, deadline)
-        # Between this test and the return no function is called: an interrupt after the call would lose the permits.
-        if reply > 0:
-            return True
-        refusal, now = self.refused(reply), session.clock()
-        if deadline is not None and now >= deadline:
-            return False
-        return await self._wait(permits, deadline, refusal, now + refusal.wait, events)
+        began = session.clock() if tracing.on else 0.0
+        reply = 0
+        waiter: PermitWait | None = None
+        try:
+            events = look_at = refusal = None
+            if not session.channels.is_empty:
+                events = session.channels.events(self.commands.channel)
+                look_at = self._refused_until(permits, deadline)
+            if look_at is None:
+                reply = await self.send_acquire(permits, deadline)
+                if reply > 0:
+                    if tracing.on:
+                        self._tell("acquired", permits)
+                    return True
+                refusal, now = self.refused(reply), session.clock()
+                look_at = now + refusal.wait
+            acquired = False
+            if deadline is None or refusal is None or now < deadline:
+                waiter = PermitWait(self, permits, deadline, events)
+                if tracing.on:
+                    self._tell("waiting", permits, waiter)
+                acquired = await waiter.run(refusal, look_at)
+            if tracing.on:
+                self._tell("acquired" if acquired else "timed_out", permits, waiter, began)
+            return acquired
+        except BaseException as error:
+            if waiter is not None:
+                waiter.end()
+            if reply > 0 or (waiter is not None and waiter.acquired):
+                # A cancellation or an interrupt: the caller never gets these permits.
+                self.release_in_background(permits)
+            if tracing.on:
+                self._tell("failed", permits, waiter, began, error)
+            raise
 
     def _refused_until(self, permits: int, deadline: float | None) -> float | None:
         """When to make the first attempt, if one before that would take what others wait for. None: at once.
@@ -74,23 +95,38 @@ class SemaphoreLogic:
         free = channel.free
         return queue.checked_until if free is not None and (free < permits or queue.wants(free)) else None
 
-    async def _wait(
-        self, permits: int, deadline: float | None, refusal: Refusal | None, look_at: float, events: int | None
-    ) -> bool:
-        """Waits until the permits are acquired, see `PermitWait.run`."""
-        waiter = PermitWait(self, permits, deadline, events)
-        try:
-            return await waiter.run(refusal, look_at)
-        except BaseException:
-            waiter.end()
-            if waiter.acquired:
-                # A cancellation or an interrupt on the way out of the wait: the caller never gets these permits.
-                self.release_in_background(permits)
-            raise
+    def _tell(
+        self,
+        what: str,
+        permits: int,
+        waiter: PermitWait | None = None,
+        began: float = 0.0,
+        error: BaseException | None = None,
+    ) -> None:
+        """Tells the log and the observer. `waiter`: None, if the call doesn't wait."""
+        observing = self.session.observing
+        if tracing.debug:
+            end = end_of_acquire("are", acquired=what == "acquired", error=error)
+            said = "are waited for" if what == "waiting" else end
+            logger.debug("%d permits of semaphore %r %s", permits, readable(self.key), said)
+        if observing is None:
+            return
+        if what == "waiting":
+            observing.wait_begins(waiter, self.commands, count=permits)
+        else:
+            observing.call_ended(what, waiter, self.commands, began=began, count=permits, error=error)
 
     async def drain(self) -> int:
         """Acquires all permits that are free; returns how many."""
-        reply = await self.send_acquire(0, LIMITED_BY_RETRIES)
+        reply = 0
+        try:
+            reply = await self.send_acquire(0, LIMITED_BY_RETRIES)
+            if tracing.on and reply > 0:
+                self._tell("acquired", reply)
+        except BaseException:
+            # An interrupt after the acquire, or a logging filter of the user that raises.
+            self.release_in_background(max(0, reply))
+            raise
         # No function is called from here on: an interrupt after the call would lose the permits.
         if reply < 0:
             return 0
@@ -116,13 +152,6 @@ class SemaphoreLogic:
             if reply > 0:
                 self.release_in_background(reply)
             session.check_open()
-        if debug.on and reply > 0:
-            try:
-                logger.debug("%d permits of semaphore %r are acquired", reply, readable(self.key))
-            except BaseException:
-                # An interrupt, or a logging filter of the user that raises.
-                self.release_in_background(reply)
-                raise
         return reply
 
     def refused(self, reply: int) -> Refusal:
@@ -147,14 +176,27 @@ class SemaphoreLogic:
             # Permits have no leases: nothing else would ever free them.
             self.release_in_background(permits, only_existing, slot)
             session.check_open()
-        queue = session.permits.queues.get(self.key) if session.permits.queues else None
-        if queue is not None:
-            return await permit_hand_over.release(self, queue, slot, permits, only_existing=only_existing)
-        payload = self.commands.add(slot, permits, only_existing=only_existing)
-        released = bool(await session.slots.send(slot, payload, complete=True))
-        if debug.on:
-            logger.debug("%d permits of semaphore %r are released", permits, readable(self.key))
+        try:
+            queue = session.permits.queues.get(self.key) if session.permits.queues else None
+            if queue is None:
+                payload = self.commands.add(slot, permits, only_existing=only_existing)
+                released = bool(await session.slots.send(slot, payload, complete=True))
+            else:
+                released = await permit_hand_over.release(self, queue, slot, permits, only_existing=only_existing)
+        except BaseException:
+            # They are released in the background.
+            self._tell_released(permits)
+            raise
+        if tracing.on and released:
+            self._tell_released(permits)
         return released
+
+    def _tell_released(self, permits: int) -> None:
+        if tracing.debug:
+            logger.debug("%d permits of semaphore %r are released", permits, readable(self.key))
+        observing = self.session.observing
+        if observing is not None:
+            observing.released(self.commands, permits)
 
     def release_in_background(
         self, permits: int, only_existing: bool = False, slot: SessionSlot | None = None, number: int = 0

@@ -1,0 +1,163 @@
+# The hot part of a pipelined connection of asyncio: sending commands, and handing out the replies.
+
+
+@cython.final
+cdef class AppliedReply:
+    """The reply to a command: it is applied, and then the future gets it.
+
+    So a task that `apply` wakes goes on before the task that has sent the command.
+    """
+
+    cdef object future
+    cdef object apply
+
+    def __cinit__(self, future, apply):
+        self.future = future
+        self.apply = apply
+
+    def done(self):
+        """Whether the future is done. A reply to a caller that was cancelled isn't applied: the caller undoes it."""
+        return self.future.done()
+
+    def set_result(self, reply):
+        try:
+            self.apply(reply)
+        except BaseException as error:
+            self.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        # A signal handler may have cancelled the caller on any line of `apply`.
+        if not self.future.done():
+            self.future.set_result(reply)
+
+    def set_exception(self, error):
+        """There is no reply to apply."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+cdef class PipelineFields:
+    """The fields of `pyredisson._backends.aio.connection.Pipeline`, where their meaning is documented."""
+
+    cdef public object loop
+    cdef public unsigned long thread
+    cdef public object state
+    cdef public object on_reply
+    cdef public object _transport
+    cdef public IdleCheck _idle_check
+    cdef public object _replies
+    cdef public list _unsent
+    cdef public bint _send_at_once
+    cdef public object _timer
+    cdef public bytearray _buffer
+    cdef public object _feed
+    cdef public object _next_reply
+
+    def submit(self, bytes payload not None):
+        """Sends a command, at once if commands come one by one, else with others of this loop iteration.
+
+        Returns a future of the reply.
+        """
+        future = self.loop.create_future()
+        self.put(payload, future)
+        return future
+
+    def send(self, bytes payload not None, apply=None):
+        """As `submit`, but the future is for one task that awaits it.
+
+        `apply` is called with the reply before any task goes on.
+        """
+        return self.send_one(payload, apply)
+
+    cdef TaskFuture send_one(self, bytes payload, apply):
+        cdef TaskFuture future = TaskFuture(self.loop)
+        self.put(payload, future if apply is None else AppliedReply(future, apply))
+        return future
+
+    cdef put(self, bytes payload, future):
+        cdef bint at_once = self._send_at_once and not self._replies and not self._idle_check.closed()
+        self._replies.append(future)
+        if at_once:
+            self._transport.write(payload)
+        else:
+            if not self._unsent:
+                self.loop.call_soon(self.flush)
+            self._unsent.append(payload)
+        if self._timer is None:
+            self._check_timeout()
+
+    def hand_out_replies(self, Py_ssize_t size):
+        """Parses so many bytes of the buffer, and gives each reply to the future of its command, or to `on_reply`.
+
+        Then the tasks go on that wait for the replies, and those that were woken by `apply`.
+        """
+        cdef Delivery delivery = Delivery(self.loop)
+        delivery.begin()
+        try:
+            self.parse(size)
+        except BaseException:
+            delivery.end()
+            delivery.wake_tasks_soon()
+            raise
+        delivery.end()
+        delivery.wake_tasks()
+
+    cdef parse(self, Py_ssize_t size):
+        cdef Py_ssize_t count = 0
+        cdef object on_reply = self.on_reply
+        self._feed(self._buffer, 0, size)
+        while True:
+            reply = self._next_reply()
+            if reply is False:
+                break
+            if on_reply is not None:
+                on_reply(reply)
+                continue
+            future = self._replies.popleft()
+            count += 1
+            if isinstance(reply, Exception):
+                self._on_error_reply(reply)
+                if not future.done():
+                    future.set_exception(reply)
+            elif not future.done():
+                # Else the caller was cancelled.
+                future.set_result(reply)
+        self._send_at_once = count <= 1
+
+
+cdef class PipelineSender:
+    """Sends over the pipeline in use. A subclass makes the next one, in `_connect_and_send`."""
+
+    cdef public PipelineFields pipeline
+    cdef object open_state
+
+    def __init__(self, open_state):
+        """`open_state`: that of a pipeline that takes commands."""
+        self.pipeline = None
+        self.open_state = open_state
+
+    cdef bint is_usable(self) except -1:
+        """Whether the pipeline is open, and its event loop is the running one, as `runs_here` says."""
+        cdef PipelineFields pipeline = self.pipeline
+        return (
+            pipeline is not None
+            and pipeline.state is self.open_state
+            and pipeline.thread == PyThread_get_thread_ident()
+            and pipeline.loop.is_running()
+        )
+
+    def send(self, bytes payload not None, *, new_connection=False):
+        """Sends one command and returns its reply, as an awaitable.
+
+        `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
+        isn't used again, and the handshake of the next one has the server drop it.
+        """
+        if self.is_usable():
+            return self.pipeline.send_one(payload, None)
+        return self._connect_and_send(payload)
+
+    def send_then(self, bytes payload not None, apply not None):
+        """As `send`, and calls `apply` with the reply before any task goes on, see `Sender`."""
+        if self.is_usable():
+            return self.pipeline.send_one(payload, apply)
+        return self._connect_and_send(payload, apply)

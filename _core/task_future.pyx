@@ -1,0 +1,156 @@
+# The futures of asyncio's hot path. As those of asyncio, they belong to the thread of their event loop.
+
+from asyncio import CancelledError, InvalidStateError, current_task
+from collections import deque
+
+
+cdef enum Outcome:
+    PENDING, RESULT, ERROR, CANCELLED
+
+
+# The delivery that goes on in each thread.
+cdef dict deliveries = {}
+
+
+@cython.final
+cdef class TaskFuture:
+    """A future that one task awaits, with what a task uses of a future.
+
+    A future of asyncio has its tasks go on in the next iteration of the event loop. This one has its task go on in the
+    present iteration, if it is done by a `Delivery`.
+    """
+
+    cdef object loop
+    cdef Outcome outcome
+    cdef object value
+    cdef object callback
+    cdef object context
+    cdef public bint _asyncio_future_blocking
+
+    def __cinit__(self, loop):
+        self.loop = loop
+        self.outcome = PENDING
+        self._asyncio_future_blocking = False
+
+    def __await__(self):
+        return self
+
+    def __next__(self):
+        if self.outcome == PENDING:
+            if self.callback is not None:
+                raise RuntimeError("another task awaits this future")
+            # By this a task knows that it has got a future, and not the value of a generator.
+            self._asyncio_future_blocking = True
+            return self
+        raise StopIteration(self.result())
+
+    def get_loop(self):
+        return self.loop
+
+    def done(self):
+        return self.outcome != PENDING
+
+    def result(self):
+        if self.outcome == RESULT:
+            return self.value
+        if self.outcome == PENDING:
+            raise InvalidStateError("the future is not done")
+        if self.outcome == CANCELLED:
+            # The exception will refer to the frame that awaits this future: without it, that is no cycle.
+            error, self.value = self.value, None
+            raise CancelledError() if error is None else error
+        raise self.value
+
+    def add_done_callback(self, callback, *, context):
+        """Called by the task that awaits this."""
+        self.callback = callback
+        self.context = context
+
+    def cancel(self, msg=None):
+        """Called when the task is cancelled. False: the future is done."""
+        if self.outcome != PENDING:
+            return False
+        self.finish(CANCELLED, CancelledError() if msg is None else CancelledError(msg))
+        return True
+
+    def set_result(self, value):
+        self.finish(RESULT, value)
+
+    def set_exception(self, error):
+        self.finish(ERROR, error)
+
+    cdef finish(self, Outcome outcome, value):
+        cdef Delivery delivery = deliveries.get(PyThread_get_thread_ident())
+        if self.outcome != PENDING:
+            raise InvalidStateError("the future is done already")
+        self.value = value
+        self.outcome = outcome
+        if self.callback is None:
+            # The task that awaits it now goes on at once.
+            return
+        if delivery is not None and delivery.loop is self.loop:
+            delivery.futures.append(self)
+        else:
+            self.wake_soon()
+
+    cdef wake_soon(self):
+        callback, self.callback = self.callback, None
+        context, self.context = self.context, None
+        self.loop.call_soon(callback, self, context=context)
+
+    cdef wake(self):
+        callback, self.callback = self.callback, None
+        context, self.context = self.context, None
+        context.run(callback, self)
+
+
+@cython.final
+cdef class Delivery:
+    """What is done by one callback of the event loop: the tasks that wait for it go on when the callback ends.
+
+    That saves an iteration of the event loop for each reply.
+    """
+
+    cdef object loop
+    cdef object futures
+    cdef Delivery outer
+
+    def __cinit__(self, loop):
+        self.loop = loop
+        self.futures = deque()
+
+    cdef begin(self):
+        # Another one goes on only if an event loop runs inside it, as some tools allow.
+        self.outer = deliveries.get(PyThread_get_thread_ident())
+        deliveries[PyThread_get_thread_ident()] = self
+
+    cdef end(self):
+        if self.outer is None:
+            del deliveries[PyThread_get_thread_ident()]
+        else:
+            deliveries[PyThread_get_thread_ident()] = self.outer
+
+    cdef wake_tasks(self):
+        """Has the tasks go on, in the order in which their futures were done."""
+        # If an event loop runs inside a task, no other task can go on at once.
+        cdef bint at_once = current_task(self.loop) is None
+        try:
+            if at_once and len(self.futures) > 1:
+                # If the first task runs an event loop, the others go on in there.
+                self.loop.call_soon(self.wake_tasks_soon)
+            while at_once and self.futures:
+                (<TaskFuture> self.futures.popleft()).wake()
+        except BaseException as error:
+            # An interrupt, or the end of the program. The callback of a read is no place to raise it: some loops take
+            # it for a failure of the connection.
+            self.loop.call_soon(reraise, error)
+        self.wake_tasks_soon()
+
+    def wake_tasks_soon(self):
+        """Those that are left go on in the next iteration of the event loop."""
+        while self.futures:
+            (<TaskFuture> self.futures.popleft()).wake_soon()
+
+
+def reraise(error):
+    raise error

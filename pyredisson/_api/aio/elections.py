@@ -1,0 +1,279 @@
+"""Leader election for asyncio. Written by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from pyredisson._api.aio.blocks import Holding, Scope
+from pyredisson._api.aio.fenced_lock import FencedLock
+from pyredisson._api.aio.rlock import Lost
+from pyredisson._api.arguments import add_release_failure
+from pyredisson._api.terms import (
+    AnyTerm,
+    ElectionState,
+    check_callback,
+    give_up,
+    handle_campaign_error,
+    handle_release_error,
+    log_failure,
+    pause,
+    state_of,
+)
+from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._diagnostics import logger, readable
+from pyredisson.errors import ClosedError, RedissonError
+from pyredisson.holder import Holder
+
+
+class Term(AnyTerm):
+    """One time as the leader."""
+
+    @property
+    def lost(self) -> Lost:
+        """Whether the leadership was lost, as `lost` of a lock."""
+        lost: Lost = self._lost
+        return lost
+
+
+class Election:
+    """A candidate for the leadership of a name: of all candidates one leads at a time. `Client.elect()` makes it.
+
+    `async with election as term:` waits, as long as it takes, until this candidate leads, and resigns at the end.
+    `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
+    """
+
+    def __init__(
+        self,
+        lock: FencedLock,
+        on_elected: Callable[[Term], object] | None,
+        on_deposed: Callable[[Term], object] | None,
+    ) -> None:
+        check_callback(on_elected, "on_elected")
+        check_callback(on_deposed, "on_deposed")
+        self._lock = lock
+        self._logic = lock._logic
+        self._owner = lock._owner()
+        self._on_elected = on_elected
+        self._on_deposed = on_deposed
+        self._busy = False
+        """Whether a task takes part."""
+        self._block: Holding[FencedLock] | None = None
+        self._call: AcquireCall | None = None
+        self._term: Term | None = None
+        self._closed = False
+        self._stop = asyncio.Event()
+        """Set by `close`."""
+        self._task: asyncio.Task[None] | None = None
+        """The task of `start`."""
+
+    @property
+    def state(self) -> ElectionState:
+        """What this candidate does at the moment, as known without asking the server."""
+        return state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
+
+    async def leader(self) -> Holder | None:
+        """Who leads now, as the server says. None: nobody."""
+        return await self._lock.holder()
+
+    async def leader_token(self) -> int:
+        """The token of the latest term, whoever led; 0: nobody has led yet."""
+        return await self._lock.get_token()
+
+    async def __aenter__(self) -> Term:
+        self._begin()
+        try:
+            block = self._block = self._lock.hold()
+            scope = Scope(self._lock, block)
+            term = await self._campaign()
+            if term is None:
+                raise ClosedError(f"the election {readable(self._logic.key)!r} is closed")
+            # From now on a loss cancels this task.
+            scope.begin(cancel_on_lost=True)
+            return term
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._block is not None
+        try:
+            await self._end_term()
+        finally:
+            try:
+                await self._block.__aexit__(kind, error, trace)
+            finally:
+                self._abandon()
+
+    async def run(self, work: Callable[[Term], Awaitable[object]]) -> None:
+        """Calls `work(term)` whenever this candidate is elected, until `close()` or the end of the client.
+
+        It campaigns again after `work` has returned, and after a lost term. That cancels `work` in asyncio. A thread
+        can't be ended from outside: there `work` looks at `term.valid`, or waits for `term.lost`. An exception of
+        `work` resigns, and is raised here. So is what the server reports, unless it is about to pass: while the server
+        is away, out of memory or unable to write, or while replicas confirm nothing, it campaigns again and again.
+        """
+        check_callback(work, "work")
+        self._begin()
+        try:
+            while await self._take_part(work):
+                try:
+                    await asyncio.wait_for(self._stop.wait(), pause())
+                except TimeoutError:
+                    continue
+                return
+        except ClosedError:
+            if not self._logic.session.closed:
+                raise
+        finally:
+            self._abandon()
+
+    def start(self) -> None:
+        """Takes part in the background, in a task of its own, for the callbacks. Sends nothing itself."""
+        if self._task is not None and not self._task.done():
+            raise RuntimeError(f"the election {readable(self._logic.key)!r} was started already")
+        self._task = asyncio.create_task(self._run_in_background(), name="pyredisson-election")
+
+    async def close(self) -> None:
+        """Takes part no more. In the background it resigns; a block, or work in progress, goes on to its end."""
+        self._closed = True
+        self._stop.set()
+        call, task = self._call, self._task
+        if call is not None:
+            give_up(self._logic, call)
+        if task is not None and task is not asyncio.current_task():
+            # Only the campaign: a callback that has begun goes on to its end.
+            if self._call is not None:
+                task.cancel()
+            await asyncio.wait([task])
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.asyncio.Election {readable(self._logic.key)!r}: {self.state.value}>"
+
+    def _begin(self) -> None:
+        if self._busy:
+            raise RuntimeError(f"this candidate of {readable(self._logic.key)!r} takes part already: make another one")
+        self._busy = True
+
+    async def _campaign(self) -> Term | None:
+        """Waits until this candidate is elected. None: the election was closed."""
+        call = self._call = AcquireCall(self._owner, None, None)
+        try:
+            # It may also be closed while the server replies.
+            if self._closed or not await self._logic._acquire(call) or self._closed:
+                return None
+            term = self._term = Term(self._logic, call.hold, call.token, self._lock.lost)
+        finally:
+            self._call = None
+        logger.info("elected: %r", term)
+        try:
+            await self._tell(self._on_elected, term, "on_elected")
+        except BaseException:
+            # A cancellation in the callback, which has begun: so its counterpart follows.
+            await self._tell(self._on_deposed, term, "on_deposed")
+            raise
+        return term
+
+    async def _take_part(self, work: Callable[[Term], Awaitable[object]]) -> bool:
+        """One campaign, and its term. False: the election was closed."""
+        try:
+            term = await self._campaign()
+        except (RedissonError, RedisError) as error:
+            handle_campaign_error(self._logic, error)
+            return True
+        if term is None:
+            return False
+        await self._serve(term, work)
+        return True
+
+    async def _serve(self, term: Term, work: Callable[[Term], Awaitable[object]]) -> None:
+        """Has the work done in a task of its own, which is cancelled at the end of the term."""
+
+        async def working() -> None:
+            await work(term)
+
+        def ended(_: Any) -> None:
+            # Called on any thread.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(working(), name="pyredisson-leader")
+        term._hold.listen(ended)
+        try:
+            try:
+                await asyncio.wait([task])
+            finally:
+                term._hold.unlisten(ended)
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait([task])
+        finally:
+            deposed = not term.valid
+            failure = await self._resign()
+        if task.cancelled() and deposed:
+            logger.info("deposed: %r", term)
+        else:
+            error = None if task.cancelled() else task.exception()
+            if error is not None and failure is not None:
+                add_release_failure(error, failure)
+            task.result()
+        if failure is not None:
+            handle_release_error(term, failure)
+
+    async def _resign(self) -> Exception | None:
+        """Returns why the release failed; None: it did not."""
+        failure: Exception | None = None
+        try:
+            await self._end_term()
+        finally:
+            try:
+                await self._logic.release(self._owner, self._logic.hold_of(self._owner.id))
+            except Exception as error:  # noqa: BLE001 (`_serve` raises it, or notes it in an error of the work)
+                failure = error
+        return failure
+
+    async def _end_term(self) -> None:
+        try:
+            if self._term is not None:
+                await self._tell(self._on_deposed, self._term, "on_deposed")
+        finally:
+            self._term = None
+
+    def _abandon(self) -> None:
+        """Takes part no more for now. Releases what a cancellation has left."""
+        self._term = self._block = None
+        hold = self._logic.hold_of(self._owner.id)
+        if hold is not None:
+            self._logic.release_in_background(self._owner, hold, ReleaseCall())
+        self._busy = False
+
+    async def _tell(self, callback: Callable[[Term], object] | None, term: Term, what: str) -> None:
+        if callback is None:
+            return
+        try:
+            result = callback(term)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:  # noqa: BLE001
+            log_failure(term, what)
+
+    async def _run_in_background(self) -> None:
+        async def wait_for_end(_: Term) -> None:
+            await self._stop.wait()
+
+        try:
+            await self.run(wait_for_end)
+        except Exception:  # noqa: BLE001
+            # What waiting doesn't mend, as a wrong password. There is no caller to raise it to.
+            logger.exception("the election %r ends", readable(self._logic.key))

@@ -1,0 +1,252 @@
+"""Leader election for threads. Written by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from pyredisson._api.arguments import add_release_failure
+from pyredisson._api.sync.fenced_lock import FencedLock
+from pyredisson._api.sync.releases import REPORTED
+from pyredisson._api.sync.rlock import Lost
+from pyredisson._api.terms import (
+    CLOSE_LIMIT,
+    AnyTerm,
+    ElectionState,
+    check_callback,
+    give_up,
+    handle_campaign_error,
+    handle_release_error,
+    log_failure,
+    pause,
+    state_of,
+)
+from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._core import AcquireCall, ReleaseCall, Run
+from pyredisson._diagnostics import logger, readable
+from pyredisson.errors import ClosedError
+from pyredisson.holder import Holder
+
+
+class Term(AnyTerm):
+    """One time as the leader."""
+
+    @property
+    def lost(self) -> Lost:
+        """Whether the leadership was lost, as `lost` of a lock."""
+        lost: Lost = self._lost
+        return lost
+
+
+class Election:
+    """A candidate for the leadership of a name: of all candidates one leads at a time. `Client.elect()` makes it.
+
+    `with election as term:` waits, as long as it takes, until this candidate leads, and resigns at the end.
+    `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
+    """
+
+    def __init__(
+        self,
+        lock: FencedLock,
+        on_elected: Callable[[Term], object] | None,
+        on_deposed: Callable[[Term], object] | None,
+    ) -> None:
+        check_callback(on_elected, "on_elected")
+        check_callback(on_deposed, "on_deposed")
+        self._lock = lock
+        self._logic = lock._logic
+        self._owner = lock._owner()
+        self._on_elected = on_elected
+        self._on_deposed = on_deposed
+        self._busy = threading.Lock()
+        """Held by the thread that takes part."""
+        self._call: AcquireCall | None = None
+        self._term: Term | None = None
+        self._closed = False
+        self._stop = ThreadWakeup()
+        """Set by `close`."""
+        self._waiting: ThreadWakeup | None = None
+        """Set by `close` and at the end of the term, while the background waits for that."""
+        self._thread: threading.Thread | None = None
+
+    @property
+    def state(self) -> ElectionState:
+        """What this candidate does at the moment, as known without asking the server."""
+        return state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
+
+    def leader(self) -> Holder | None:
+        """Who leads now, as the server says. None: nobody."""
+        return self._lock.holder()
+
+    def leader_token(self) -> int:
+        """The token of the latest term, whoever led; 0: nobody has led yet."""
+        return self._lock.get_token()
+
+    def __enter__(self) -> Term:
+        self._begin()
+        try:
+            term = self._campaign()
+            if term is None:
+                raise ClosedError(f"the election {readable(self._logic.key)!r} is closed")
+            return term
+        except BaseException:
+            self._abandon()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._resign()
+        except REPORTED as failure:
+            if error is None:
+                raise
+            # The user must see the body's own exception.
+            add_release_failure(error, failure)
+        finally:
+            self._abandon()
+
+    def run(self, work: Callable[[Term], object]) -> None:
+        """Calls `work(term)` whenever this candidate is elected, until `close()` or the end of the client.
+
+        It campaigns again after `work` has returned, and after a lost term. That cancels `work` in asyncio. A thread
+        can't be ended from outside: there `work` looks at `term.valid`, or waits for `term.lost`. An exception of
+        `work` resigns, and is raised here. So is what the server reports, unless it is about to pass: while the server
+        is away, out of memory or unable to write, or while replicas confirm nothing, it campaigns again and again.
+        """
+        check_callback(work, "work")
+        self._begin()
+        try:
+            while self._take_part(work) and not self._stop.wait(pause()):
+                continue
+        except ClosedError:
+            if not self._logic.session.closed:
+                raise
+        finally:
+            self._abandon()
+
+    def start(self) -> None:
+        """Takes part in the background, in a thread of its own, for the callbacks. Sends nothing itself."""
+        if self._thread is not None and self._thread.is_alive():
+            raise RuntimeError(f"the election {readable(self._logic.key)!r} was started already")
+        thread = threading.Thread(target=self._run_in_background, name="pyredisson-election", daemon=True)
+        start_thread(thread)
+        self._thread = thread
+
+    def close(self) -> None:
+        """Takes part no more. In the background it resigns; a block, or work in progress, goes on to its end."""
+        self._closed = True
+        self._stop.set()
+        call, waiting, thread = self._call, self._waiting, self._thread
+        if waiting is not None:
+            waiting.set()
+        if call is not None:
+            give_up(self._logic, call)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_LIMIT)
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.Election {readable(self._logic.key)!r}: {self.state.value}>"
+
+    def _begin(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(f"this candidate of {readable(self._logic.key)!r} takes part already: make another one")
+
+    def _campaign(self) -> Term | None:
+        """Waits until this candidate is elected. None: the election was closed."""
+        call = self._call = AcquireCall(self._owner, None, None)
+        try:
+            # After the call can be found by `close`. It may also be closed while the server replies.
+            if self._closed or not Run(self._logic._acquire, call).result or self._closed:
+                return None
+            term = self._term = Term(self._logic, call.hold, call.token, self._lock.lost)
+        finally:
+            self._call = None
+        logger.info("elected: %r", term)
+        try:
+            self._tell(self._on_elected, term, "on_elected")
+        except BaseException:
+            # An interrupt in the callback, which has begun: so its counterpart follows.
+            self._tell(self._on_deposed, term, "on_deposed")
+            raise
+        return term
+
+    def _take_part(self, work: Callable[[Term], object]) -> bool:
+        """One campaign, and its term. False: the election was closed."""
+        try:
+            term = self._campaign()
+        except REPORTED as error:
+            handle_campaign_error(self._logic, error)
+            return True
+        if term is None:
+            return False
+        self._serve(term, work)
+        return True
+
+    def _serve(self, term: Term, work: Callable[[Term], object]) -> None:
+        try:
+            work(term)
+        except BaseException as error:
+            try:
+                self._resign()
+            except REPORTED as failure:
+                add_release_failure(error, failure)
+            raise
+        try:
+            self._resign()
+        except REPORTED as error:
+            handle_release_error(term, error)
+
+    def _resign(self) -> None:
+        try:
+            if self._term is not None:
+                self._tell(self._on_deposed, self._term, "on_deposed")
+        finally:
+            self._term = None
+            self._lock.unlock()
+
+    def _abandon(self) -> None:
+        """Takes part no more for now. Releases what an interrupt has left."""
+        self._term = None
+        hold = self._logic.hold_of(self._owner.id)
+        if hold is not None:
+            self._logic.release_in_background(self._owner, hold, ReleaseCall())
+        if self._busy.locked():
+            self._busy.release()
+
+    def _tell(self, callback: Callable[[Term], object] | None, term: Term, what: str) -> None:
+        if callback is None:
+            return
+        try:
+            callback(term)
+        except Exception:  # noqa: BLE001
+            log_failure(term, what)
+
+    def _run_in_background(self) -> None:
+        try:
+            self.run(self._wait_for_end)
+        except Exception:  # noqa: BLE001
+            # What waiting doesn't mend, as a wrong password. There is no caller to raise it to.
+            logger.exception("the election %r ends", readable(self._logic.key))
+
+    def _wait_for_end(self, term: Term) -> None:
+        """Returns when the term ends, or the election is closed."""
+
+        def ended(_: Any) -> None:
+            wakeup.set()
+
+        wakeup = self._waiting = ThreadWakeup()
+        term._hold.listen(ended)
+        try:
+            # `close` either sets the wakeup, or is seen here.
+            if not self._closed:
+                wakeup.wait(threading.TIMEOUT_MAX)
+        finally:
+            self._waiting = None
+            term._hold.unlisten(ended)

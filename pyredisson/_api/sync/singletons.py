@@ -1,0 +1,134 @@
+"""Work of which one instance runs at a time across all machines. For threads. Written by hand."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from redis.exceptions import RedisError
+
+from pyredisson._api.arguments import add_release_failure, deadline_after, warn_not_released
+from pyredisson._api.naming import check_function
+from pyredisson._api.sync.releases import REPORTED
+from pyredisson._api.sync.rlock import Lock
+from pyredisson._backends.clock import clock
+from pyredisson._core import ReleaseCall, Run
+from pyredisson._diagnostics import readable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Singleton:
+    """One instance at a time across all machines: a decorator, and a context manager.
+
+    `Client.singleton()` makes it.
+
+    Each run has an owner of its own. So a second run in the same thread doesn't begin, either.
+    """
+
+    __slots__ = ("_make", "_turns", "_wait")
+
+    def __init__(self, make: Callable[[], Lock], wait: float | None) -> None:
+        self._make = make
+        self._wait = wait
+        self._turns: list[_Turn] = []
+        """The blocks that were entered by `with` on this object, and not left yet."""
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
+        """Decorates a function. A call returns None if another instance runs, after `wait_time`.
+
+        Raises `TypeError` for what can't be decorated: a generator, a class, a function of the other backend.
+        """
+        check_function(function, asynchronous=False, decorator="singleton()")
+
+        @functools.wraps(function)
+        def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            with _Turn(self._make(), self._wait) as is_ours:
+                return function(*args, **kwargs) if is_ours else None
+
+        return single
+
+    def __enter__(self) -> Lock:
+        turn = _Turn(self._make(), self._wait)
+        self._turns.append(turn)
+        try:
+            if turn.__enter__():
+                return turn.lock
+            raise Run(turn.lock._logic.timed_out, turn.owner, self._wait or 0.0).result
+        except BaseException:
+            turn.release_in_background()
+            self._turns.remove(turn)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        turn: _Turn | None = None
+        try:
+            turn = self._turn_to_leave()
+            self._turns.remove(turn)
+        finally:
+            # Also if an interrupt strikes in the lines above.
+            turn = self._turn_to_leave() if turn is None else turn
+            turn.__exit__(kind, error, trace)
+
+    def _turn_to_leave(self) -> _Turn:
+        """The latest block of this thread; else the oldest one, as another thread may run the exit."""
+        mine = [turn for turn in self._turns if turn.thread == threading.get_ident()]
+        return mine[-1] if mine else self._turns[0]
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.Singleton {readable(self._make()._logic.key)!r}>"
+
+
+class _Turn:
+    """One run: it has the lock, or another instance has it."""
+
+    __slots__ = ("is_ours", "lock", "owner", "thread", "wait")
+
+    def __init__(self, lock: Lock, wait: float | None) -> None:
+        self.lock = lock
+        self.owner = lock._owner()
+        self.wait = wait
+        self.is_ours = False
+        self.thread = threading.get_ident()
+
+    def __enter__(self) -> bool:
+        """Whether this run may begin."""
+        deadline = deadline_after(self.wait, clock)
+        self.is_ours = Run(self.lock._logic.acquire, self.owner, None, deadline).result
+        # No function is called from here on: after an interrupt nobody would leave the block.
+        return self.is_ours
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.is_ours:
+            return
+        try:
+            self.lock.unlock()
+        except REPORTED as failure:
+            if error is not None:
+                # The user must see the body's own exception.
+                add_release_failure(error, failure)
+            elif isinstance(failure, RedisError):
+                warn_not_released(self.lock._logic.label, failure)
+            else:
+                raise
+
+    def release_in_background(self) -> None:
+        """Releases what an interrupted entry has acquired."""
+        logic, owner = self.lock._logic, self.owner
+        hold = logic.hold_of(owner.id)
+        if hold is not None:
+            logic.release_in_background(owner, hold, ReleaseCall())

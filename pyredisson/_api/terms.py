@@ -1,0 +1,130 @@
+"""What both backends have of leader elections: terms, states, and how a campaign is given up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from pyredisson._api.arguments import package_of
+from pyredisson._core import AcquireCall
+from pyredisson._diagnostics import logger, readable
+from pyredisson._protocol.error_codes import code_of, is_transient
+from pyredisson.errors import LockNotHeldError, NotReplicatedError
+from pyredisson.logic.holds import Hold
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+
+CLOSE_LIMIT = 2.0
+"""Seconds for which `close` of a thread's election waits. While the server is away the thread ends when it is back."""
+PAUSE = 1.0
+"""Seconds between a term, or a campaign that failed, and the next campaign of the same election: others come first, and
+a server that loses locks again and again gets no storm of calls. Half as much is added by chance."""
+
+
+class ElectionState(Enum):
+    """What an election does at the moment, as known without asking the server."""
+
+    IDLE = "idle"
+    """It takes no part."""
+    CAMPAIGNING = "campaigning"
+    """It waits until it is elected."""
+    LEADING = "leading"
+    """It was elected, and the term is valid."""
+    DEPOSED = "deposed"
+    """The term was lost, or the client was closed; the work or the block of the term hasn't ended yet."""
+    CLOSED = "closed"
+    """It was closed, and takes part no more."""
+
+
+class AnyTerm:
+    """One time as the leader."""
+
+    def __init__(self, logic: FencedLockLogic, hold: Hold, token: int, lost: Any) -> None:
+        self._logic = logic
+        self._hold = hold
+        self.name = readable(logic.key)
+        """The name of the election on the server."""
+        self.token = token
+        """The fencing token of the term: larger than those of all terms before."""
+        self.since = datetime.now(UTC)
+        """When the term began here."""
+        self._lost = lost
+
+    @property
+    def valid(self) -> bool:
+        """Whether this client may act as the leader. Sends nothing.
+
+        At no moment two terms of an election are valid, by whichever clock: a term ends here before the lease does.
+        """
+        holds = self._logic.session.holds
+        # In a forked child the holds are those of a new client.
+        return holds.table.get(self._hold.key) is self._hold and not holds.expire_if_due(self._hold)
+
+    def __repr__(self) -> str:
+        state = "valid" if self.valid else "over"
+        return f"<{package_of(type(self))}.Term {self.token} of election {self.name!r}: {state}>"
+
+
+def state_of(*, closed: bool, term: AnyTerm | None, campaigning: bool) -> ElectionState:
+    """The state of an election. `term`: its present term."""
+    if term is not None:
+        return ElectionState.LEADING if term.valid else ElectionState.DEPOSED
+    if closed:
+        return ElectionState.CLOSED
+    return ElectionState.CAMPAIGNING if campaigning else ElectionState.IDLE
+
+
+def give_up(logic: FencedLockLogic, call: AcquireCall) -> None:
+    """Has a call that waits for the lock return False. While the server is away, when it is back."""
+    # First: a call that comes to wait from now on sees it. One that waits already is woken, and sees it.
+    call.deadline = logic.session.clock()
+    queue = logic.session.lock_queues.get(logic.identity)
+    for waiter in list(queue.waiters) if queue is not None else ():
+        if waiter.call is call:
+            waiter.wakeup.set()
+
+
+def pause() -> float:
+    """For how many seconds to wait before the next campaign."""
+    return PAUSE * (1 + random.random() / 2)
+
+
+def handle_campaign_error(logic: FencedLockLogic, error: Exception) -> None:
+    """Raises the error of a campaign, or logs it: if it is about to pass, the next campaign follows."""
+    if not _will_pass(error):
+        raise error
+    logger.warning("a campaign of election %r failed, and is repeated: %s", readable(logic.key), error)
+
+
+def handle_release_error(term: AnyTerm, error: Exception) -> None:
+    """Raises the error of the release at the end of a term, or logs it: if the term was lost, there is nothing to
+    release, and if the error is about to pass, the release goes on in the background."""
+    if not (isinstance(error, LockNotHeldError) or _will_pass(error)):
+        raise error
+    logger.info("the term %r ended: %s", term, error)
+
+
+def check_callback(callback: Callable[..., object] | None, name: str) -> None:
+    """`TypeError` for anything that can't be called."""
+    if callback is not None and not callable(callback):
+        raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
+
+
+def log_failure(term: AnyTerm, what: str) -> None:
+    """An exception of a user's callback must not end the election."""
+    logger.exception("%s of election %r failed", what, term.name)
+
+
+def _will_pass(error: Exception) -> bool:
+    """Whether a candidate goes on after this error of a campaign, or of the release at the end of a term.
+
+    The server is away or full, can't write to its disk, or too few replicas have confirmed a term. Other errors, as a
+    wrong password or a missing right, stay until somebody changes the settings.
+    """
+    if isinstance(error, NotReplicatedError):
+        return True
+    return isinstance(error, RedisError) and (is_transient(error) or code_of(error) in ("OOM", "MISCONF"))

@@ -1,0 +1,220 @@
+"""The thread that calls the observer of one client with its events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import ClassVar
+
+from pyredisson._backends.thread_start import start_thread
+from pyredisson._diagnostics import logger
+from pyredisson.events import Event, handlers_of
+from pyredisson.logic.loops import log_exception
+
+MOST_EVENTS = 100_000
+"""So many events wait for an observer that is slow. Then the oldest are dropped."""
+INTERVAL = 0.1
+"""Seconds for which events are gathered. So a busy program wakes the thread ten times a second, not for every call."""
+BURST = 16
+"""After so many events the other threads have a turn: else the interpreter switches threads every 5 ms only."""
+TURN = 0.00005
+"""Seconds."""
+LONGEST_FORK = 1.0
+"""Seconds. A fork takes milliseconds; an interrupt may hide its end."""
+
+
+class Delivery:
+    """Events are added to `queue` by any thread; one thread delivers them.
+
+    The thread starts with the first event. It refers to this object only, so it doesn't keep a client alive.
+    """
+
+    forking: ClassVar[dict[int, float]] = {}
+    """Of the class: the threads that are about to fork, and since when. See `pause_before_fork`."""
+
+    def __init__(self, observer: object, client_id: str) -> None:
+        self.handlers = handlers_of(observer)
+        self.queue: deque[Event | threading.Event] = deque(maxlen=MOST_EVENTS)
+        """What is to be delivered. An event of `threading` is set when everything before it was delivered."""
+        self._client_id = client_id
+        # Its `put` may be called on any line, also by a finalizer in the middle of another `put`.
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._run: dict[str, object] = {}
+        """The run of the thread that delivers; empty: there is none."""
+        self._thread: int | None = None
+        self._starting = False
+        self._idle = False
+        """Whether the thread waits until it is woken. Otherwise it looks at the queue again soon."""
+        self._closed = False
+        self._busy = False
+        """Whether the observer is being called."""
+        self._dropped = 0
+        """How many events were dropped, about, since the observer was told so."""
+        self._falls_behind = False
+        self._failures: Counter[str] = Counter()
+        self._start_failed = False
+
+    # --- Any thread
+
+    def wake(self) -> None:
+        """An event was added. Takes no mutex, and may be called on any line."""
+        if len(self.queue) >= MOST_EVENTS:
+            self._on_full()
+        if self._idle:
+            self._wakeups.put(None)
+        elif not self._run and not self._starting:
+            self._start()
+
+    def drain(self, seconds: float) -> bool:
+        """Waits, for so long at most, until all events that were added before were delivered. Returns whether they
+        were."""
+        if not self._run and not self.queue:
+            return True
+        if self._thread == threading.get_ident() or self._start_failed:
+            # The observer has closed the client; or there is no thread.
+            return False
+        done = threading.Event()
+        self.queue.append(done)
+        self.wake()
+        self._wakeups.put(None)
+        return done.wait(seconds)
+
+    def end(self) -> None:
+        """The thread ends when everything was delivered. Takes no mutex and doesn't block: a finalizer calls this."""
+        self._closed = True
+        self._wakeups.put(None)
+
+    def close(self, seconds: float) -> None:
+        """The same, but waits for so long at most. An event that is added later is delivered, too."""
+        self.end()
+        self.drain(seconds)
+        for method, failures in list(self._failures.items()):
+            if self._failures.pop(method, 0) > 1:
+                logger.warning("the observer's method %s failed %d times", method, failures)
+
+    @property
+    def busy(self) -> bool:
+        """Whether another thread is calling the observer."""
+        return self._busy and self._thread != threading.get_ident()
+
+    def _on_full(self) -> None:
+        # Not exact, as other threads may do the same.
+        self._dropped += 1
+        if not self._falls_behind:
+            self._falls_behind = True
+            logger.warning("%d events wait for the observer, which is too slow: the oldest are dropped", MOST_EVENTS)
+
+    def _start(self) -> None:
+        # Two threads may start. The one that comes second ends at once.
+        thread = threading.Thread(target=self._work, name="pyredisson-observer", daemon=True)
+        try:
+            self._starting = True
+            start_thread(thread)
+            self._start_failed = False
+        except RuntimeError as error:
+            if not self._start_failed:
+                self._start_failed = True
+                logger.warning("no thread could be started for the observer, which is told later: %s", error)
+        finally:
+            self._starting = False
+
+    # --- The thread
+
+    def _work(self) -> None:
+        run = object()
+        while self._run.setdefault("run", run) is run:
+            self._thread = threading.get_ident()
+            self._deliver_until_closed()
+            self._run.clear()
+            # An event that was added just before found that there is a thread.
+            if not self.queue:
+                return
+
+    def _deliver_until_closed(self) -> None:
+        while True:
+            if not self._closed:
+                with suppress(Empty):
+                    self._wakeups.get(timeout=INTERVAL)
+            if self._deliver_pending():
+                continue
+            if self._closed:
+                return
+            self._idle = True
+            # Looked at after the assignment: whoever adds an event looks at `_idle` after that.
+            if not self.queue and not self._closed:
+                self._wakeups.get()
+            self._idle = False
+
+    def _deliver_pending(self) -> int:
+        """Delivers what is in the queue. Returns how many events that were."""
+        delivered = 0
+        while self.queue:
+            item = self.queue.popleft()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            if self._dropped:
+                self._tell_dropped(item.time_ns)
+            self._deliver(item)
+            delivered += 1
+            if not delivered % BURST:
+                time.sleep(TURN)
+        if self._falls_behind:
+            self._falls_behind = False
+            logger.warning("the observer has caught up with the events")
+        return delivered
+
+    def _tell_dropped(self, time_ns: int) -> None:
+        count, self._dropped = self._dropped, 0
+        if "dropped" in self.handlers:
+            self._deliver(Event(what="dropped", client_id=self._client_id, time_ns=time_ns, count=count))
+
+    def _deliver(self, event: Event) -> None:
+        self._busy = True
+        # Looked at after the assignment: whoever forks looks at `_busy` after that.
+        if Delivery.forking:
+            self._busy = False
+            _wait_for_fork()
+            self._busy = True
+        try:
+            self.handlers[event.what](event)
+        except BaseException:  # noqa: BLE001
+            # The observer is the user's, and may raise anything, also SystemExit. It must neither stop the later events
+            # nor fill the log.
+            self._failures[event.what] += 1
+            if self._failures[event.what] == 1:
+                log_exception(f"the observer's method {event.what} failed; this is logged once")
+        finally:
+            self._busy = False
+
+
+def _wait_for_fork() -> None:
+    while Delivery.forking:
+        for thread, since in list(Delivery.forking.items()):
+            if monotonic() > since + LONGEST_FORK:
+                Delivery.forking.pop(thread, None)
+        time.sleep(0.001)
+
+
+def pause_before_fork(deliveries: list[Delivery], seconds: float) -> None:
+    """Waits, for so long at most, until no observer is being called; and none is until `go_on_after_fork`.
+
+    The child has a copy of every mutex, but not the threads of observers: a mutex of an observer's library that is held
+    during the fork, for example of a metric, would stay held in the child.
+    """
+    began = Delivery.forking[threading.get_ident()] = monotonic()
+    until = began + seconds
+    while any(delivery.busy for delivery in deliveries) and monotonic() < until:
+        time.sleep(0.0005)
+
+
+def go_on_after_fork(*, in_child: bool = False) -> None:
+    """In the parent and in the child."""
+    if in_child:
+        # Of threads that aren't there.
+        Delivery.forking.clear()
+    Delivery.forking.pop(threading.get_ident(), None)

@@ -1,0 +1,1 @@
+"""The command line, `pyredisson`. Needs the extra `pyredisson[cli]`."""

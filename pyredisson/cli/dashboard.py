@@ -1,0 +1,94 @@
+"""`pyredisson dashboard`: a page in the browser that shows all locks live."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from pyredisson.cli.exit_codes import UNAVAILABLE
+from pyredisson.cli.options import Seconds, common
+from pyredisson.cli.options import Settings as CommonSettings
+from pyredisson.cli.output import fail
+from pyredisson.dashboard.server import Settings, serve
+
+SHORTEST_TOKEN = 8
+
+
+@click.command()
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere."
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    default=8787,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 is any that is free.",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar="PYREDISSON_DASHBOARD_TOKEN",
+    help="What a browser must know. Made and printed if others than this machine can ask.  "
+    "[env: PYREDISSON_DASHBOARD_TOKEN]",
+)
+@click.option("--allow-host", "allowed_hosts", metavar="NAME", multiple=True, help="A further name to serve under.")
+@click.option("--allow-unlock", is_flag=True, help="Let the page release holds by force, after a confirmation.")
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    type=Seconds(0.1, 60),
+    help="Between two readings.",
+)
+@common
+def dashboard(
+    settings: CommonSettings,
+    host: str,
+    port: int,
+    token: str | None,
+    allowed_hosts: tuple[str, ...],
+    allow_unlock: bool,
+    interval: float,
+) -> None:
+    """Show all locks live, on a page in the browser.
+
+    The page shows who holds each lock and since when, its queue in order, semaphores, latches, clients, and charts of
+    the last minutes. Only programs on this machine can ask for it, unless you say otherwise with --host.
+
+    \b
+    Examples:
+      pyredisson dashboard --url redis://redis-1:6379/0
+      pyredisson dashboard --host 0.0.0.0 --allow-host locks.example.com
+    """
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise click.UsageError(f"--token must have {SHORTEST_TOKEN} characters at least")
+    _log_releases()
+    wanted = Settings(
+        host=host,
+        port=port,
+        token=token,
+        allowed_hosts=allowed_hosts,
+        allow_unlock=allow_unlock,
+        interval=interval,
+    )
+
+    def ready(url: str) -> None:
+        click.echo(f"The dashboard of {settings.config.describe()} is at {url}")
+        click.echo("Ctrl-C stops it.")
+
+    try:
+        serve(settings.config, wanted, ready)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        fail(UNAVAILABLE, f"can't listen at {host}, port {port} ({reason}); give another --host or --port")
+
+
+def _log_releases() -> None:
+    """Writes each release by force to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("pyredisson.dashboard").addHandler(handler)

@@ -1,0 +1,32 @@
+"""Starts the command line, or says which extra is missing. Imports nothing that an extra brings."""
+
+from __future__ import annotations
+
+import sys
+
+from pyredisson.cli.exit_codes import INTERRUPTED, USAGE
+
+EXTRA_OF = {"click": "cli", "rich": "cli", "starlette": "dashboard", "uvicorn": "dashboard"}
+"""Packages that may be missing, and the extra that brings each."""
+
+
+def main() -> int:
+    """Runs the command that `sys.argv` names. Returns the exit status."""
+    try:
+        # Imported here, as only the extra brings what it needs.
+        from pyredisson.cli.main import start
+
+        return start()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_OF:
+            raise
+        extra = EXTRA_OF[package]
+        print(
+            f"pyredisson: {package} is missing, which this command needs: pip install 'pyredisson[{extra}]'",
+            file=sys.stderr,
+        )
+        return USAGE
+    except KeyboardInterrupt:
+        # During the imports.
+        return INTERRUPTED

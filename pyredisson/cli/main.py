@@ -1,0 +1,129 @@
+"""The group of all subcommands, and what its errors say."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import logging
+import sys
+from typing import NamedTuple
+
+import click
+
+from pyredisson.cli.exit_codes import DEFECT, INTERRUPTED, USAGE
+from pyredisson.cli.options import address_options
+from pyredisson.cli.output import debugging, flush_stdout, say_error
+from pyredisson.version import VERSION
+
+
+class Subcommand(NamedTuple):
+    """A subcommand, which is imported when it is needed."""
+
+    place: str
+    """Its module in this package, and the name of the command there, `module:name`."""
+    help: str
+    """Its line in the list of commands."""
+
+
+COMMANDS = {
+    "run": Subcommand("run:run", "Run a command while holding a lock."),
+    "ls": Subcommand("ls:ls", "List what is held: name, kind, holder, since when, TTL, waiters."),
+    "inspect": Subcommand("inspect:inspect", "Show all of one object: holders, queue, permits, token, its keys."),
+    "watch": Subcommand("watch:watch", "Show what is held, live, like 'top'."),
+    "unlock": Subcommand("unlock:unlock", "Release a lock in the place of its holder."),
+    "doctor": Subcommand("doctor:doctor", "Check the servers: version, rights, eviction, clocks, messages, leaks."),
+    "bench": Subcommand("bench:bench", "Measure pairs of lock and unlock a second, against your own server."),
+    "dashboard": Subcommand("dashboard:dashboard", "Show all locks live, on a page in the browser."),
+    "completion": Subcommand("completion:completion", "Print what a shell needs to complete commands and names."),
+}
+"""All subcommands, in the order of the help."""
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand only if it is called: what one of them needs may be missing, or slow to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].place.partition(":")
+        command = getattr(importlib.import_module(f"pyredisson.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not ctx.resilient_parsing and not name.startswith("-"):
+            similar = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+            hint = f"did you mean '{similar[0]}'?" if similar else f"there are: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no such command '{name}'; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        result = super().invoke(ctx)
+        # In here, where click ends the program in silence if the reader has gone, as in `pyredisson ls | head`.
+        flush_stdout()
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Without --url and PYREDISSON_URL the server is redis://localhost:6379/0. PYREDISSON_PASSWORD is the "
+    "password if the URL has none.",
+)
+@address_options
+@click.version_option(VERSION, message="pyredisson %(version)s")
+@click.pass_context
+def group(context: click.Context, /, **_: object) -> None:
+    """Locks, semaphores and latches on a Redis or Valkey server, as pyredisson and Java's Redisson keep them."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def start(arguments: list[str] | None = None) -> int:
+    """Runs a command and returns the exit status. Every error becomes one line, unless PYREDISSON_DEBUG is set."""
+    _prepare_output()
+    try:
+        status = group.main(arguments, prog_name="pyredisson", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.ClickException as error:
+        say_error(_usage(error))
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except ModuleNotFoundError:
+        # An extra may be missing, which `entry` says.
+        raise
+    except Exception as error:
+        if debugging():
+            raise
+        say_error(f"unexpected error: {type(error).__name__}: {error}; PYREDISSON_DEBUG=1 shows the traceback")
+        return DEFECT
+
+
+def _usage(error: click.ClickException) -> str:
+    # One line, as that of every error.
+    text = " ".join(error.format_message().split()).rstrip(".")
+    text = text[:1].lower() + text[1:]
+    context = getattr(error, "ctx", None)
+    return text if context is None else f"{text}; see '{context.command_path} --help'"
+
+
+def _prepare_output() -> None:
+    # What goes wrong is said by the commands. The library's warnings would come in between.
+    logging.getLogger("pyredisson").addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name may have characters that the terminal's encoding has not.
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,302 @@
+"""`pyredisson run`: a command under a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import click
+from redis.exceptions import RedisError, ResponseError
+
+from pyredisson._api.arguments import key_of
+from pyredisson._api.sync.client import Client
+from pyredisson._api.sync.fair_lock import FairLock
+from pyredisson._api.sync.fenced_lock import FencedLock
+from pyredisson._api.sync.rlock import Lock
+from pyredisson._backends.clock import clock
+from pyredisson._core import Run, command
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._settings.config import Config
+from pyredisson._settings.durations import lease_ms
+from pyredisson.cli.child import Child, has_terminal, status_of
+from pyredisson.cli.exit_codes import LOST, NOT_ACQUIRED, UNAVAILABLE, USAGE
+from pyredisson.cli.options import Seconds, Settings, common
+from pyredisson.cli.output import fail, readable, say_error
+from pyredisson.cli.supervision import Ended, Signals, Stopped, supervise
+from pyredisson.errors import LockLostError, LockTimeoutError, NotReplicatedError, PermitNotHeldError
+from pyredisson.logic import retry
+from pyredisson.logic.holds import LEASE_ENDED, Hold
+from pyredisson.logic.locks.fair_lock import FairLockLogic
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+from pyredisson.logic.locks.keeping import KeepingCommands, KeepingFairLock, KeepingFencedLock
+
+
+class Wanted(NamedTuple):
+    """What the options say."""
+
+    name: str
+    wait: float | None
+    """Seconds; None: without limit."""
+    lease: float | None
+    at_least: float
+    fair: bool
+    semaphore: int | None
+    grace: float
+    conflict: int
+    quiet: bool
+
+    def say(self, text: str) -> None:
+        """One line on stderr."""
+        if not self.quiet:
+            say_error(text)
+
+
+class Held(NamedTuple):
+    """What the command runs under."""
+
+    what: str
+    """For messages."""
+    environment: dict[str, str]
+    hold: Hold | None
+    """What is renewed. None: a permit with a fixed lease."""
+    ends: float
+    """The reading of the clock at which a permit with a fixed lease ends."""
+
+
+class NotStarted(Exception):
+    """The command can't be executed."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pyredisson run cron:nightly --no-wait --at-least 60 -- /usr/local/bin/nightly
+  pyredisson run deploy --wait 600 -- make deploy
+  pyredisson run encode --semaphore 4 -- ffmpeg -i in.mov out.mp4
+
+\b
+Exit status: that of COMMAND, or 128 + n if it died of signal n.
+  75  the lock was not acquired (another one with -E)
+  74  the lock was lost, and COMMAND was stopped
+  69  the server can't be reached
+  77  the password is wrong, or the user has no right
+  126, 127  COMMAND can't be executed, or isn't there
+
+\b
+In the environment of COMMAND: PYREDISSON_LOCK (NAME) and, without --fair and
+--semaphore, PYREDISSON_FENCING_TOKEN, which grows with every run. Its counter
+stays on the server, one key for each NAME.
+"""
+)
+@click.argument("name")
+@click.argument("arguments", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--wait", metavar="SECONDS", type=Seconds(min=0), help="Wait at most SECONDS.  [default: for ever]")
+@click.option("--no-wait", is_flag=True, help="Don't wait: the same as --wait 0.")
+@click.option("--lease", metavar="SECONDS", type=Seconds(min=0.001), help="Stop COMMAND after that time.")
+@click.option(
+    "--at-least", metavar="SECONDS", type=Seconds(min=0), default=0.0, help="Keep the lock for at least SECONDS."
+)
+@click.option("--fair", is_flag=True, help="First come, first served.")
+@click.option("--semaphore", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Up to N commands at a time.")
+@click.option(
+    "--grace",
+    metavar="SECONDS",
+    type=Seconds(min=0),
+    default=10.0,
+    help="From TERM to KILL when the lock is lost.  [default: 10]",
+)
+@click.option(
+    "-E",
+    "--conflict-exit-code",
+    "conflict",
+    metavar="N",
+    type=click.IntRange(0, 255),
+    default=NOT_ACQUIRED,
+    help=f"The exit status if the lock wasn't acquired.  [default: {NOT_ACQUIRED}]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing about the lock on stderr.")
+@common
+def run(
+    name: str,
+    arguments: Sequence[str],
+    wait: float | None,
+    no_wait: bool,
+    lease: float | None,
+    at_least: float,
+    fair: bool,
+    semaphore: int | None,
+    grace: float,
+    conflict: int,
+    quiet: bool,
+    settings: Settings,
+) -> int:
+    """Run COMMAND while holding the lock NAME, which is renewed for as long as COMMAND runs.
+
+    When the lock is lost, COMMAND is stopped. TERM, INT, HUP, QUIT, USR1 and USR2 are forwarded to it, and the lock is
+    released after COMMAND has ended.
+    """
+    if no_wait and wait is not None:
+        raise click.UsageError("--wait and --no-wait exclude each other")
+    if fair and semaphore is not None:
+        raise click.UsageError("--fair and --semaphore exclude each other")
+    wanted = Wanted(name, 0.0 if no_wait else wait, lease, at_least, fair, semaphore, grace, conflict, quiet)
+    _check(wanted, settings.config)
+    try:
+        return _run(wanted, settings.config, arguments)
+    except Stopped as stopped:
+        return 128 + stopped.number
+    except NotStarted as failure:
+        wanted.say(f"{readable(arguments[0])}: {failure.error.strerror}")
+        return status_of(failure.error)
+
+
+def _check(wanted: Wanted, config: Config) -> None:
+    """Raises `click.UsageError` for a name or a time that no lock can have."""
+    try:
+        for seconds in (wanted.lease, wanted.at_least):
+            if seconds:
+                lease_ms(seconds)
+        key_of(wanted.name, config.name_mapper, config.topology == "cluster")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _run(wanted: Wanted, config: Config, arguments: Sequence[str]) -> int:
+    """Runs the command under the lock. Returns the exit status. Raises `Stopped` and `NotStarted`."""
+    # Before the client, which has threads.
+    child = Child(arguments, own_group=not has_terminal())
+    with Signals() as signals:
+        try:
+            return _under_lock(wanted, config, child, signals)
+        finally:
+            signals.raising = False
+            # Here, where SIGCHLD isn't ignored: else the system would forget the status of the process.
+            child.cancel()
+
+
+def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) -> int:
+    ended: Ended | None = None
+    with Client(config) as client:
+        _check_server(client, wanted)
+        try:
+            with _held(client, wanted) as held:
+                signals.raising = False
+                ended = _executed(wanted, held, child, signals)
+        except (LockTimeoutError, NotReplicatedError) as error:
+            wanted.say(str(error))
+            return wanted.conflict if isinstance(error, LockTimeoutError) else UNAVAILABLE
+        except (LockLostError, PermitNotHeldError) as error:
+            # Perhaps nobody has noticed it before the release.
+            if ended is None or not ended.lost:
+                wanted.say(str(error))
+            return LOST
+        except RedisError as error:
+            if ended is None:
+                _explain_type(error, wanted)
+                raise
+            wanted.say(f"the lock {readable(wanted.name)!r} can't be released, and ends with its lease: {error}")
+    assert ended is not None
+    return LOST if ended.lost else ended.status
+
+
+def _executed(wanted: Wanted, held: Held, child: Child, signals: Signals) -> Ended:
+    """Runs the command until its end. Raises `NotStarted`."""
+    try:
+        child.start({**os.environ, **held.environment})
+    except OSError as error:
+        raise NotStarted(error) from error
+    try:
+        on_lost = functools.partial(_lost, wanted, held)
+        return supervise(child, signals, held.hold, held.ends, wanted.grace, on_lost)
+    except BaseException:
+        # The lock is about to be released, and the command must not go on beside its next holder.
+        child.send(signal.SIGKILL)
+        child.wait()
+        raise
+
+
+def _lost(wanted: Wanted, held: Held) -> None:
+    # A hold is lost a moment before it knows why.
+    reason = (held.hold.reason if held.hold is not None else "") or LEASE_ENDED
+    ended = f"{held.what} was lost ({reason})"
+    if wanted.lease is not None and reason == LEASE_ENDED:
+        ended = "the time of --lease is over"
+    wanted.say(f"{ended}; stopping the command")
+
+
+def _check_server(client: Client, wanted: Wanted) -> None:
+    """A server that is away is an error at once. From now on an outage is survived."""
+    session = client._session
+    key = key_of(wanted.name, client._config.name_mapper)
+    try:
+        _ = Run(retry.send_once, session.runtime, command(b"EXISTS", key)).result
+    except NoReply as problem:
+        raise problem.error from None
+
+
+def _explain_type(error: RedisError, wanted: Wanted) -> None:
+    if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
+        used, needs = ("a lock", "a semaphore") if wanted.semaphore else ("something else", "a lock")
+        fail(USAGE, f"{wanted.name!r} is used as {used}; {needs} needs a name of its own")
+
+
+@contextlib.contextmanager
+def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
+    """Holds the lock, or a permit."""
+    if wanted.semaphore is not None:
+        with _permit(client, wanted, wanted.semaphore) as held:
+            yield held
+        return
+    lock = _lock(client, wanted)
+    with lock.hold(wanted.wait, wanted.lease):
+        environment = {"PYREDISSON_LOCK": wanted.name}
+        if isinstance(lock, FencedLock):
+            environment["PYREDISSON_FENCING_TOKEN"] = environment["PYREDISSON_TOKEN"] = str(lock.token)
+        hold = lock._logic.hold_of(lock._owner().id)
+        try:
+            yield Held(f"lock {wanted.name!r}", environment, hold, math.inf)
+        except NotStarted:
+            # Another machine may be able to do the job.
+            if isinstance(lock._logic.commands, KeepingCommands):
+                lock._logic.commands.keep_no_longer()
+            raise
+
+
+def _lock(client: Client, wanted: Wanted) -> Lock:
+    kept = lease_ms(wanted.at_least) if wanted.at_least else 0
+    if wanted.fair:
+        fair = functools.partial(KeepingFairLock, at_least=kept) if kept else FairLockLogic
+        return client._lock(FairLock, fair, wanted.name, None)
+    fenced = functools.partial(KeepingFencedLock, at_least=kept) if kept else FencedLockLogic
+    return client._lock(FencedLock, fenced, wanted.name, None)
+
+
+@contextlib.contextmanager
+def _permit(client: Client, wanted: Wanted, permits: int) -> Iterator[Held]:
+    semaphore = client.get_permit_expirable_semaphore(wanted.name)
+    if not semaphore.try_set_permits(permits) and (present := semaphore.get_permits()) != permits:
+        wanted.say(f"semaphore {wanted.name!r} has {present} permits, not {permits}: {present} count")
+    block = semaphore.permit(wanted.wait, wanted.lease, renew=wanted.lease is None)
+    with block as permit:
+        begun = clock()
+        holds = semaphore._logic._holds_of([bytes.fromhex(permit)])
+        environment = {"PYREDISSON_LOCK": wanted.name, "PYREDISSON_PERMIT": permit}
+        # The server says when a fixed lease ends: this process may have been stopped since the permit was granted.
+        ends = math.inf if wanted.lease is None else begun + semaphore.get_lease_time(permit)
+        yield Held(f"a permit of semaphore {wanted.name!r}", environment, holds[0] if holds else None, ends)
+        rest = begun + wanted.at_least - clock()
+        if wanted.at_least and rest >= 0.001:
+            # The block releases nothing then, also if it isn't known whether the server has the new lease.
+            ids, block._ids = block._ids, []
+            if not semaphore.update_lease_time(permit, rest):
+                # It was lost: the block finds that out.
+                block._ids = ids

@@ -1,0 +1,270 @@
+"""The HTTP side of the dashboard: the page, the stream, and the same data once for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import resources
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pyredisson.dashboard.collector import Collector
+from pyredisson.dashboard.guards import LOGIN, Guard, Tokens, cookie_settings
+from pyredisson.dashboard.history import Point
+from pyredisson.dashboard.queries import Query, QueryError, query_of
+from pyredisson.dashboard.snapshot import Snapshot
+from pyredisson.dashboard.unlocking import Changed, unlock
+from pyredisson.dashboard.views import totals_of, view_of
+from pyredisson.errors import ClosedError
+from pyredisson.version import VERSION
+
+logger = logging.getLogger("pyredisson.dashboard")
+
+LAST_SECONDS = 2
+"""Seconds that a round has to end when the dashboard is stopped."""
+KEEP_ALIVE = 5.0
+"""Seconds after which a stream says that it is there, if there is no snapshot."""
+FIRST_SNAPSHOT = 5.0
+"""Seconds for which a script waits for a snapshot."""
+WRONG_TOKEN_DELAY = 0.5
+LARGEST_BODY = 200_000
+MOST_STREAMS = 100
+ASSETS: Final[Mapping[str, str]] = {
+    "index.html": "text/html",
+    "style.css": "text/css",
+    "app.js": "text/javascript",
+    "views.js": "text/javascript",
+    "cells.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "dom.js": "text/javascript",
+}
+"""The files of the page. They contain no data, so they need no token."""
+
+
+class Dashboard:
+    """Answers requests from the snapshots of a collector."""
+
+    def __init__(self, collector: Collector, tokens: Tokens, *, allow_unlock: bool) -> None:
+        self._collector = collector
+        self._tokens = tokens
+        self._allow_unlock = allow_unlock
+        self._streams = 0
+        folder = resources.files("pyredisson.dashboard") / "page"
+        self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
+
+    def routes(self) -> list[Route]:
+        """All paths."""
+        return [
+            Route("/", self.page),
+            Route("/page/{name}", self.asset),
+            Route("/healthz", self.health),
+            Route(LOGIN, self.login, methods=["POST"]),
+            Route("/events", self.events),
+            Route("/api/status", self.status),
+            Route("/api/unlock", self.unlock, methods=["POST"]),
+            Route("/api/{view}", self.once),
+        ]
+
+    # --- The page
+
+    async def page(self, request: Request) -> Response:
+        return self._asset("index.html")
+
+    async def asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return self._asset(name) if name in ASSETS else PlainTextResponse("there is no such file\n", 404)
+
+    def _asset(self, name: str) -> Response:
+        return Response(self._assets[name], media_type=ASSETS[name])
+
+    async def health(self, request: Request) -> Response:
+        # Not a look: a supervisor asks all day long, and nobody sees what would be read for it.
+        if self._collector.stopped:
+            return PlainTextResponse("the dashboard has stopped\n", 503)
+        away = self._collector.snapshot.away_since is not None or not self._collector.snapshot.number
+        return PlainTextResponse("no server replies\n" if away else "ok\n", 503 if away else 200)
+
+    async def login(self, request: Request) -> Response:
+        body = await _json(request)
+        if not self._tokens.fits(str(body.get("token", ""))):
+            await asyncio.sleep(WRONG_TOKEN_DELAY)
+            return PlainTextResponse("this isn't the token\n", 401)
+        response = Response(status_code=204)
+        response.set_cookie(self._tokens.cookie_name, self._tokens.cookie(), **cookie_settings(request.scope))
+        return response
+
+    # --- Data
+
+    async def status(self, request: Request) -> Response:
+        """Whether the browser may see anything; what the page asks for when a stream was refused."""
+        return JSONResponse(self._about())
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "server": self._collector.config.describe(),
+            "version": VERSION,
+            "interval": self._collector.interval,
+            "unlock": self._allow_unlock,
+        }
+
+    async def once(self, request: Request) -> Response:
+        """One view, for a script."""
+        try:
+            query = query_of(request.query_params, request.path_params["view"])
+        except QueryError as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        with self._collector.watch() as watch:
+            watch.detail = _detail(query, self._collector.snapshot)
+            # One object is read in each round as long as somebody looks at it, and else now and then.
+            since = -math.inf if watch.detail is None else time.monotonic()
+            snapshot = await self._collector.fresh(FIRST_SNAPSHOT, since)
+        if snapshot is None:
+            return PlainTextResponse("the dashboard is being stopped\n", 503)
+        return JSONResponse({"totals": totals_of(snapshot), "view": view_of(snapshot, query).content})
+
+    async def events(self, request: Request) -> Response:
+        """The stream of one page, as server-sent events."""
+        try:
+            query = query_of(request.query_params)
+        except QueryError as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        if self._streams >= MOST_STREAMS:
+            return PlainTextResponse(f"there are {MOST_STREAMS} pages open\n", 503)
+        headers = {"X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(query), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self, query: Query) -> AsyncIterator[bytes]:
+        """A snapshot after another until the collector is stopped. A slow browser gets fewer of them."""
+        self._streams += 1
+        try:
+            yield b"retry: 1000\n\n" + _event("about", self._about())
+            number, latest = 0, 0.0
+            with self._collector.watch() as watch:
+                while True:
+                    watch.detail = _detail(query, self._collector.snapshot)
+                    try:
+                        snapshot = await self._collector.next(number, KEEP_ALIVE)
+                    except TimeoutError:
+                        yield _event("alive", {})
+                        continue
+                    if snapshot is None:
+                        return
+                    view = view_of(snapshot, query)
+                    watch.keys, number = view.keys, snapshot.number
+                    points = self._collector.history.since(latest)
+                    latest = points[-1].time if points else latest
+                    yield _event("snapshot", _content(snapshot, view.content, points))
+        finally:
+            self._streams -= 1
+
+    # --- Unlocking
+
+    async def unlock(self, request: Request) -> Response:
+        if not self._allow_unlock:
+            return PlainTextResponse("the dashboard was started without --allow-unlock\n", 403)
+        body = await _json(request)
+        name, owner = body.get("name"), body.get("owner")
+        if not (isinstance(name, str) and isinstance(owner, str)):
+            return PlainTextResponse("name and owner are missing\n", 400)
+        address = "unknown" if request.client is None else request.client.host
+        try:
+            whose = await unlock(self._collector, name, owner, address)
+        except Changed:
+            return PlainTextResponse("the holder has changed meanwhile; nothing was released\n", 409)
+        except KeyError:
+            return PlainTextResponse("there is no such lock\n", 404)
+        except ValueError as error:
+            return PlainTextResponse(f"{error}\n", 422)
+        except (RedisError, ClosedError) as error:
+            return PlainTextResponse(f"it isn't known whether it was released: {error}\n", 502)
+        return JSONResponse({"released": whose})
+
+
+def make_app(
+    collector: Collector,
+    tokens: Tokens,
+    hosts: Sequence[str],
+    *,
+    allow_unlock: bool,
+    on_failure: Callable[[], None],
+) -> Starlette:
+    """The application. The collector runs for as long as it does. `on_failure`: the collector has ended by itself."""
+    dashboard = Dashboard(collector, tokens, allow_unlock=allow_unlock)
+    guard = Middleware(Guard, tokens=tokens, hosts=hosts)
+    return Starlette(routes=dashboard.routes(), middleware=[guard], lifespan=_lifespan(collector, on_failure))
+
+
+def _lifespan(
+    collector: Collector, on_failure: Callable[[], None]
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    def ended(task: asyncio.Task[None]) -> None:
+        # The streams end, and the page says so.
+        collector.stop()
+        if not task.cancelled() and task.exception() is not None:
+            collector.failure = task.exception()
+            logger.error("the dashboard stops after a defect", exc_info=collector.failure)
+            on_failure()
+
+    @asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(collector.run())
+        task.add_done_callback(ended)
+        try:
+            yield
+        finally:
+            collector.stop()
+            # A server that hangs would keep it for many timeouts.
+            await asyncio.wait({task}, timeout=LAST_SECONDS)
+            task.cancel()
+            await asyncio.wait({task})
+
+    return running
+
+
+def _detail(query: Query, snapshot: Snapshot) -> bytes | None:
+    """The key of the object that has a page of its own. A name that is no text is known only from what was read."""
+    if query.view != "lock":
+        return None
+    seen = snapshot.named(query.name)
+    return query.name.encode("utf-8", "surrogatepass") if seen is None else seen.state.key
+
+
+def _content(snapshot: Snapshot, view: dict[str, Any], points: Sequence[Point]) -> dict[str, Any]:
+    return {
+        "number": snapshot.number,
+        "time": snapshot.time,
+        "totals": totals_of(snapshot),
+        "view": view,
+        "points": [[round(value, 3) for value in point] for point in points],
+    }
+
+
+def _event(name: str, content: dict[str, Any]) -> bytes:
+    # JSON as `json` writes it has no line breaks and only ASCII, so it is one line of the stream.
+    return f"event: {name}\ndata: {json.dumps(content, separators=(',', ':'))}\n\n".encode()
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    """The body of a request; nothing if it is too large or no JSON object."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            return {}
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        # The latter: lists in lists in lists.
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,338 @@
+"""Reads what the servers hold, again and again: the objects on visible pages each time, all others in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from redis.exceptions import RedisError
+
+import pyredisson.asyncio
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
+from pyredisson.dashboard.history import History
+from pyredisson.dashboard.servers import ping_all
+from pyredisson.dashboard.snapshot import Seen, Snapshot
+from pyredisson.dashboard.turns import Turns
+from pyredisson.dashboard.words import error_words
+from pyredisson.inspection.model import ClientState, Evidence, State
+from pyredisson.inspection.states import MOST_LISTED, Inspector
+from pyredisson.logic.announced import client_key
+
+logger = logging.getLogger("pyredisson.dashboard")
+
+MOST_OBJECTS = 20_000
+"""Names that are read. Of more, those that come first."""
+MOST_CLIENTS = 500
+"""Clients whose announcements one round reads."""
+WALK_RATE = 20_000
+"""Keys that the walk looks at in a second, on all servers together."""
+LONGER = 0.5
+"""Seconds for which a ping is waited for, after the timeout of its connection."""
+SOON = 1.0
+"""Seconds. If the intervals are longer, whoever asks for one object doesn't wait for the next one."""
+FIRST_WALK = 5.0
+"""Seconds after which the charts begin although the first walk still goes on."""
+IDLE_AFTER = 30.0
+IDLE_INTERVAL = 10.0
+"""Seconds: if nobody has looked for so long, the known objects are read this often only, and no keys are looked for."""
+
+
+@dataclass(eq=False)
+class Watch:
+    """What one browser has on its page."""
+
+    keys: frozenset[bytes] = frozenset()
+    detail: bytes | None = None
+    """The object whose page it is."""
+
+
+class Collector:
+    """Makes a snapshot of what the servers hold in each interval. Belongs to one event loop."""
+
+    def __init__(self, config: Config, interval: float) -> None:
+        """`interval`: seconds from one snapshot to the next."""
+        # Each round is another try. A retry would only delay the news that the server doesn't reply.
+        self.config = replace(config, retry_attempts=0, observer=None, announce=False)
+        self.interval = interval
+        self.history = History()
+        self.snapshot = Snapshot()
+        self.stopped = False
+        self.failure: BaseException | None = None
+        """What has ended `run` before `stop` was called."""
+        self._seen: dict[bytes, Seen] = {}
+        self._clients: dict[str, ClientState] = {}
+        self._turns = Turns()
+        self._client_position = 0
+        self._watches: set[Watch] = set()
+        self._began = time.monotonic()
+        self._looked_at = self._began
+        """When somebody has looked last, if nobody does now."""
+        self._awake_since = self._began
+        """When somebody looked for the first time after the collector had been idle."""
+        self._walked = -math.inf
+        """When the last pass of the walk that has ended began."""
+        self._silent: frozenset[Node] = frozenset()
+        """The masters that didn't reply at the beginning of this round."""
+        self._defect_logged = False
+        self._away_since: datetime | None = None
+        self._walk_problem: str | None = None
+        self._complete = False
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+
+    # --- For those who look
+
+    @contextmanager
+    def watch(self) -> Iterator[Watch]:
+        """Somebody looks; what is set on the watch is read in each round."""
+        self.look()
+        watch = Watch()
+        self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            self.look()
+            self._watches.discard(watch)
+
+    def look(self) -> None:
+        """Somebody has looked: the next round begins soon if the collector was idle."""
+        if not self._looking():
+            self._awake_since = time.monotonic()
+            self._wanted.set()
+        self._looked_at = time.monotonic()
+
+    async def next(self, after: int, timeout: float | None = None) -> Snapshot | None:
+        """The first snapshot with a larger number. None: the collector was stopped. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            while self.snapshot.number <= after and not self.stopped:
+                await self._changed.wait()
+        return None if self.stopped else self.snapshot
+
+    async def fresh(self, timeout: float, since: float = -math.inf) -> Snapshot | None:
+        """A snapshot that isn't older than two intervals, with the names of a walk that began after the last idle time.
+
+        The latest one if there is none so soon. `since`: its reading has begun after that moment.
+        """
+        self.look()
+        not_before = time.monotonic() - 2 * self.interval
+        if since > -math.inf and self.interval > SOON:
+            self._wanted.set()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._is_fresh(self.snapshot, not_before, since) and not self.stopped:
+                    await self.next(self.snapshot.number)
+        except TimeoutError:
+            pass
+        return None if self.stopped else self.snapshot
+
+    def _is_fresh(self, snapshot: Snapshot, not_before: float, since: float) -> bool:
+        # While no server replies, there is nothing to wait for.
+        walked = snapshot.away_since is not None or snapshot.walked >= self._awake_since
+        return bool(snapshot.number) and walked and snapshot.at >= not_before and snapshot.began >= since
+
+    def stop(self) -> None:
+        """Ends all streams, and `run`."""
+        self.stopped = True
+        self._changed.set()
+        self._wanted.set()
+
+    # --- The work
+
+    async def run(self) -> None:
+        """Reads until `stop` is called."""
+        async with pyredisson.asyncio.connect(self.config) as client:
+            session = client._session
+            self.session = session
+            self._nodes = client._runtime
+            self.inspector = Inspector(session, self._nodes)
+            self._discovery = self.inspector.discovery(rate=WALK_RATE)
+            walking = asyncio.create_task(self._walk())
+            try:
+                while not self.stopped:
+                    began = time.monotonic()
+                    await self._round()
+                    await self._pause(began + (self.interval if self._looking() else IDLE_INTERVAL))
+                    if walking.done():
+                        # A defect: without this the walk would end in silence.
+                        walking.result()
+            finally:
+                walking.cancel()
+                await asyncio.gather(walking, return_exceptions=True)
+
+    def _looking(self) -> bool:
+        return bool(self._watches) or time.monotonic() - self._looked_at < IDLE_AFTER
+
+    async def _pause(self, until: float) -> None:
+        """Until that moment, or until somebody looks again."""
+        try:
+            async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+        # Not before: who has asked during the round waits for the next one.
+        self._wanted.clear()
+
+    async def _round(self) -> None:
+        """Reads once, and publishes a snapshot."""
+        began, walked = time.monotonic(), self._walked
+        pings = await ping_all(self._nodes, self.config.timeout + LONGER)
+        self._silent = pings.silent
+        problems = [*pings.problems]
+        if pings.round_trip is None:
+            self._away_since = self._away_since or datetime.now(UTC)
+        else:
+            self._away_since = None
+            problems += await self._read_or_say_why()
+            if self._walk_problem is not None:
+                problems.append(self._walk_problem)
+        self._publish(tuple(dict.fromkeys(problems)), pings.round_trip, began, walked)
+
+    async def _read_or_say_why(self) -> list[str]:
+        try:
+            return await self._read()
+        except (NoReply, RedisError) as error:
+            return [error_words(error)]
+        except Exception as error:
+            # Any program can write anything to the keys. What nobody has thought of must not end the dashboard.
+            if not self._defect_logged:
+                self._defect_logged = True
+                logger.exception("what some keys contain can't be read; this is logged once")
+            return [f"what some keys contain can't be read: {type(error).__name__}"]
+
+    def _is_silent(self, key: bytes) -> bool:
+        """Whether the server of that key doesn't reply. Each command that it is sent nevertheless takes a timeout."""
+        return bool(self._silent) and self._nodes.shard_of(key) in self._silent
+
+    # --- Objects and clients
+
+    async def _read(self) -> list[str]:
+        """Reads the objects and clients whose turn it is. Returns what couldn't be read."""
+        problems = await self._read_clients()
+        found, left_out = self._names()
+        if left_out:
+            problems.append(f"only {MOST_OBJECTS:,} of {MOST_OBJECTS + left_out:,} names are read")
+        visible = [key for watch in self._watches for key in watch.keys]
+        served = {name: evidence for name, evidence in found.items() if not self._is_silent(name)}
+        batch = self._turns.next(served, self._seen, visible)
+        # The server doesn't know who has a permit, so each client is asked. For locks that would be in vain.
+        has_permits = Evidence.PERMITS in batch.values()
+        known, failed = await self.inspector.found(batch, clients=[*self._clients] if has_permits else ())
+        at = time.monotonic()
+        problems += [f"some locks can't be read: {error}" for error in failed.values()][:1]
+        self._note(known, [key for key in batch if key not in failed], at)
+        # What a user has named is shown even if it is free, or of an unknown kind.
+        details = {watch.detail for watch in self._watches if watch.detail is not None}
+        asked = [key for key in details if not self._is_silent(key)]
+        if asked:
+            known, failed = await self.inspector.states(asked, clients=[*self._clients], limit=MOST_LISTED)
+            problems += [f"{key!r} can't be read: {error}" for key, error in failed.items()]
+            self._note(known, [], time.monotonic())
+        kept = found.keys() | details
+        self._seen = {key: seen for key, seen in self._seen.items() if key in kept}
+        return problems
+
+    def _note(self, states: Iterable[State], asked: Iterable[bytes], at: float) -> None:
+        """Remembers states. Of what was asked for, everything else is gone."""
+        before = self._seen
+        new = {state.key: Seen.of(state, at, before.get(state.key)) for state in states}
+        for key in asked:
+            before.pop(key, None)
+        before.update(new)
+
+    def _names(self) -> tuple[dict[bytes, Evidence], int]:
+        """The names of all objects: what the walk has found, and what clients announce, which is known earlier.
+
+        And how many were left out.
+        """
+        found: dict[bytes, Evidence] = {}
+        for client in self._clients.values():
+            for hold in client.holds:
+                found[hold.name.encode()] = Evidence.PERMITS if hold.kind == "permit" else Evidence.HASH
+        found.update(self._discovery.found)
+        left_out = len(found) - MOST_OBJECTS
+        if left_out <= 0:
+            return found, 0
+        # Last those of which only a companion key was found: the counters of fenced locks stay for ever.
+        first = sorted(found, key=lambda name: (found[name] is Evidence.COMPANION, name))[:MOST_OBJECTS]
+        return {name: found[name] for name in first}, left_out
+
+    async def _read_clients(self) -> list[str]:
+        """Reads the clients whose turn it is. Returns what couldn't be read."""
+        ids = sorted(self._discovery.clients)
+        if self._client_position >= len(ids):
+            self._client_position = 0
+        turn = ids[self._client_position : self._client_position + MOST_CLIENTS]
+        part = [id_ for id_ in turn if not self._is_silent(client_key(id_))]
+        self._client_position += MOST_CLIENTS
+        states, failed = await self.inspector.reachable_clients(part)
+        known = {client.id: client for client in states}
+        gone = set(part) - known.keys() - failed.keys()
+        kept = {id_: client for id_, client in self._clients.items() if id_ in self._discovery.clients}
+        self._clients = {id_: client for id_, client in (kept | known).items() if id_ not in gone}
+        return [f"some clients can't be read: {error_words(error)}" for error in failed.values()][:1]
+
+    # --- The walk
+
+    async def _walk(self) -> None:
+        """Looks for names, pass by pass."""
+        pass_began = time.monotonic()
+        while not self.stopped:
+            began = time.monotonic()
+            try:
+                while await self._discovery.step():
+                    await self._until_somebody_looks()
+                self._complete = self._complete or not self._discovery.failed
+                self._walk_problem = None
+                self._walked = pass_began
+            except (NoReply, RedisError) as error:
+                self._walk_problem = f"can't look for locks: {error_words(error)}"
+                # It counts as a walk: whoever waits for one would wait in vain.
+                self._walked = began
+            await asyncio.sleep(max(began + self.interval - time.monotonic(), self.interval / 2))
+            await self._until_somebody_looks()
+            if self._discovery.done:
+                self._discovery.restart()
+                pass_began = time.monotonic()
+
+    async def _until_somebody_looks(self) -> None:
+        while not self._looking() and not self.stopped:
+            await self._changed.wait()
+
+    # --- Publishing
+
+    def _publish(self, problems: tuple[str, ...], round_trip: float | None, began: float, walked: float) -> None:
+        states = [each.state for each in self._seen.values()]
+        held = sum(state.owner_count for state in states)
+        waiting = sum(state.waiting for state in states)
+        now = time.time()
+        # What the first walk finds in its first moments wasn't acquired then: the charts would begin with a rise.
+        begun = self._complete or time.monotonic() - self._began > FIRST_WALK
+        if self._away_since is None and begun:
+            self.history.add(now, held, waiting, self._clients.values())
+        self.snapshot = Snapshot(
+            number=self.snapshot.number + 1,
+            time=now,
+            at=time.monotonic(),
+            began=began,
+            walked=walked,
+            seen=dict(self._seen),
+            clients=dict(self._clients),
+            away_since=self._away_since,
+            problems=problems,
+            scanned=self._discovery.scanned,
+            total=self._discovery.total,
+            complete=self._complete,
+            round_trip=round_trip,
+            waiting=waiting,
+            held=held,
+        )
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,270 @@
+"""From a snapshot to what a browser shows of it: rows that are filtered, sorted and cut into pages. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+from pyredisson.dashboard.queries import Query
+from pyredisson.dashboard.snapshot import Seen, Snapshot
+from pyredisson.dashboard.words import who
+from pyredisson.holder import Holder
+from pyredisson.inspection.model import ClientState, Owner, Waiter
+
+Json = dict[str, Any]
+T = TypeVar("T")
+LOCKS = ("lock", "fair", "fenced", "spin", "read-write", "group")
+SEMAPHORES = ("semaphore", "permits")
+ENDLESS = -1
+"""In place of a TTL: there is none, as PTTL says it."""
+MOST_HOLDS = 1000
+"""Holds that the page of a client lists."""
+_DISTANT = datetime.max.replace(tzinfo=UTC)
+
+
+class View(NamedTuple):
+    """What a browser is sent, and which objects it has on its page."""
+
+    content: Json
+    keys: frozenset[bytes] = frozenset()
+
+
+def view_of(snapshot: Snapshot, query: Query) -> View:
+    """What the query asks for."""
+    match query.view:
+        case "lock":
+            return View(lock_page(snapshot, query.name))
+        case "client":
+            return View(client_page(snapshot, query.name))
+        case "clients":
+            clients = [row for row in client_rows(snapshot) if query.matches(row["who"], row["id"], row["program"])]
+            page, rows = _page(clients, query, lambda row: row[query.sort])
+            return View(page | {"rows": rows})
+        case view:
+            found = [seen for seen in snapshot.seen.values() if _wanted(seen, view, query)]
+            page, shown = _page(found, query, _SORTED_BY[query.sort])
+            rows = [object_row(seen, snapshot.at) for seen in shown]
+            return View(page | {"rows": rows}, frozenset(seen.state.key for seen in shown))
+
+
+def _wanted(seen: Seen, view: str, query: Query) -> bool:
+    state = seen.state
+    match view:
+        case "locks":
+            fits = state.kind in LOCKS and state.in_use
+        case "semaphores":
+            fits = state.kind in SEMAPHORES and state.held
+        case _:
+            fits = state.kind == "latch" and state.held
+    return fits and query.kind in ("", state.kind) and query.matches(state.name, seen.holder)
+
+
+# --- Pages
+
+
+def _page(found: list[T], query: Query, order: Callable[[T], Any]) -> tuple[Json, list[T]]:
+    """Which page of a list is shown, and its part of the list. A page beyond the end is the last one."""
+    pages = max(1, math.ceil(len(found) / query.per))
+    number = min(query.page, pages)
+    ordered = sorted(found, key=order, reverse=query.descending)
+    about = {"total": len(found), "page": number, "pages": pages}
+    return about, ordered[(number - 1) * query.per : number * query.per]
+
+
+# The name comes last in each, so that the order of equal rows never changes.
+_SORTED_BY: dict[str, Callable[[Seen], Any]] = {
+    "name": lambda seen: seen.state.name,
+    "kind": lambda seen: (seen.state.kind, seen.state.name),
+    "holder": lambda seen: (seen.holder == "", seen.holder, seen.state.name),
+    "since": lambda seen: (seen.state.since or _DISTANT, seen.state.name),
+    "ttl": lambda seen: (math.inf if seen.state.time_to_live is None else seen.state.time_to_live, seen.state.name),
+    "waiters": lambda seen: (seen.state.waiting, seen.state.name),
+    "used": lambda seen: (seen.state.owner_count, seen.state.name),
+    "free": lambda seen: (seen.state.free or 0, seen.state.name),
+    "count": lambda seen: (seen.state.count or 0, seen.state.name),
+}
+
+
+# --- Objects
+
+
+def object_row(seen: Seen, now: float) -> Json:
+    """One row of a list of objects. `now`: the moment of the snapshot."""
+    state = seen.state
+    first = state.owners[0].holder if state.owners else None
+    return {
+        "name": state.name,
+        "kind": state.kind,
+        "certain": state.certain,
+        "held": state.held,
+        "holder": seen.holder,
+        "client": None if first is None or state.owner_count != 1 else first.client_id,
+        "since": _moment(state.since),
+        "ttl": _left(state.time_to_live, now - seen.at),
+        "scale": seen.scale,
+        "owners": state.owner_count,
+        "waiters": state.waiter_count,
+        "listeners": state.waiting_clients,
+        "free": state.free,
+        "permits": state.permits,
+        "count": state.count,
+        "token": state.token,
+    }
+
+
+def lock_page(snapshot: Snapshot, name: str) -> Json:
+    """Everything about one object. Without a row if it was not read yet."""
+    seen = snapshot.named(name)
+    if seen is None:
+        return {"name": name, "row": None}
+    state, passed = seen.state, snapshot.at - seen.at
+    return {
+        "name": name,
+        "row": object_row(seen, snapshot.at),
+        "why": state.why,
+        "server": state.server,
+        "owners": [_owner(owner, passed) for owner in state.owners],
+        "queue": [_waiter(waiter, passed) for waiter in state.waiters],
+        "companions": [
+            {
+                "key": companion.key.decode("utf-8", "backslashreplace"),
+                "type": companion.type,
+                "ttl": _left(companion.time_to_live, passed),
+                "purpose": companion.purpose,
+            }
+            for companion in state.companions
+        ],
+    }
+
+
+def _owner(owner: Owner, passed: float) -> Json:
+    return {
+        "raw": owner.raw,
+        "who": who(owner.holder),
+        "client": owner.holder.client_id,
+        "levels": owner.levels,
+        "side": owner.side,
+        "kept": owner.kept,
+        "foreign": owner.holder.foreign,
+        "since": _moment(owner.holder.since),
+        "ttl": _left(owner.holder.time_to_live, passed),
+    }
+
+
+def _waiter(waiter: Waiter, passed: float) -> Json:
+    return {
+        "place": waiter.place,
+        "raw": waiter.owner.raw,
+        "who": who(waiter.owner.holder),
+        "client": waiter.owner.holder.client_id,
+        "alive": waiter.alive,
+        "lasts": _left(waiter.place_lasts, passed),
+    }
+
+
+# --- Clients
+
+
+def client_rows(snapshot: Snapshot) -> list[Json]:
+    """A row for each client: those that announce themselves, and others that hold something or wait in a queue."""
+    holds: dict[str, int] = {}
+    unknown: dict[str, Holder] = {}
+    for seen in snapshot.seen.values():
+        state = seen.state
+        for owner in (*state.owners, *(waiter.owner for waiter in state.waiters)):
+            client = owner.holder.client_id
+            if client is None:
+                continue
+            holds[client] = holds.get(client, 0) + (owner.levels > 0)
+            if client not in snapshot.clients:
+                unknown[client] = owner.holder
+    rows = [_announced_row(client, holds.get(client.id, 0)) for client in snapshot.clients.values()]
+    return rows + [_unknown_row(id_, holder, holds[id_]) for id_, holder in unknown.items()]
+
+
+def _announced_row(client: ClientState, held: int) -> Json:
+    here = Holder(
+        client_id=client.id,
+        client_name=client.name or None,
+        host=client.host,
+        pid=client.pid,
+        program=client.program,
+    )
+    return {
+        "id": client.id,
+        "who": who(here),
+        "announced": True,
+        "program": client.program,
+        "version": client.version,
+        "since": _moment(client.since) or "",
+        "ttl": _left(client.time_to_live, 0.0),
+        "holds": max(client.hold_count, held),
+        "waits": client.waits,
+        "waited": round(client.waited, 3),
+        "lost": client.lost,
+    }
+
+
+def _unknown_row(id_: str, holder: Holder, held: int) -> Json:
+    without_thread = Holder(client_id=id_, foreign=holder.foreign)
+    return {
+        "id": id_,
+        "who": who(without_thread),
+        "announced": False,
+        "program": "Redisson" if holder.foreign else "",
+        "version": "",
+        "since": "",
+        "ttl": None,
+        "holds": held,
+        "waits": 0,
+        "waited": 0.0,
+        "lost": 0,
+    }
+
+
+def client_page(snapshot: Snapshot, id_: str) -> Json:
+    """One client, with what it holds and what it waits for."""
+    row = next((row for row in client_rows(snapshot) if row["id"] == id_), None)
+    holds: list[Json] = []
+    waits: list[Json] = []
+    for seen in sorted(snapshot.seen.values(), key=_SORTED_BY["name"]):
+        state, passed = seen.state, snapshot.at - seen.at
+        here = {"name": state.name, "kind": state.kind, "scale": seen.scale}
+        holds += [here | _owner(owner, passed) for owner in state.owners if owner.holder.client_id == id_]
+        waits += [here | _waiter(each, passed) for each in state.waiters if each.owner.holder.client_id == id_]
+    return {"id": id_, "row": row, "holds": holds[:MOST_HOLDS], "waits": waits[:MOST_HOLDS]}
+
+
+# --- All of them
+
+
+def totals_of(snapshot: Snapshot) -> Json:
+    """What stands above each view."""
+    states = [seen.state for seen in snapshot.seen.values()]
+    return {
+        "locks": sum(state.kind in LOCKS and state.held for state in states),
+        "semaphores": sum(state.kind in SEMAPHORES and state.held for state in states),
+        "latches": sum(state.kind == "latch" and state.held for state in states),
+        "clients": len(client_rows(snapshot)),
+        "held": snapshot.held,
+        "waiting": snapshot.waiting,
+        "scanned": snapshot.scanned,
+        "keys": snapshot.total,
+        "complete": snapshot.complete,
+        "round_trip": snapshot.round_trip,
+        "away_since": _moment(snapshot.away_since),
+        "problems": snapshot.problems,
+    }
+
+
+def _left(time_to_live: float | None, passed: float) -> float | None:
+    """Seconds that are left of a TTL that was read so long ago."""
+    if time_to_live is None:
+        return None
+    return ENDLESS if math.isinf(time_to_live) else round(max(time_to_live - passed, 0.0), 3)
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,37 @@
+"""System checks of the setting `LOCKS`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+
+from pyredisson._settings.config import Config
+from pyredisson.django import arguments_of
+
+KEYS = {"URL", *(field.name.upper() for field in dataclasses.fields(Config))}
+
+
+def check_locks(app_configs: object, **options: object) -> list[CheckMessage]:
+    """Finds unknown keys and values that can't be used. It connects to no server."""
+    entries: Any = getattr(settings, "LOCKS", {})
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        return [Error("LOCKS must be a dict of dicts", id="pyredisson.E001")]
+    found: list[CheckMessage] = []
+    for alias, entry in entries.items():
+        if unknown := sorted(set(entry) - KEYS):
+            text = f"LOCKS[{alias!r}] has unknown keys: {', '.join(map(str, unknown))}"
+            found.append(
+                Error(text, hint="The keys are URL and the fields of Config in capitals.", id="pyredisson.E002")
+            )
+            continue
+        address, fields = arguments_of(entry)
+        try:
+            Config.of(address, **fields)
+        except (TypeError, ValueError) as error:
+            found.append(Error(f"LOCKS[{alias!r}]: {error}", id="pyredisson.E003"))
+    if "default" not in entries:
+        found.append(Warning("LOCKS has no entry 'default'", hint="client() uses it.", id="pyredisson.W001"))
+    return found

@@ -1,0 +1,154 @@
+"""FastAPI: a client for the time that the application runs, and a dependency that holds a lock for one request."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Annotated, Any, Literal
+
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from pyredisson._api.aio.blocks import Holding
+from pyredisson._api.aio.client import Client, connect
+from pyredisson._api.aio.rlock import Lock
+from pyredisson._api.arguments import warn_not_released
+from pyredisson._diagnostics import naming_extra
+from pyredisson._frameworks import is_loss_of
+from pyredisson._settings.durations import Duration
+from pyredisson.errors import LockLostError, LockTimeoutError
+from pyredisson.owners import new_owner
+
+with naming_extra("pyredisson.fastapi", "fastapi"):
+    from fastapi import Depends, HTTPException
+    from fastapi.requests import HTTPConnection
+
+__all__ = ["Locks", "locked", "locks_lifespan"]
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+Kind = Literal["lock", "fair", "fenced"]
+
+_BUSY = 423
+_LOST = 409
+_NO_REDIS = 503
+
+
+def locks_lifespan(address: object = None, *, lifespan: Lifespan | None = None, **fields: Any) -> Lifespan:
+    """`FastAPI(lifespan=locks_lifespan(URL))`: a client of `pyredisson.asyncio` while the application runs.
+
+    It is `app.state.locks`. `address` and `fields` as for `pyredisson.asyncio.connect`; `lifespan` is the application's
+    own, which begins after it and ends before it.
+    """
+
+    @asynccontextmanager
+    async def run(app: Any) -> AsyncIterator[Any]:
+        async with connect(address, **fields) as client:
+            app.state.locks = client
+            if lifespan is None:
+                yield
+                return
+            async with lifespan(app) as state:
+                yield state
+
+    return run
+
+
+def _client_of(connection: HTTPConnection) -> Client:
+    client: Client | None = getattr(connection.app.state, "locks", None)
+    if client is None:
+        raise RuntimeError("the application has no client: make it as FastAPI(lifespan=locks_lifespan(URL))")
+    return client
+
+
+Locks = Annotated[Client, Depends(_client_of)]
+"""The type of a parameter that gets the client of `locks_lifespan`."""
+
+
+def locked(
+    name: str | Callable[..., str],
+    *,
+    wait_time: Duration | None = 2.0,
+    lease_time: Duration | None = None,
+    kind: Kind = "lock",
+    retry_after: int = 1,
+    scope: Literal["function", "request"] = "function",
+    **types: Any,
+) -> Any:
+    """A dependency that holds a lock while the function of a request runs; its value is the lock.
+
+    `async def change(order_id: int, lock: Annotated[Lock, locked("order:{order_id}", order_id=int)])`, or without the
+    value `dependencies=[locked(...)]`. The fields of `name` are parameters of the path or of the query, and `types` are
+    their types: with `int`, `/orders/7` and `/orders/007` are the same lock. In place of the text, `name` may be a
+    function with any parameters of a dependency, which returns it.
+
+    `wait_time` (None: no limit), `lease_time` and `kind` as for `hold`. Each request is an owner of its own. With
+    `scope="request"` the lock is held until the response has been sent.
+
+    A request is answered by 423 and `Retry-After: retry_after` if it did not get the lock in time, by 503 if Redis
+    can't be reached, and by 409 if the lock was lost; then a function that is a coroutine is cancelled at that moment.
+    If Redis can't be reached only when the function has ended, its answer is sent all the same.
+
+    Raises `TypeError` if a field has no type or a type has no field, `ValueError` for another kind or a bad text.
+    """
+    if kind not in ("lock", "fair", "fenced"):
+        raise ValueError(f"kind must be lock, fair or fenced, not {kind!r}")
+    name_of = _from_template(name, types) if isinstance(name, str) else name
+
+    async def hold(connection: HTTPConnection, name: str = Depends(name_of)) -> AsyncIterator[Lock]:
+        lock = _lock(_client_of(connection), name, kind)
+        async with _held(lock, lock.hold(wait_time, lease_time), retry_after):
+            yield lock
+
+    return Depends(hold, scope=scope)
+
+
+def _lock(client: Client, name: str, kind: Kind) -> Lock:
+    make = {"lock": client.get_lock, "fair": client.get_fair_lock, "fenced": client.get_fenced_lock}[kind]
+    return make(name, owner=new_owner())
+
+
+@asynccontextmanager
+async def _held(lock: Lock, holding: Holding[Lock], retry_after: int) -> AsyncIterator[None]:
+    """Holds the lock. Raises its errors as the answers that FastAPI sends for them."""
+    headers = {"Retry-After": str(retry_after)}
+    done = False
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(holding)
+            except LockTimeoutError:
+                # Without the error's text: the holder's host and process are nothing for a client.
+                raise HTTPException(_BUSY, "locked by another request", headers) from None
+            except (ConnectionError, TimeoutError) as error:
+                raise HTTPException(_NO_REDIS, "the server of the locks can't be reached", headers) from error
+            yield
+            done = True
+    except LockLostError as error:
+        if not is_loss_of(error, lock):
+            raise
+        raise HTTPException(_LOST, "the lock of this request was lost") from error
+    except RedisError as error:
+        # An answer with an error would say that what the request has changed is not done.
+        if not done:
+            raise
+        warn_not_released(lock._logic.label, error)
+
+
+def _from_template(template: str, types: dict[str, Any]) -> Callable[..., str]:
+    """A function with the template's fields as its parameters: FastAPI takes them from the request."""
+    fields = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
+    for field in fields:
+        if not field.isidentifier():
+            raise ValueError(f"a field must be the name of a parameter, not {field!r}, in {template!r}")
+    if fields != set(types):
+        wanted = ", ".join(f"{field}=..." for field in sorted(fields)) or "none"
+        raise TypeError(f"locked({template!r}) needs the type of each field, as {wanted}; it got {sorted(types)}")
+
+    def name(**values: Any) -> str:
+        return template.format(**values)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(field, kind, annotation=types[field]) for field in sorted(fields)]
+    name.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return name

@@ -1,0 +1,154 @@
+"""What clients say of themselves: the hash that each keeps under a key of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import command
+from pyredisson._diagnostics import readable
+from pyredisson._protocol.no_reply import Reply
+from pyredisson.holder import ANNOUNCED, Holder, with_announcement
+from pyredisson.inspection.asking import ask_all
+from pyredisson.inspection.model import AnnouncedHold, ClientState
+from pyredisson.inspection.raw import NO_KEY, number_of, seconds
+from pyredisson.logic.announced import HOLD_PREFIX, client_key
+from pyredisson.logic.session import Session
+
+MOST_HOLDS = 100
+"""Holds of one client that are returned."""
+LAST_MOMENT = 253402300799000
+"""The end of the year 9999 in ms. A number beyond that is no time."""
+_FIELDS = ("name", "host", "pid", "program", "version", "since", "waits", "waited", "lost", "more", "n", "lease")
+"""All other fields."""
+_COMMANDS_EACH = 4
+_OTHER_TYPE = "WRONGTYPE"
+"""The key isn't a hash: it has the name of an announcement only, and is no concern of ours."""
+
+
+class ClientStates(NamedTuple):
+    """What is known of several clients."""
+
+    known: list[ClientState]
+    failed: dict[str, RedisError]
+    """The ids of the clients whose server doesn't answer, or refuses the command."""
+
+
+@dataclass(frozen=True)
+class Announced:
+    """Who a client is, and what it says of those of its holds that were asked for."""
+
+    values: Sequence[bytes | None]
+    """Those of the fields `ANNOUNCED`."""
+    holds: Mapping[bytes, bytes]
+    """The value of each field of a hold that exists: when it began, and its kind."""
+
+    def complete(self, holder: Holder, hold: bytes) -> Holder:
+        """The holder with what its client says of itself. `hold`: the field of the hold."""
+        return with_announcement(holder, [*self.values, self.holds.get(hold)])
+
+    def kind(self, hold: bytes) -> str | None:
+        """The kind of the lock with that hold. None: the hold isn't listed."""
+        value = self.holds.get(hold)
+        return None if value is None else _kind_and_begin(value)[0]
+
+
+async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]) -> dict[str, Announced]:
+    """What these clients say of themselves, and of these fields of holds.
+
+    A client whose server doesn't answer is left out: the state of the locks is known without it.
+    """
+    payloads = [command(b"HMGET", client_key(client), *ANNOUNCED, *holds) for client, holds in wanted.items()]
+    replies = await ask_all(session, payloads)
+    return {
+        client: _announced(holds, reply)
+        for (client, holds), reply in zip(wanted.items(), replies, strict=True)
+        if not isinstance(reply, RedisError)
+    }
+
+
+def _announced(holds: Sequence[bytes], reply: Reply) -> Announced:
+    values = reply[: len(ANNOUNCED)]
+    listed = zip(holds, reply[len(ANNOUNCED) :], strict=True)
+    return Announced(values, {hold: value for hold, value in listed if value is not None})
+
+
+async def read_clients(session: Session, ids: Sequence[str]) -> ClientStates:
+    """The states of those of these clients that have announced themselves."""
+    payloads = []
+    for client in ids:
+        key = client_key(client)
+        payloads += [
+            command(b"HMGET", key, *_FIELDS),
+            command(b"PTTL", key),
+            command(b"HLEN", key),
+            command(b"HSCAN", key, 0, b"MATCH", HOLD_PREFIX + b"*", b"COUNT", 2 * MOST_HOLDS),
+        ]
+    replies = await ask_all(session, payloads)
+    known, failed = [], {}
+    of_each = [replies[at : at + _COMMANDS_EACH] for at in range(0, len(replies), _COMMANDS_EACH)]
+    for client, its in zip(ids, of_each, strict=True):
+        error = next((reply for reply in its if isinstance(reply, RedisError)), None)
+        if error is None:
+            state = _client_state(client, *its)
+            known += [] if state is None else [state]
+        elif not str(error).startswith(_OTHER_TYPE):
+            failed[client] = error
+    return ClientStates(known, failed)
+
+
+def _client_state(client: str, values: Reply, ttl: int, size: int, scanned: Reply) -> ClientState | None:
+    known = {field: value for field, value in zip(_FIELDS, values, strict=True) if value is not None}
+    if ttl == NO_KEY or not known:
+        # The announcement may have ended between the commands.
+        return None
+    text = {field: _text(known.get(field)) for field in _FIELDS}
+    number = {field: number_of(known.get(field)) or 0 for field in _FIELDS}
+    cursor, pairs = scanned
+    holds = [_announced_hold(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
+    holds.sort(key=lambda hold: (hold.since, hold.name, hold.owner))
+    # Unless the scan has returned all of them, the number is that of the fields that are none of the others.
+    listed = len(holds) if cursor == b"0" else max(size - len(known), len(holds))
+    return ClientState(
+        id=client,
+        name=text["name"],
+        host=text["host"],
+        pid=number_of(known.get("pid")),
+        program=text["program"],
+        version=text["version"],
+        since=_moment(known.get("since")),
+        time_to_live=seconds(ttl),
+        holds=tuple(holds[:MOST_HOLDS]),
+        hold_count=listed + number["more"],
+        waits=number["waits"],
+        waited=number["waited"] / 1000,
+        lost=number["lost"],
+    )
+
+
+def _announced_hold(field: bytes, value: bytes) -> AnnouncedHold:
+    # The owner contains no space, so the first one ends it.
+    owner, _, name = field.removeprefix(HOLD_PREFIX).partition(b" ")
+    kind, since = _kind_and_begin(value)
+    return AnnouncedHold(kind, readable(name), readable(owner), since or datetime.fromtimestamp(0, UTC))
+
+
+def _kind_and_begin(value: bytes) -> tuple[str, datetime | None]:
+    since, _, kind = value.partition(b" ")
+    return readable(kind), _moment(since)
+
+
+def _moment(value: bytes | None) -> datetime | None:
+    """A time of the server's clock in ms. None: it is none."""
+    milliseconds = number_of(value)
+    if milliseconds is None or not 0 <= milliseconds < LAST_MOMENT:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else readable(value)

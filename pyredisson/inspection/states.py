@@ -1,0 +1,312 @@
+"""The states of objects and clients, read in few round trips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from redis.exceptions import RedisError
+
+from pyredisson._diagnostics import readable
+from pyredisson._protocol.node import Node
+from pyredisson.holder import Holder, holder_of
+from pyredisson.inspection.announcements import Announced, ClientStates, read_announced, read_clients
+from pyredisson.inspection.asking import ask_all
+from pyredisson.inspection.discovery import Discovery
+from pyredisson.inspection.kinds import LATCH, LOCK, READ_WRITE, SEMAPHORE, Recognized, recognize
+from pyredisson.inspection.model import ClientState, Evidence, Kind, Owner, State, States, Waiter
+from pyredisson.inspection.raw import (
+    FOREVER,
+    NO_KEY,
+    NO_TYPE,
+    QueuePlace,
+    Raw,
+    number_of,
+    raw_state,
+    seconds,
+    state_command,
+)
+from pyredisson.logic.announced import hold_field
+from pyredisson.logic.ports import Nodes
+from pyredisson.logic.session import Session
+
+LIMIT = 100
+MOST_LISTED = 1000
+"""Owners, waiters and permits of one object, and clients whose announcements are read for one call."""
+MOST_QUESTIONS = 100_000
+"""Questions whether a client has a permit, in one call."""
+ALIVE = 1500
+"""Milliseconds for which a waiter counts as alive after it has asked for a lock, as in `fair_queue.lua`."""
+
+_MODE = b"mode"
+_WRITER = b":write"
+_KEPT = b":kept"
+_CHANNELS: dict[Kind, int] = {
+    "lock": LOCK,
+    "fenced": LOCK,
+    "group": LOCK,
+    "read-write": READ_WRITE,
+    "semaphore": SEMAPHORE,
+    "permits": SEMAPHORE,
+    "latch": LATCH,
+}
+"""The channels whose subscribers are waiters. A waiter for a fair lock has one of its own, one for a spin lock none."""
+
+
+class Inspector:
+    """Reads the states of objects and clients, for any backend. Never writes.
+
+    The user needs the rights `+@read +eval +evalsha +time` for all keys, beside those of every connection. Without
+    `+pubsub` it isn't known how many clients wait.
+    """
+
+    def __init__(self, session: Session, nodes: Nodes) -> None:
+        self._session = session
+        self._nodes = nodes
+
+    def discovery(self, pattern: str = "*", *, rate: float = 0.0) -> Discovery:
+        """A walk over all keys of all masters. `rate`: keys a second, 0: as fast as half of a server allows."""
+        return Discovery(self._session, self._nodes, pattern, rate)
+
+    async def states(
+        self, keys: Iterable[bytes], *, kind: Kind | None = None, clients: Sequence[str] = (), limit: int = LIMIT
+    ) -> States:
+        """The states of objects that a user has named, also of names that are none.
+
+        `kind`: what they are, if the user knows that. `clients`: ids of clients that may have permits, about which the
+        server knows only the ids of the permits. `limit`: how many owners, waiters and permits of each are listed.
+        """
+        return await self._read(dict.fromkeys(keys), clients, limit, kind)
+
+    async def found(
+        self, found: Mapping[bytes, Evidence], *, clients: Sequence[str] = (), limit: int = LIMIT
+    ) -> States:
+        """The states of the objects that a walk has found; without the names that turn out to be none."""
+        known, failed = await self._read(found, clients, limit)
+        return States(_without_doubles([state for state in known if state.kind != "unknown"]), failed)
+
+    async def clients(self, ids: Sequence[str]) -> list[ClientState]:
+        """The states of those of these clients that have announced themselves. Raises if a server doesn't answer."""
+        known, failed = await self.reachable_clients(ids)
+        for error in failed.values():
+            raise error
+        return known
+
+    async def reachable_clients(self, ids: Sequence[str]) -> ClientStates:
+        """The same, without those whose server doesn't answer."""
+        return await read_clients(self._session, ids)
+
+    async def _read(
+        self, keys: Mapping[bytes, Evidence | None], clients: Sequence[str], limit: int, kind: Kind | None = None
+    ) -> States:
+        scripts = self._session.runtime.scripts
+        limit = max(1, min(limit, MOST_LISTED))
+        replies = await ask_all(self._session, [state_command(scripts, key, limit) for key in keys])
+        failed = {}
+        raws = []
+        for key, reply in zip(keys, replies, strict=True):
+            if isinstance(reply, RedisError):
+                failed[key] = reply
+            else:
+                raws.append(raw_state(key, reply))
+        announced = await read_announced(self._session, _wanted(raws, clients))
+        given = None if kind is None else Recognized(kind, True, "the user says so")
+        builders = [_Builder(raw, keys[raw.key], announced, limit, given) for raw in raws]
+        return States([builder.state(self._server(builder.key)) for builder in builders], failed)
+
+    def _server(self, key: bytes) -> str:
+        shard = self._session.runtime.shard_of(key)
+        return shard.address if isinstance(shard, Node) else ""
+
+
+def _without_doubles(states: list[State]) -> list[State]:
+    """Without the less likely one of two names that have the same companion keys, `orders` and `{orders}`.
+
+    Only one of them exists as a key, as a rule. If none does, the name without braces counts.
+    """
+    by_key = {state.key: state for state in states}
+    doubles = set()
+    for key, state in by_key.items():
+        other = by_key.get(b"{%b}" % key)
+        if other is not None and b"{" not in key:
+            if other.time_to_live is None:
+                doubles.add(other.key)
+            elif state.time_to_live is None:
+                doubles.add(key)
+    return [state for state in states if state.key not in doubles]
+
+
+# --- Who holds what
+
+
+def _wanted(raws: Sequence[Raw], clients: Sequence[str]) -> dict[str, list[bytes]]:
+    """The clients whose announcements are needed, with the fields of the holds in question."""
+    permits = [hold_field(id_.hex().encode(), raw.key) for raw in raws for id_ in raw.permits]
+    # Any of the clients may have any of the permits.
+    asked = permits[: MOST_QUESTIONS // max(1, len(clients))]
+    wanted = {client: [*asked] for client in clients[:MOST_LISTED]}
+    for raw in raws:
+        owners = [*_group_owners(raw)] if raw.hash_class == "group" else [*raw.fields]
+        for owner in (*owners, *(place.owner for place in raw.queue)):
+            client_id, separator, rest = owner.partition(b":")
+            name = readable(client_id)
+            if separator and (name in wanted or len(wanted) < MOST_LISTED):
+                wanted.setdefault(name, []).append(hold_field(rest, raw.key))
+    return wanted
+
+
+def _group_owners(raw: Raw) -> dict[bytes, int]:
+    """The owners of values that a multi-lock of Redisson has locked in one hash, with their levels."""
+    owners: dict[bytes, int] = {}
+    for field, levels in raw.fields.items():
+        if field.endswith(b":lock_count"):
+            owner = field.removesuffix(b":lock_count").partition(b":")[2]
+            owners[owner] = max(owners.get(owner, 0), number_of(levels) or 1)
+    return owners
+
+
+class _Builder:
+    """Makes the state of one object from what its server and its clients say."""
+
+    def __init__(
+        self,
+        raw: Raw,
+        evidence: Evidence | None,
+        announced: Mapping[str, Announced],
+        limit: int,
+        given: Recognized | None,
+    ) -> None:
+        """`given`: the kind, if a user has said it."""
+        self.key = raw.key
+        self._raw = raw
+        self._announced = announced
+        self._limit = limit
+        self._recognized = given or recognize(raw, evidence, self._announced_kind())
+        self._kind = self._recognized.kind
+
+    def state(self, server: str) -> State:
+        raw, kind = self._raw, self._kind
+        owners, owner_count = self._owners()
+        waiters = self._waiters()
+        left = len(raw.queue) - len(waiters)
+        free, permits, count = self._numbers()
+        place = _CHANNELS.get(kind)
+        subscribed = -1 if place is None else raw.subscribed[place]
+        has_token = kind == "fenced" or (raw.token is not None and kind != "unknown")
+        return State(
+            key=raw.key,
+            name=readable(raw.key),
+            kind=kind,
+            certain=self._recognized.certain,
+            why=self._recognized.why,
+            held=owner_count > 0 or free is not None or bool(count),
+            owners=tuple(owners),
+            owner_count=owner_count,
+            waiters=tuple(waiters),
+            waiter_count=raw.queue_length - left if kind == "fair" else None,
+            waiting_clients=None if subscribed < 0 else subscribed,
+            time_to_live=None if raw.owner_ttl == NO_KEY or raw.type == NO_TYPE else seconds(raw.owner_ttl),
+            token=number_of(raw.token) if has_token else None,
+            permits=permits,
+            free=free,
+            count=count,
+            companions=raw.companions,
+            server=server,
+        )
+
+    def _numbers(self) -> tuple[int | None, int | None, int | None]:
+        """The free permits, all permits, and the count of a latch."""
+        raw = self._raw
+        if self._kind == "semaphore":
+            return raw.number, None, None
+        if self._kind == "permits" and raw.number is not None:
+            # What has ended is freed by whoever acquires next.
+            free = raw.number + raw.ended
+            return free, free + raw.in_use, None
+        if self._kind == "latch":
+            return None, None, raw.number or 0
+        return None, None, None
+
+    # --- Owners
+
+    def _owners(self) -> tuple[list[Owner], int]:
+        """The owners that are listed, and how many there are."""
+        raw = self._raw
+        if self._kind == "permits":
+            permits = [self._permit(id_, ends) for id_, ends in raw.permits.items()]
+            return permits, raw.in_use
+        if self._kind == "group":
+            owners = _group_owners(raw)
+            group = [self._owner(owner, levels, raw.owner_ttl) for owner, levels in sorted(owners.items())]
+            return group[: self._limit], len(group)
+        if raw.type != "hash" or self._kind == "unknown":
+            return [], 0
+        fields = sorted(field for field in raw.fields if field != _MODE or self._kind != "read-write")
+        holds = [self._hold(field) for field in fields[: self._limit]]
+        return holds, raw.size - (1 if self._kind == "read-write" else 0)
+
+    def _hold(self, field: bytes) -> Owner:
+        raw = self._raw
+        levels = number_of(raw.fields[field]) or 1
+        if self._kind != "read-write":
+            return self._owner(field, levels, raw.owner_ttl, kept=field.endswith(_KEPT))
+        side: Literal["read", "write"] = "write" if field.endswith(_WRITER) else "read"
+        ttl = raw.owner_ttl if side == "write" else max(raw.leases.get(field, 0), 0)
+        return self._owner(field, levels, ttl, side=side)
+
+    def _owner(
+        self,
+        owner: bytes,
+        levels: int,
+        ttl: int,
+        *,
+        side: Literal["read", "write"] | None = None,
+        kept: bool = False,
+    ) -> Owner:
+        holder = self._completed(owner, holder_of(owner, ttl))
+        return Owner(readable(owner), holder, levels, side, kept, owner)
+
+    def _completed(self, owner: bytes, holder: Holder) -> Holder:
+        client, _, rest = owner.partition(b":")
+        announced = self._announced.get(readable(client))
+        return holder if announced is None else announced.complete(holder, hold_field(rest, self._raw.key))
+
+    def _permit(self, id_: bytes, ends: int) -> Owner:
+        lasts = math.inf if ends >= FOREVER else (ends - self._raw.now) / 1000
+        holder = Holder(time_to_live=lasts)
+        hold = hold_field(id_.hex().encode(), self._raw.key)
+        for client, announced in self._announced.items():
+            if hold in announced.holds:
+                holder = announced.complete(replace(holder, client_id=client), hold)
+        return Owner(id_.hex(), holder, id=id_)
+
+    def _announced_kind(self) -> str | None:
+        """The kind that a holder of this lock has announced."""
+        for owner in self._raw.fields:
+            client, _, rest = owner.partition(b":")
+            announced = self._announced.get(readable(client))
+            if announced is not None and (kind := announced.kind(hold_field(rest, self._raw.key))) is not None:
+                return kind
+        return None
+
+    # --- Waiters
+
+    def _waiters(self) -> list[Waiter]:
+        """The waiters for a fair lock, without those that have left."""
+        if self._kind != "fair":
+            return []
+        present = [place for place in self._raw.queue if place.asked_at is None or place.asked_at > 0]
+        return [self._waiter(place, number) for number, place in enumerate(present, 1)]
+
+    def _waiter(self, place: QueuePlace, number: int) -> Waiter:
+        now = self._raw.now
+        alive = None
+        if place.asked_at is not None:
+            alive = place.asked_at + ALIVE >= now or (place.client_alive_until or 0) >= now
+        lasts = None if place.score is None else max(place.score - now, 0) / 1000
+        # Its hold has not begun, and the TTL of the lock isn't its own.
+        owner = self._owner(place.owner, 1, 0)
+        owner = replace(owner, holder=replace(owner.holder, time_to_live=None, since=None), levels=0)
+        return Waiter(owner, number, alive, lasts)

@@ -1,0 +1,56 @@
+"""Releases a hold of any client, which a user has been shown."""
+
+from __future__ import annotations
+
+from pyredisson.inspection.model import Owner, State
+from pyredisson.logic import retry
+from pyredisson.logic.locks.commands import LockCommands
+from pyredisson.logic.locks.fair_lock import FairLockCommands
+from pyredisson.logic.locks.fenced_lock import FencedLockCommands
+from pyredisson.logic.locks.read_write_lock import ReadCommands, WriteCommands
+from pyredisson.logic.permits.permit_commands import PermitCommands
+from pyredisson.logic.session import Session
+
+_COMMANDS: dict[str, type[LockCommands]] = {
+    "lock": LockCommands,
+    "fair": FairLockCommands,
+    "fenced": FencedLockCommands,
+    "spin": LockCommands,
+}
+
+
+async def release_shown(session: Session, state: State, owner: Owner) -> bool:
+    """Releases the hold of that owner, or its permit, as its holder would, with the message for waiters.
+
+    False: it doesn't hold the lock any more. The hold of another owner is never released; a later hold of the same
+    owner is, if it has the same name on the server. The holder notices the loss at its next renewal.
+
+    The command is sent once: a repeat after a lost reply could say False for what the first copy has done. So after an
+    error of the network the state must be read again. Raises the errors of Redis and of the network, and `ValueError`
+    for an object whose holds can't be released one by one.
+    """
+    session.check_open()
+    if state.kind == "permits":
+        payload = PermitCommands(session, state.key).release([owner.id], all_or_none=True)
+        unknown = await _send(session, payload)
+        return not unknown
+    released = await _send(session, _commands(session, state, owner).release(owner.id, 0)) is not None
+    if released and state.kind == "lock" and not state.certain:
+        # It may be a fair lock, whose waiters have channels of their own.
+        notice = FairLockCommands(session, state.key).wake_waiters()
+        await retry.send(session.runtime, notice, retries=session.retries)
+    return released
+
+
+def _commands(session: Session, state: State, owner: Owner) -> LockCommands:
+    if state.kind == "read-write":
+        side = WriteCommands if owner.side == "write" else ReadCommands
+        return side(session, state.key)
+    if state.kind not in _COMMANDS:
+        raise ValueError(f"the holds of {state.name!r}, which is {state.kind}, can't be released one by one")
+    return _COMMANDS[state.kind](session, state.key)
+
+
+async def _send(session: Session, payload: bytes) -> object:
+    reply, _ = await retry.send(session.runtime, payload, retries=session.retries, idempotent=False)
+    return reply

@@ -1,0 +1,114 @@
+"""Locks that stay locked for a minimum time, however short the work under them was.
+
+Clocks differ between machines. A job that takes a second would run again on a machine whose clock is two seconds late,
+if the lock were free by then. So the release of such a lock is a command by which the server keeps it for the rest of
+the time (`lock_keep.lua`). It takes the place of the release everywhere: in the foreground, in the background, and when
+the client is closed. From the beginning the lease is that long, so the time holds also if the process is killed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pyredisson._core import AcquireCall, ReleaseCall, pack
+from pyredisson.logic.holds import HoldKey
+from pyredisson.logic.locks import hand_over
+from pyredisson.logic.locks.commands import LockCommands
+from pyredisson.logic.locks.fair_lock import FairLockCommands, FairLockLogic
+from pyredisson.logic.locks.fenced_lock import FencedLockCommands, FencedLockLogic
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.session import Session
+
+
+class KeepingCommands(LockCommands):
+    """The commands of a lock that is kept for `at_least` ms from its acquire on.
+
+    Without `__slots__`: the commands of other kinds, which have slots of their own, are combined with it.
+    """
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        super().__init__(session, key)
+        self.at_least = 0
+        self.keep_until = 0.0
+        """The reading of the clock until which the lock is kept; 0.0: nothing was acquired yet."""
+
+    @property
+    def keep_channel(self) -> bytes:
+        """On which waiters are notified of the new lease."""
+        return self.channel
+
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+        # A nested acquire doesn't begin the time again.
+        return super().acquire(owner, count, max(lease, self.at_least) if count == 1 else lease, waits=waits)
+
+    def release(self, owner: bytes, count: int) -> bytes:
+        rest = math.ceil((self.keep_until - self.session.clock()) * 1000) if self.keep_until and not count else 0
+        if rest <= 0:
+            return super().release(owner, count)
+        if self.session.announcement is not None:
+            self.session.announcement.stay_until(self.keep_until)
+        return self.keep(owner, rest)
+
+    def keep_no_longer(self) -> None:
+        """The next release frees the lock at once: the work that it was kept for has not begun."""
+        self.keep_until = 0.0
+
+    def keep(self, owner: bytes, lease: int) -> bytes:
+        """Ends the hold, and keeps the lock for so many ms. The reply is 1; None: the owner doesn't hold the lock."""
+        return pack(self.session.runtime.scripts.lock_keep, self.key, self.keep_channel, owner, lease)
+
+
+class KeepingFencedCommands(KeepingCommands, FencedLockCommands):
+    """The same with fencing tokens."""
+
+
+class KeepingFairCommands(KeepingCommands, FairLockCommands):
+    """The same with a queue."""
+
+    @property
+    def keep_channel(self) -> bytes:
+        # Each waiter has a channel of its own. Its client's heartbeats find out when the lock is free.
+        return b""
+
+
+class KeepingLock(LockLogic):
+    """A lock that nobody acquires before `at_least` ms have passed since it was acquired."""
+
+    __slots__ = ()
+
+    commands_type = KeepingCommands
+    commands: KeepingCommands
+
+    def __init__(self, session: Session, key: bytes, at_least: int) -> None:
+        super().__init__(session, key)
+        self.commands.at_least = at_least
+
+    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
+        if not super().record(call, hold_key, valid_until):
+            return False
+        if call.target is None:
+            # From the reply on, not from the sending: the server has granted the lock in between.
+            self.commands.keep_until = self.session.clock() + self.commands.at_least / 1000
+        return True
+
+    def choose_successor(self, releaser: ReleaseCall) -> None:
+        """Nobody: a hand-over would leave out the time for which the lock is kept."""
+        hand_over.forget_if_idle(self.session, self.identity)
+
+
+class KeepingFencedLock(KeepingLock, FencedLockLogic):
+    """The same with fencing tokens."""
+
+    __slots__ = ()
+
+    commands_type = KeepingFencedCommands
+    commands: KeepingFencedCommands
+
+
+class KeepingFairLock(KeepingLock, FairLockLogic):
+    """The same with a queue."""
+
+    __slots__ = ()
+
+    commands_type = KeepingFairCommands
+    commands: KeepingFairCommands

@@ -1,0 +1,241 @@
+"""The events of one client for its observer.
+
+The observer isn't called where something happens: a release may run on any line, in a finalizer too, and an observer
+that is in the middle of a call on the same thread, with a mutex of its own, would wait for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from pyredisson._core import AcquireCall
+from pyredisson._diagnostics import readable, tracing
+from pyredisson.events import Event
+from pyredisson.logic.holds import HELD, LOST, Hold
+
+
+class Subject(Protocol):
+    """What events say about an object. Its commands have it."""
+
+    key: bytes
+    kind: str
+
+
+class Delivery(Protocol):
+    """What delivers the events, on a thread of its own."""
+
+    @property
+    def handlers(self) -> Container[str]:
+        """The methods that the observer has. No other events are added."""
+
+    @property
+    def queue(self) -> deque[Any]:
+        """Where events are added."""
+
+    def wake(self) -> None:
+        """An event was added. Takes no mutex, and may be called on any line."""
+
+
+class Observing:
+    """Any thread adds an event, on any line.
+
+    Whatever adds one takes no mutex. An event, and the note that its wait or its hold has begun or ended, are one step:
+    no function is called between them, so that no interrupt strikes there, and no other thread runs.
+    """
+
+    def __init__(self, delivery: Delivery, client_id: str, clock: Callable[[], float]) -> None:
+        self._client_id = client_id
+        self._clock = clock
+        self._handlers = delivery.handlers
+        self._append = delivery.queue.append
+        self._wake = delivery.wake
+        self._numbers = itertools.count(1)
+        self._waits: dict[object, int] = {}
+        """The number of each wait whose end was not told, by the call that waits."""
+        self._holds: dict[Hold, int] = {}
+        """The number of each hold whose begin was told, and whose end was not."""
+        tracing.observe()
+
+    # --- Adding events
+
+    def emit(self, what: str, **fields: Any) -> None:
+        """Adds an event, if the observer has that method."""
+        event = self._event(what, **fields)
+        if event is not None:
+            self._append(event)
+            self._wake()
+
+    def wait_begins(self, call: object, subject: Subject, owner_id: int | None = None, count: int = 1) -> None:
+        """A call waits from now on. `call` is any object that stands for it until `call_ended`."""
+        number = next(self._numbers)
+        event = self._event(
+            "waiting",
+            name=readable(subject.key),
+            kind=subject.kind,
+            owner_id=owner_id,
+            count=count,
+            wait_id=number,
+            context=copy_context(),
+        )
+        append = self._append
+        self._waits[call] = number
+        if event is not None:
+            append(event)
+            self._wake()
+
+    def is_waiting(self, call: object) -> bool:
+        """Whether the begin of its wait was told, and the end was not."""
+        return call in self._waits
+
+    def call_ended(
+        self,
+        what: str,
+        call: object,
+        subject: Subject,
+        owner_id: int | None = None,
+        *,
+        began: float = 0.0,
+        count: int = 1,
+        error: BaseException | None = None,
+        hold: Hold | None = None,
+    ) -> None:
+        """An acquire has ended. `what`: `acquired`, `timed_out` or `failed`.
+
+        `began`: when it was sent, or began to wait; 0: it was granted at once. `hold`: see `acquired`.
+        """
+        wait_id = self._waits.get(call)
+        hold_id = None if hold is None else next(self._numbers)
+        event = self._event(
+            what,
+            name=readable(subject.key),
+            kind=subject.kind,
+            owner_id=owner_id,
+            waited=max(0.0, self._clock() - began) if began else 0.0,
+            count=count,
+            token=hold.token or None if hold is not None else None,
+            error=None if error is None else described(error),
+            wait_id=wait_id,
+            hold_id=hold_id,
+            context=copy_context() if what == "acquired" else None,
+        )
+        append = self._append
+        if wait_id is not None:
+            del self._waits[call]
+        if hold is not None and hold_id is not None:
+            self._holds[hold] = hold_id
+        if event is not None:
+            append(event)
+            self._wake()
+
+    def acquired(self, call: object, subject: Subject, owner_id: int | None, hold: Hold, *, began: float = 0.0) -> None:
+        """A new hold. Its end is told, too."""
+        # Before the event: after it, an interrupt would prevent this.
+        hold.listen(self.hold_ended)
+        self.call_ended("acquired", call, subject, owner_id, began=began, hold=hold)
+        if hold.state is not HELD:
+            # It has ended before its begin was told, and so its end was not told.
+            self.hold_ended(hold)
+
+    def hold_ended(self, hold: Hold) -> None:
+        """A listener of holds. Does nothing for a hold whose begin was not told."""
+        number = self._holds.get(hold)
+        if number is None:
+            return
+        lost = hold.state is LOST
+        event = self._event(
+            "lost" if lost else "released",
+            name=readable(hold.commands.key),
+            kind=hold.commands.kind,
+            owner_id=None if hold.acquired_by is None else hold.key[1],
+            held=max(0.0, self._clock() - hold.begun),
+            token=hold.token or None,
+            reason=hold.reason if lost else None,
+            hold_id=number,
+        )
+        append = self._append
+        if hold in self._holds:
+            del self._holds[hold]
+            if event is not None:
+                append(event)
+                self._wake()
+
+    def released(self, subject: Subject, count: int) -> None:
+        """Permits without holds were released."""
+        self.emit("released", name=readable(subject.key), kind=subject.kind, count=count)
+
+    def forget(self, hold: Hold) -> None:
+        """The end of this hold is not to be told."""
+        self._holds.pop(hold, None)
+
+    def renewed(self, count: int, late: float) -> None:
+        """The leases of so many locks were extended."""
+        self.emit("renewed", count=count, late=late)
+
+    def renewal_failed(self, count: int, error: BaseException) -> None:
+        """The leases of so many locks were not extended."""
+        self.emit("renewal_failed", count=count, error=described(error))
+
+    def availability_changed(self, what: str, server: str, error: BaseException | None) -> None:
+        """`what`: `disconnected` or `connected`."""
+        self.emit(what, server=server, error=None if error is None else described(error))
+
+    def _event(self, what: str, **fields: Any) -> Event | None:
+        """None: the observer doesn't have that method."""
+        if what not in self._handlers:
+            return None
+        return Event(what=what, client_id=self._client_id, time_ns=time.time_ns(), **fields)
+
+
+class LockOfCall(Protocol):
+    """What is told of the lock that a call acquires."""
+
+    @property
+    def commands(self) -> Subject: ...
+
+
+def tell_waiting(observing: Observing, lock: LockOfCall, call: AcquireCall, now: float) -> None:
+    """The call was refused, or comes behind others of its client, and waits."""
+    if not call.began:
+        # A call that has made no attempt begins now.
+        call.began = call.sent_at or now
+    observing.wait_begins(call, lock.commands, call.owner.id)
+
+
+def tell_acquired(observing: Observing, lock: LockOfCall, call: AcquireCall) -> None:
+    """The call has acquired the lock: a new hold, or another level of `call.target`."""
+    owner_id = call.owner.id
+    if call.hold is not call.target:
+        observing.acquired(call, lock.commands, owner_id, call.hold, began=call.began)
+    elif observing.is_waiting(call):
+        observing.call_ended("acquired", call, lock.commands, owner_id, began=call.began)
+
+
+def tell_ended(observing: Observing, lock: LockOfCall, call: AcquireCall, error: BaseException | None = None) -> None:
+    """The call has not acquired the lock: in time, or because of an error or an interrupt."""
+    what = "timed_out" if error is None else "failed"
+    observing.call_ended(what, call, lock.commands, call.owner.id, began=call.began or call.sent_at, error=error)
+
+
+def end_of_acquire(verb: str, *, acquired: bool, error: BaseException | None = None) -> str:
+    """How an acquire has ended, for a line of the log. `verb`: `is` or `are`."""
+    if acquired:
+        return f"{verb} acquired"
+    return f"{verb} not acquired in time" if error is None else f"{verb} not acquired: {described(error)}"
+
+
+def described(error: BaseException) -> str:
+    """An exception in an event."""
+    return f"{type(error).__name__}: {error}"
+
+
+def lateness(holds: Sequence[Hold], lease: float, now: float) -> float:
+    """How many seconds after the moment when these leases should have been extended it is; see `Event.late`.
+
+    To be computed before the holds are extended, in seconds. `lease`: that of the watchdog.
+    """
+    return now - min((hold.valid_until for hold in holds), default=now) + lease * 2 / 3

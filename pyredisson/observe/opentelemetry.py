@@ -1,0 +1,141 @@
+"""Spans for OpenTelemetry. Needs the extra `opentelemetry`, which is the API only; the program chooses its SDK."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from opentelemetry.context import get_current
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
+
+from pyredisson.events import Event
+from pyredisson.version import VERSION
+
+MOST_SPANS = 10_000
+"""So many waits, and so many holds, have an open span at most. Beyond that the oldest ones are ended."""
+ABANDONED = "pyredisson.abandoned"
+"""The attribute of a span that was ended although what it stands for may go on."""
+
+Number = tuple[str, int]
+"""A client, and the number of one of its waits or holds."""
+Attributes = dict[str, str | int | float]
+
+
+class OpenTelemetryObserver:
+    """A span for each wait, and one for each hold.
+
+    Both are children of the span that was current where the lock was acquired. The span of the hold has a link to that
+    of the wait. An acquire that is granted at once has no wait. A span may end after its parent, as a hold may.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, label: Callable[[str], str] | None = None
+    ) -> None:
+        """`tracer_provider`: None is the global one. `label` maps the name of a lock to the attribute
+        `pyredisson.name`; None: the name itself. Without an SDK this does nothing."""
+        self._tracer = get_tracer("pyredisson", VERSION, tracer_provider)
+        self._label = label
+        self._mutex = threading.Lock()
+        """Events of several clients come on several threads."""
+        self._waits: dict[Number, Span] = {}
+        self._holds: dict[Number, Span] = {}
+        self._pid = os.getpid()
+
+    def waiting(self, event: Event) -> None:
+        """Begins the span of a wait."""
+        self._begin(self._waits, event.wait_id, "lock wait", event)
+
+    def acquired(self, event: Event) -> None:
+        """Ends the span of the wait, and begins that of the hold."""
+        waited = self._end(self._waits, event.wait_id, event)
+        links = [] if waited is None else [Link(waited.get_span_context())]
+        self._begin(self._holds, event.hold_id, "lock hold", event, links)
+
+    def timed_out(self, event: Event) -> None:
+        """Ends the span of the wait. It is no error: the program has said how long to wait."""
+        self._end(self._waits, event.wait_id, event)
+
+    def failed(self, event: Event) -> None:
+        """Ends the span of the wait with an error."""
+        self._end(self._waits, event.wait_id, event, event.error or "")
+
+    def released(self, event: Event) -> None:
+        """Ends the span of the hold."""
+        self._end(self._holds, event.hold_id, event)
+
+    def lost(self, event: Event) -> None:
+        """Ends the span of the hold with an error, and an event that says why."""
+        self._end(self._holds, event.hold_id, event, event.reason or "")
+
+    def dropped(self, event: Event) -> None:
+        """The ends of waits and holds may be among the events that are missing: their spans end now."""
+        with self._mutex:
+            for spans in (self._waits, self._holds):
+                for number in [number for number in spans if number[0] == event.client_id]:
+                    _abandon(spans.pop(number), event.time_ns)
+
+    def _begin(
+        self, spans: dict[Number, Span], number: int | None, name: str, event: Event, links: list[Link] | None = None
+    ) -> None:
+        if number is None:
+            return
+        # The parent is the span that was current for the caller, not for this thread.
+        parent = None if event.context is None else event.context.run(get_current)
+        span = self._tracer.start_span(
+            name,
+            context=parent,
+            kind=SpanKind.INTERNAL,
+            attributes=self._attributes(event),
+            links=links,
+            start_time=event.time_ns,
+        )
+        with self._mutex:
+            if self._pid != os.getpid():
+                # The spans of the parent process, which ends them itself.
+                self._pid = os.getpid()
+                self._waits.clear()
+                self._holds.clear()
+            spans[event.client_id, number] = span
+            if len(spans) > MOST_SPANS:
+                _abandon(spans.pop(next(iter(spans))), event.time_ns)
+
+    def _end(
+        self, spans: dict[Number, Span], number: int | None, event: Event, error: str | None = None
+    ) -> Span | None:
+        with self._mutex:
+            span = None if number is None else spans.pop((event.client_id, number), None)
+        if span is None:
+            return None
+        outcome = event.what
+        attributes: Attributes = {"pyredisson.outcome": outcome}
+        for name in ("waited", "held", "token"):
+            value = getattr(event, name)
+            if value is not None:
+                attributes[f"pyredisson.{name}"] = value
+        span.set_attributes(attributes)
+        if outcome == "lost":
+            span.add_event("lock lost", {"pyredisson.reason": error or ""}, event.time_ns)
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(event.time_ns)
+        return span
+
+    def _attributes(self, event: Event) -> Attributes:
+        name = event.name or ""
+        attributes: Attributes = {
+            "db.system.name": "redis",
+            "pyredisson.name": name if self._label is None else self._label(name),
+            "pyredisson.kind": event.kind or "",
+            "pyredisson.client_id": event.client_id,
+        }
+        if event.owner_id is not None:
+            attributes["pyredisson.owner_id"] = event.owner_id
+        if event.token is not None:
+            attributes["pyredisson.token"] = event.token
+        return attributes
+
+
+def _abandon(span: Span, time_ns: int) -> None:
+    span.set_attribute(ABANDONED, value=True)
+    span.end(time_ns)

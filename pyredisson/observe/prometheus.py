@@ -1,0 +1,205 @@
+"""Metrics for Prometheus. Needs the extra `prometheus`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from pyredisson.events import Event
+from pyredisson.observe.labels import BoundedLabels, first_part
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+"""Seconds: waits are short, and holds may last for long."""
+LATE_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
+OUTCOMES = ("acquired", "timed_out", "failed")
+
+Number = tuple[str, int]
+"""A client, and the number of one of its waits or holds."""
+
+
+class PrometheusObserver:
+    """Counts and times acquires, holds, losses, renewals and outages of one or more clients of this process.
+
+    Pass the same object to all clients: two of them can't have metrics of the same names in one registry.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        label: Callable[[str], str] = first_part,
+        *,
+        buckets: Sequence[float] = BUCKETS,
+        namespace: str = "pyredisson",
+    ) -> None:
+        """`registry`: where the metrics are registered; None: the default one of prometheus_client.
+
+        `label` maps the name of a lock to the value of the label `name`. There should be few: by default it is the part
+        before the first `:`, `/`, `.`, space or digit. After 100 different values each further one is `other`.
+        `buckets`: of the histograms of waits and holds, in seconds. `namespace`: the beginning of all names of metrics.
+
+        Raises `ValueError` if the registry has metrics of the same names.
+        """
+        self._metrics = _Metrics(registry or REGISTRY, buckets, namespace)
+        self._labels = BoundedLabels(label)
+        self._servers = BoundedLabels(str)
+        self._mutex = threading.Lock()
+        """Events of several clients come on several threads."""
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._waits: dict[Number, _Series] = {}
+        """The waits that have not ended. The gauges are computed from them, so they can't drift when events are
+        dropped."""
+        self._holds: dict[Number, _Series] = {}
+        self._pid = os.getpid()
+
+    def waiting(self, event: Event) -> None:
+        """An acquire waits."""
+        with self._mutex:
+            series = self._series_of(event)
+            if event.wait_id is not None:
+                self._waits[event.client_id, event.wait_id] = series
+                series.waiting.inc()
+
+    def acquired(self, event: Event) -> None:
+        """An acquire has succeeded. A hold begins, unless these are permits without one."""
+        with self._mutex:
+            series = self._acquire_ended(event)
+            if event.hold_id is not None:
+                self._holds[event.client_id, event.hold_id] = series
+                series.held.inc()
+
+    def timed_out(self, event: Event) -> None:
+        """An acquire has not succeeded in time."""
+        with self._mutex:
+            self._acquire_ended(event)
+
+    def failed(self, event: Event) -> None:
+        """An acquire has raised."""
+        with self._mutex:
+            self._acquire_ended(event)
+
+    def released(self, event: Event) -> None:
+        """A hold has ended."""
+        with self._mutex:
+            self._hold_ended(event)
+
+    def lost(self, event: Event) -> None:
+        """A hold was lost."""
+        with self._mutex:
+            self._hold_ended(event).lost.inc()
+
+    def renewed(self, event: Event) -> None:
+        """Leases were extended."""
+        self._metrics.renewed.inc(event.count)
+        if event.late is not None:
+            # An earlier one is in time. A negative value would make the sum of the histogram smaller.
+            self._metrics.late.observe(max(0.0, event.late))
+
+    def renewal_failed(self, event: Event) -> None:
+        """Leases were not extended."""
+        self._metrics.renewal_failures.inc(event.count)
+
+    def disconnected(self, event: Event) -> None:
+        """An outage begins."""
+        server = self._servers.of(event.server or "")
+        self._metrics.disconnects.labels(server).inc()
+        # With its value 0, so that the first one is an increase.
+        self._metrics.reconnects.labels(server)
+
+    def connected(self, event: Event) -> None:
+        """An outage has ended."""
+        self._metrics.reconnects.labels(self._servers.of(event.server or "")).inc()
+
+    def dropped(self, event: Event) -> None:
+        """The ends of waits and holds may be among the events that are missing: they all count as ended."""
+        self._metrics.dropped.inc(event.count)
+        with self._mutex:
+            for open_ones, gauge in ((self._waits, "waiting"), (self._holds, "held")):
+                for number in [number for number in open_ones if number[0] == event.client_id]:
+                    getattr(open_ones.pop(number), gauge).dec()
+
+    def _acquire_ended(self, event: Event) -> _Series:
+        series = self._series_of(event)
+        series.outcomes[event.what].inc()
+        if event.waited is not None:
+            series.wait.observe(event.waited)
+        if event.wait_id is not None:
+            waited = self._waits.pop((event.client_id, event.wait_id), None)
+            if waited is not None:
+                waited.waiting.dec()
+        return series
+
+    def _hold_ended(self, event: Event) -> _Series:
+        series = self._series_of(event)
+        if event.held is not None:
+            series.hold.observe(event.held)
+        if event.hold_id is not None:
+            held = self._holds.pop((event.client_id, event.hold_id), None)
+            if held is not None:
+                held.held.dec()
+        return series
+
+    def _series_of(self, event: Event) -> _Series:
+        if self._pid != os.getpid():
+            self._begin_in_child()
+        key = event.kind or "", self._labels.of(event.name or "")
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series(self._metrics, *key)
+        return series
+
+    def _begin_in_child(self) -> None:
+        """The process was forked: what the parent waits for and holds is not this process's."""
+        self._pid = os.getpid()
+        self._waits.clear()
+        self._holds.clear()
+        for series in self._series.values():
+            series.waiting.set(0)
+            series.held.set(0)
+
+
+class _Metrics:
+    """All metrics. Those with a kind and a name are used through `_Series`."""
+
+    def __init__(self, registry: CollectorRegistry, buckets: Sequence[float], namespace: str) -> None:
+        of_lock = ("kind", "name")
+
+        def histogram(name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> Histogram:
+            return Histogram(name, text, labels, namespace=namespace, registry=registry, buckets=bounds)
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(name, text, labels, namespace=namespace, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            # Of several processes: the sum of those that live.
+            return Gauge(name, text, of_lock, namespace=namespace, registry=registry, multiprocess_mode="livesum")
+
+        try:
+            self.wait = histogram("wait_seconds", "From the call of an acquire to its end", of_lock, buckets)
+        except ValueError as error:
+            raise ValueError(f"{error}. One PrometheusObserver serves all clients of a process") from None
+        self.hold = histogram("hold_seconds", "From an acquire to the end of the hold", of_lock, buckets)
+        self.acquires = counter("acquires", "Acquires that have ended, by outcome", (*of_lock, "outcome"))
+        self.waiting = gauge("waiting", "Acquires that wait now")
+        self.held = gauge("held", "Locks and renewed permits that are held now")
+        self.lost = counter("lost", "Holds that were lost", of_lock)
+        self.renewed = counter("renewed_locks", "Leases that were extended")
+        self.late = histogram("renewal_late_seconds", "How late leases were extended", (), LATE_BUCKETS)
+        self.renewal_failures = counter("renewal_failures", "Leases that a command failed to extend")
+        self.disconnects = counter("disconnects", "Outages of a server that have begun", ("server",))
+        self.reconnects = counter("reconnects", "Outages of a server that have ended", ("server",))
+        self.dropped = counter("dropped_events", "Events that are missing here, as the observer was too slow")
+
+
+class _Series:
+    """The time series of one kind and name. All exist from the first event on, so that a first loss is an increase."""
+
+    def __init__(self, metrics: _Metrics, kind: str, name: str) -> None:
+        self.wait = metrics.wait.labels(kind, name)
+        self.hold = metrics.hold.labels(kind, name)
+        self.waiting = metrics.waiting.labels(kind, name)
+        self.held = metrics.held.labels(kind, name)
+        self.lost = metrics.lost.labels(kind, name)
+        self.outcomes = {outcome: metrics.acquires.labels(kind, name, outcome) for outcome in OUTCOMES}

@@ -1,0 +1,403 @@
+"""A client announces itself under a key of its own, with the holds that live to their first renewal."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson._protocol.scripts import script
+from pyredisson.identity import identity
+from pyredisson.logic import announcement
+from pyredisson.testing import Proxy
+from tests.support.backends import Backend
+from tests.support.children import Child
+from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
+
+ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
+LEASE = 1.5
+"""Seconds. A hold is listed after a third of it."""
+NAME = "a b"
+
+
+def key_of(client: Any) -> str:
+    return f"pyredisson_client:{{{client.id}}}"
+
+
+def announced(admin: Any, client: Any) -> dict[str, str]:
+    found = admin.hgetall(key_of(client))
+    return {field.decode(): value.decode() for field, value in found.items()}
+
+
+def listed(admin: Any, client: Any) -> dict[str, str]:
+    return {field: value for field, value in announced(admin, client).items() if field.startswith("h:")}
+
+
+def now_of(admin: Any) -> float:
+    """The server's clock in ms."""
+    seconds, microseconds = admin.time()
+    return float(seconds * 1000 + microseconds / 1000)
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An announcement is renewed every 0.2 s."""
+    monkeypatch.setattr(announcement, "SHORTEST_TTL", 600)
+
+
+async def test_who_and_where(backend: Backend, admin: Redis) -> None:
+    before = now_of(admin)
+    client = backend.connect()
+    await client.get_lock(NAME).lock()
+    await backend.until(lambda: bool(admin.exists(key_of(client))))
+    found = announced(admin, client)
+    process = identity()
+    assert before - 5 < int(found.pop("since")) <= now_of(admin)
+    assert found == {
+        "n": "1",
+        "name": f"{process.program}@{process.host}:{process.pid}",
+        "program": process.program,
+        "host": process.host,
+        "pid": str(process.pid),
+        "version": pyredisson.__version__,
+        "lease": "30000",
+        "waits": "0",
+        "waited": "0",
+        "lost": "0",
+    }
+    assert 20_000 < admin.pttl(key_of(client)) <= 30_000
+    assert admin.keys("pyredisson*") == [key_of(client).encode()]
+
+
+async def test_a_chosen_name_and_a_long_lease(backend: Backend, admin: Redis) -> None:
+    client = backend.connect(client_name="billing", lock_watchdog_timeout=60)
+    await client.get_lock(NAME).lock()
+    await backend.until(lambda: announced(admin, client).get("name") == "billing")
+    assert 50_000 < admin.pttl(key_of(client)) <= 60_000
+
+
+async def _take_permits(client: Any) -> None:
+    await client.get_semaphore("x").try_set_permits(1)
+    await client.get_semaphore("x").acquire()
+
+
+async def _take_ids(client: Any) -> None:
+    await client.get_permit_expirable_semaphore("x").try_set_permits(1)
+    await client.get_permit_expirable_semaphore("x").acquire(60)
+
+
+WAITS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "lock": (lambda client: client.get_lock("x").lock(), lambda client: client.get_lock("x").lock()),
+    "fair": (lambda client: client.get_fair_lock("x").lock(), lambda client: client.get_fair_lock("x").lock()),
+    "spin": (lambda client: client.get_spin_lock("x").lock(), lambda client: client.get_spin_lock("x").lock()),
+    "read": (
+        lambda client: client.get_read_write_lock("x").write_lock().lock(),
+        lambda client: client.get_read_write_lock("x").read_lock().lock(),
+    ),
+    "semaphore": (_take_permits, lambda client: client.get_semaphore("x").acquire()),
+    "permits": (_take_ids, lambda client: client.get_permit_expirable_semaphore("x").acquire(60)),
+    "latch": (
+        lambda client: client.get_count_down_latch("x").try_set_count(1),
+        lambda client: client.get_count_down_latch("x").wait(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking: None, kind: str) -> None:
+    hold, wait = WAITS[kind]
+    await hold(backend.connect(announce=False))
+    client = backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE)
+
+    async def work() -> None:
+        with pytest.raises(pyredisson.ClosedError):
+            await wait(client)
+
+    waiter = backend.spawn(work)
+    await backend.until(lambda: announced(admin, client).get("waits") == "1")
+    assert announced(admin, client)["name"] == "waiting"
+    await client.close()
+    await waiter.result()
+    found = client._session.announcement
+    assert found is not None
+    assert found.waited > 0
+    assert not admin.exists(key_of(client))
+
+
+async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) -> None:
+    holder, client = (backend.connect(lock_watchdog_timeout=LEASE) for _ in range(2))
+    lock = holder.get_lock("x")
+
+    async def work() -> None:
+        async with client.get_lock("x"):
+            pass
+
+    for number in (1, 2):
+        await lock.lock()
+        waiter = backend.spawn(work)
+        await backend.until(lambda number=number: announced(admin, client).get("waits") == str(number))  # type: ignore[misc]
+        await lock.unlock()
+        await waiter.result()
+    await backend.until(lambda: int(announced(admin, client)["waited"]) > 0)
+    await lock.lock()
+    await lock.force_unlock()
+    await backend.until(lambda: int(announced(admin, holder).get("lost", "0")) >= 1)
+
+
+async def test_a_short_program_sends_none(backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcement, "FIRST_AFTER", 3600.0)
+    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
+    async with client.get_lock(NAME):
+        await backend.until(lambda: proxy.seen(RENEW) > 1)
+    await client.close()
+    assert not proxy.seen(key_of(client).encode())
+
+
+@pytest.mark.parametrize("way", ["announce=False", "FIRST_AFTER"])
+async def test_switched_off(backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    if way == "FIRST_AFTER":
+        monkeypatch.setattr(announcement, "FIRST_AFTER", math.inf)
+    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, announce=way != "announce=False")
+    async with client.get_lock(NAME):
+        assert not await backend.connect(proxy.url, announce=False).get_lock(NAME).try_lock(0.01)
+        await backend.until(lambda: proxy.seen(RENEW) > 1)
+    await client.close()
+    assert not proxy.seen(b"pyredisson_client")
+
+
+async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: Proxy) -> None:
+    """Before the announcement, while a hold is listed, and after it."""
+    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
+    lock, other = client.get_lock("a"), client.get_lock("b")
+
+    async def pair() -> None:
+        proxy.forget()
+        await lock.lock()
+        await lock.unlock()
+        ours = [words[1] for words in proxy.commands if words[0] == b"EVALSHA" and words[1] not in (ANNOUNCE, RENEW)]
+        assert ours == [ACQUIRE, RELEASE]
+
+    await lock.lock()
+    await lock.unlock()
+    await pair()
+    await other.lock()
+    await backend.until(lambda: len(listed(admin, client)) == 1)
+    await pair()
+    await other.unlock()
+    await backend.until(lambda: not listed(admin, client))
+    await pair()
+
+
+async def _acquire_permit(client: Any) -> Any:
+    semaphore = client.get_permit_expirable_semaphore(NAME)
+    await semaphore.set_permits(1)
+    permit = await semaphore.acquire(renew=True)
+    return lambda: semaphore.release(permit)
+
+
+HOLDS = {
+    "lock": lambda client: client.get_lock(NAME),
+    "fair": lambda client: client.get_fair_lock(NAME),
+    "fenced": lambda client: client.get_fenced_lock(NAME),
+    "spin": lambda client: client.get_spin_lock(NAME),
+    "read": lambda client: client.get_read_write_lock(NAME).read_lock(),
+    "write": lambda client: client.get_read_write_lock(NAME).write_lock(),
+    "permit": None,
+}
+
+
+@pytest.mark.parametrize("kind", HOLDS)
+async def test_a_hold_is_listed_from_its_first_renewal(backend: Backend, admin: Redis, kind: str) -> None:
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    make = HOLDS[kind]
+    # The second hold has the same field as the first one, but for a permit, which has an id of its own.
+    for _ in range(2):
+        before = now_of(admin)
+        if make is None:
+            release = await _acquire_permit(client)
+        else:
+            lock = make(client)
+            await lock.lock()
+            release = lock.unlock
+        await backend.until(lambda: len(listed(admin, client)) == 1)
+        [(field, value)] = listed(admin, client).items()
+        began, _, said = value.partition(" ")
+        assert said == kind
+        assert before - 5 < int(began) <= now_of(admin)
+        owner, _, name = field.removeprefix("h:").partition(" ")
+        assert name == NAME
+        if make is not None:
+            assert f"{client.id}:{owner}".encode() in admin.hkeys(NAME)
+            found = await make(backend.connect(announce=False)).holder()
+            assert found is not None
+            assert found.since is not None
+            assert (round(found.since.timestamp() * 1000), found.pid) == (int(began), identity().pid)
+        await release()
+        await backend.until(lambda: not listed(admin, client))
+    assert admin.exists(key_of(client))
+
+
+async def test_a_later_hold_of_the_same_owner_stays_listed(backend: Backend) -> None:
+    """The end of the former hold may be noticed when the later one is listed already."""
+    client = backend.connect()
+    lock = client.get_lock(NAME, owner=7)
+    session: Any = getattr(client, "_target", client)._session
+    found, holds = session.announcement, []
+    for _ in range(2):
+        await lock.lock()
+        [hold] = session.holds.table.values()
+        found.add(hold)
+        holds.append(hold)
+        if len(holds) == 1:
+            hold.unlisten(found._on_end)
+            await lock.unlock()
+    found._on_end(holds[0])
+    assert list(found._listed.values()) == [holds[1]]
+    await lock.unlock()
+    assert not found._listed
+
+
+async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are listed in several steps, up to a limit. The others are counted."""
+    monkeypatch.setattr(announcement, "MOST_IN_ONE", 7)
+    monkeypatch.setattr(announcement, "MOST_LISTED", 30)
+    monkeypatch.setattr(announcement, "SHORTEST_TTL", 3_000)
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    locks = [client.get_lock(f"lock {number}") for number in range(40)]
+    for lock in locks:
+        await lock.lock()
+    await backend.until(lambda: len(listed(admin, client)) == 30 and announced(admin, client).get("more") == "10")
+    for lock in locks:
+        await lock.unlock()
+    await backend.until(lambda: not listed(admin, client))
+    await backend.until(lambda: "more" not in announced(admin, client))
+
+
+async def test_closing_removes_it(backend: Backend, admin: Redis) -> None:
+    for held in (True, False):
+        client = backend.connect()
+        lock = client.get_lock(NAME)
+        await lock.lock()
+        if not held:
+            await lock.unlock()
+        await backend.until(lambda client=client: bool(admin.exists(key_of(client))))  # type: ignore[misc]
+        await client.close()
+        assert admin.keys() == []
+        await client.close()
+
+
+@pytest.mark.parametrize("first_after", [0.0, 3600.0])
+async def test_closing_while_a_lock_is_kept(
+    backend: Backend, admin: Redis, monkeypatch: pytest.MonkeyPatch, first_after: float
+) -> None:
+    """Others shall see who has done the work, also if the client was too short-lived to announce itself before."""
+    monkeypatch.setattr(announcement, "FIRST_AFTER", first_after)
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    async with client.singleton(NAME, at_least=20):
+        if not first_after:
+            await backend.until(lambda: len(listed(admin, client)) == 1)
+    await client.close()
+    assert not listed(admin, client)
+    assert 15_000 < admin.pttl(key_of(client)) <= admin.pttl(NAME) + 100
+    found = await backend.connect(announce=False).get_lock(NAME).holder()
+    assert found is not None
+    assert (found.kept, found.host, found.pid) == (True, identity().host, identity().pid)
+
+
+async def test_closing_when_no_lock_is_kept_any_more(backend: Backend, admin: Redis) -> None:
+    client = backend.connect()
+    async with client.singleton(NAME, at_least=0.05):
+        await backend.until(lambda: bool(admin.exists(key_of(client))))
+    await backend.until(lambda: not admin.exists(NAME))
+    await client.close()
+    assert admin.keys() == []
+
+
+async def test_closing_without_a_server(
+    backend: Backend, admin: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No lock stays, so there is nothing to warn of."""
+    client = backend.connect(proxy.url)
+    async with client.get_lock(NAME):
+        await backend.until(lambda: bool(admin.exists(key_of(client))))
+    proxy.refuse(True)
+    with caplog.at_level(logging.WARNING, "pyredisson"):
+        await client.close()
+    assert not [record for record in caplog.records if "not released" in record.getMessage()]
+
+
+BEGIN = """
+import os, signal, sys, time
+import pyredisson
+from pyredisson.logic import announcement
+announcement.FIRST_AFTER = 0.0
+client = pyredisson.connect(sys.argv[1])
+lock = client.get_lock("a")
+lock.lock()
+"""
+ENDS = {
+    "exit": "print(client.id); input()",
+    "signal": "pyredisson.release_on_signals(); print(client.id); time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("way", ENDS)
+async def test_the_end_of_the_process_removes_it(
+    threads: Backend, admin: Redis, child: Callable[..., Child], way: str
+) -> None:
+    process = child(BEGIN + ENDS[way], threads.url)
+    key = f"pyredisson_client:{{{process.receive()}}}"
+    eventually(lambda: admin.exists(key))
+    if way == "exit":
+        process.send()
+        assert process.wait() == 0
+    else:
+        process.signal(signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM
+    assert admin.keys() == []
+
+
+FORKS = (
+    BEGIN
+    + """
+print(client.id)
+input()
+pid = os.fork()
+if not pid:
+    client.get_lock("b").lock()
+    print(client.id, os.getpid())
+    input()
+    client.close()
+    os._exit(0)
+os.waitpid(pid, 0)
+print("end")
+input()
+"""
+)
+
+
+async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: Callable[..., Child]) -> None:
+    process = child(FORKS, threads.url)
+    parents = f"pyredisson_client:{{{process.receive()}}}"
+    eventually(lambda: admin.exists(parents))
+    process.send()
+    client_id, pid = process.receive().split()
+    own = f"pyredisson_client:{{{client_id}}}"
+    eventually(lambda: admin.exists(own))
+    assert admin.hget(own, "pid").decode() == pid != admin.hget(parents, "pid").decode()
+    process.send()
+    assert process.receive() == "end"
+    assert admin.exists(parents)
+    assert not admin.exists(own)
+    process.send()
+    assert process.wait() == 0
+    assert admin.keys() == []

@@ -1,0 +1,121 @@
+"""The name of a client's connections in CLIENT LIST."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+import pyredisson
+from pyredisson import identity
+from pyredisson._protocol.handshake import Handshake
+from pyredisson.testing import Server
+from tests.support.backends import Backend
+from tests.support.server_state import ServerState
+
+pytestmark = pytest.mark.asyncio
+
+
+def own_name() -> str:
+    return identity.connection_name(identity.identity())
+
+
+def names(admin: Redis) -> list[str]:
+    return [entry["name"] for entry in admin.client_list() if entry["name"]]
+
+
+async def test_a_name_that_a_person_recognizes(backend: Backend, server_state: ServerState) -> None:
+    """All connections have it: that for commands, that for messages, and the watchdog's."""
+    client = backend.connect()
+    lock = client.get_lock("a", owner=1)
+    await lock.lock(lease_time=0.2)
+    other = client.get_lock("a", owner=2)
+    assert await other.try_lock(5)
+    await backend.until(lambda: names(server_state.redis).count(own_name()) >= 2)
+    assert own_name().endswith(f"@{os.uname().nodename}:{os.getpid()}")
+    assert {name for name in names(server_state.redis) if name != own_name()} == set()
+
+
+async def test_a_chosen_name(backend: Backend, server_state: ServerState) -> None:
+    await backend.connect(client_name="billing").get_lock("a").lock()
+    assert "billing" in names(server_state.redis)
+    assert own_name() not in names(server_state.redis)
+
+
+async def test_a_user_may_lack_the_right(backend: Backend, server: Server, admin: Redis) -> None:
+    """The default name is a courtesy. Without a chosen one somebody may not find this client."""
+    admin.acl_setuser(
+        "plain", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|setname"]
+    )
+    try:
+        lock = backend.connect(username="plain", password="any").get_lock("a")
+        await lock.lock()
+        assert names(admin) == []
+        await lock.unlock()
+        with pytest.raises(NoPermissionError):
+            await backend.connect(username="plain", password="any", client_name="billing").get_lock("a").lock()
+    finally:
+        admin.acl_deluser("plain")
+
+
+async def test_a_forked_child_has_its_own_name(server: Server, admin: Redis) -> None:
+    with pyredisson.connect(server.url) as client:
+        client.get_lock("a", owner=1).lock()
+        child = os.fork()
+        if not child:
+            try:
+                client.get_lock("b", owner=1).lock()
+                found = f"@{os.uname().nodename}:{os.getpid()}" in "".join(names(admin))
+                os._exit(0 if found else 1)
+            finally:
+                os._exit(2)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert own_name() in names(admin)
+
+
+@pytest.mark.parametrize(
+    ("argv", "program"),
+    [
+        (["/srv/billing.py"], "billing"),
+        (["/usr/bin/gunicorn"], "gunicorn"),
+        (["/srv/billing/__main__.py"], "billing"),
+        (["-c"], "python"),
+        (["-m"], "python"),
+        ([""], "python"),
+        ([], "python"),
+    ],
+)
+async def test_the_program(argv: list[str], program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "_identity", None)
+    monkeypatch.setattr(sys, "argv", argv)
+    assert identity.identity().program == program
+
+
+async def test_a_program_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "billing"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(identity, "_identity", None)
+    monkeypatch.setattr(sys, "argv", ["__main__.py"])
+    assert identity.identity().program == "billing"
+
+
+@pytest.mark.parametrize("program", ["two words", "café", "日本", "x" * 300, "line\nbreak"])
+async def test_any_name_is_accepted_by_the_server(program: str, admin: Redis) -> None:
+    name = identity.connection_name(identity.Identity(program, "h" * 64, 4_194_304))
+    assert len(name) <= 128
+    assert admin.client_setname(name)
+    assert name.endswith(f"@{'h' * 64}:4194304")
+
+
+async def test_other_errors_are_not_excused() -> None:
+    """A server that is busy refuses each step, and the connection is tried again."""
+    handshake = Handshake(pyredisson.Config(), ())
+    with pytest.raises(ResponseError, match="BUSY"):
+        handshake.read([ResponseError("BUSY a script runs")] * len(handshake))

@@ -1,0 +1,455 @@
+"""What an observer is told of each kind of object."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from pyredisson._diagnostics import tracing
+from pyredisson.errors import ClosedError, LockAlreadyHeldError, LockLostError
+from pyredisson.events import Event
+from pyredisson.testing import Proxy
+from tests.support.backends import Backend
+from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
+from tests.support.server_state import ServerState
+from tests.support.waiting import fair_waiters, permit_waiters, waiters
+
+pytestmark = pytest.mark.asyncio
+LONG = 60.0
+"""A hand-over time that doesn't end in a test."""
+
+GET: dict[str, Callable[[Any, int], Any]] = {
+    "lock": lambda client, owner: client.get_lock("a", owner=owner),
+    "fair": lambda client, owner: client.get_fair_lock("a", owner=owner),
+    "fenced": lambda client, owner: client.get_fenced_lock("a", owner=owner),
+    "spin": lambda client, owner: client.get_spin_lock("a", owner=owner),
+    "read": lambda client, owner: client.get_read_write_lock("a", owner=owner).read_lock(),
+    "write": lambda client, owner: client.get_read_write_lock("a", owner=owner).write_lock(),
+}
+kinds = pytest.mark.parametrize("kind", GET)
+
+
+def writer(client: Any, kind: str, owner: int) -> Any:
+    """A lock of that name that nobody can share."""
+    return GET["write" if kind == "read" else kind](client, owner)
+
+
+def sleepers(client: Any, kind: str) -> int:
+    if kind == "fair":
+        return fair_waiters(client, "a")
+    return waiters(client, "a", kind if kind in ("read", "write") else None)
+
+
+@kinds
+async def test_an_uncontended_pair(backend: Backend, kind: str) -> None:
+    client = backend.connect(observer=Recorder())
+    lock = GET[kind](client, 7)
+    for _ in range(2):
+        await lock.lock()
+        await lock.unlock()
+    events = told(client)
+    assert whats(events) == ["acquired", "released"] * 2
+    check_pairs(events)
+    assert events[0].hold_id != events[2].hold_id
+    for event in events:
+        assert (event.name, event.kind, event.owner_id, event.client_id) == ("a", kind, 7, client.id)
+        assert bool(event.token) is (kind == "fenced")
+    begin, end = events[:2]
+    assert (begin.waited, begin.wait_id, begin.held) == (0.0, None, None)
+    assert end.held is not None
+    assert 0 < end.held <= (end.time_ns - begin.time_ns) / 1e9 + 1
+    assert end.waited is None
+
+
+@kinds
+async def test_a_wait_for_another_client(backend: Backend, kind: str) -> None:
+    client, other = backend.connect(observer=Recorder()), backend.connect()
+    holder = writer(other, kind, 1)
+    await holder.lock()
+    acquired = backend.spawn(lambda: GET[kind](client, 2).lock())
+    await backend.until(lambda: whats(told(client)) == ["waiting"])
+    await holder.unlock()
+    await acquired.result()
+    await GET[kind](client, 2).unlock()
+    events = told(client)
+    assert whats(events) == ["waiting", "acquired", "released"]
+    check_pairs(events)
+    assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", kind, 2)}
+    waited = events[1].waited
+    assert waited is not None
+    assert waited > 0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GET if kind != "spin"])
+async def test_a_hand_over_inside_a_client(backend: Backend, kind: str) -> None:
+    """The waiter is told of, in its own context, although the release of another owner has entered it."""
+    client = backend.connect(observer=Recorder(), local_hand_over_time=LONG)
+    name = contextvars.ContextVar("name", default="nobody")
+
+    async def work(owner: int) -> None:
+        name.set(f"owner {owner}")
+        await GET[kind](client, owner).lock()
+        await GET[kind](client, owner).unlock()
+
+    holder = writer(client, kind, 1)
+    await holder.lock()
+    others = []
+    for number, owner in enumerate((2, 3), 1):
+        others.append(backend.spawn(lambda owner=owner: work(owner)))  # type: ignore[misc]
+        await backend.until(lambda number=number: sleepers(client, kind) == number)  # type: ignore[misc]
+    await holder.unlock()
+    for other in others:
+        await other.result()
+    events = told(client)
+    check_pairs(events)
+    for owner in (2, 3):
+        own = [event for event in events if event.owner_id == owner]
+        assert whats(own) == ["waiting", "acquired", "released"]
+        for event in own[:2]:
+            assert event.context is not None
+            assert event.context[name] == f"owner {owner}"
+        assert own[1].waited is not None
+        assert own[1].waited > 0
+
+
+async def test_nested_levels_are_not_told(backend: Backend) -> None:
+    client = backend.connect(observer=Recorder())
+    lock = client.get_lock("a", owner=1)
+    for _ in range(3):
+        await lock.lock()
+    for _ in range(3):
+        await lock.unlock()
+    assert whats(told(client)) == ["acquired", "released"]
+
+
+async def test_a_nested_acquire_that_waited(backend: Backend) -> None:
+    """Two calls of one owner wait. The second one gets another level: its wait has an end, but begins no hold."""
+    client, other = backend.connect(observer=Recorder()), backend.connect()
+    holder = other.get_lock("a", owner=1)
+    await holder.lock()
+    lock = client.get_lock("a", owner=2)
+    calls = [backend.spawn(lock.lock) for _ in range(2)]
+    await backend.until(lambda: whats(told(client)) == ["waiting"] * 2)
+    await holder.unlock()
+    # The second call makes its attempt when it is woken by a message.
+    await backend.until(lambda: any(call.done() for call in calls))
+    await lock.unlock()
+    for call in calls:
+        await call.result()
+    await lock.unlock()
+    events = told(client)
+    check_pairs(events)
+    assert whats(events).count("waiting") == 2
+
+
+@kinds
+@pytest.mark.parametrize("wait", [0, 0.4])
+async def test_an_acquire_that_times_out(backend: Backend, kind: str, wait: float) -> None:
+    client, other = backend.connect(observer=Recorder()), backend.connect()
+    await writer(other, kind, 1).lock()
+    assert not await GET[kind](client, 2).try_lock(wait)
+    events = told(client)
+    assert whats(events) == (["waiting", "timed_out"] if wait else ["timed_out"])
+    check_pairs(events)
+    assert events[-1].waited is not None
+    # Some of `wait` may be over when the first attempt begins: another thread may run between.
+    assert events[-1].waited > wait / 2
+
+
+@kinds
+async def test_a_client_that_is_closed(backend: Backend, kind: str) -> None:
+    """What it holds is released, and who waits fails."""
+    client, other = backend.connect(observer=Recorder()), backend.connect()
+    await writer(other, kind, 1).lock()
+    await client.get_lock("b").lock()
+    waiting = backend.spawn(GET[kind](client, 2).lock)
+    await backend.until(lambda: "waiting" in whats(told(client)))
+    await client.close()
+    with pytest.raises(ClosedError):
+        await waiting.result()
+    events = told(client)
+    check_pairs(events)
+    assert sorted(whats(events)) == ["acquired", "failed", "released", "waiting"]
+    (failed,) = [event for event in events if event.what == "failed"]
+    assert failed.error is not None
+    assert failed.error.startswith("ClosedError: client")
+    assert failed.kind == kind
+
+
+@kinds
+async def test_a_task_that_is_cancelled(tasks: Backend, kind: str) -> None:
+    client, other = tasks.connect(observer=Recorder()), tasks.connect()
+    await writer(other, kind, 1).lock()
+    task = asyncio.create_task(GET[kind](client, 2).lock())
+    await tasks.until(lambda: whats(told(client)) == ["waiting"])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    events = told(client)
+    assert whats(events) == ["waiting", "failed"]
+    check_pairs(events)
+    assert events[1].error == "CancelledError: "
+
+
+async def test_an_owner_that_must_not_acquire_it(backend: Backend) -> None:
+    client = backend.connect(observer=Recorder())
+    lock = client.get_non_reentrant_lock("a", owner=1)
+    await lock.lock()
+    with pytest.raises(LockAlreadyHeldError):
+        await lock.lock()
+    assert whats(told(client)) == ["acquired", "failed"]
+
+
+@kinds
+async def test_a_loss(backend: Backend, kind: str) -> None:
+    client = backend.connect(observer=Recorder())
+    lock = GET[kind](client, 1)
+    await lock.lock()
+    assert await GET[kind](client, 2).force_unlock()
+    events = told(client)
+    assert whats(events) == ["acquired", "lost"]
+    assert events[1].reason is not None
+    assert "force_unlock()" in events[1].reason
+    with pytest.raises(LockLostError):
+        await lock.unlock()
+    # Its end was told.
+    assert whats(told(client)) == ["acquired", "lost"]
+    check_pairs(told(client))
+
+
+async def test_the_members_of_a_group(backend: Backend) -> None:
+    client = backend.connect(observer=Recorder())
+    group = client.get_multi_lock(client.get_lock("a"), client.get_fair_lock("b"))
+    await group.lock()
+    await group.unlock()
+    events = told(client)
+    check_pairs(events)
+    assert sorted((event.what, event.name, event.kind) for event in events) == [
+        ("acquired", "a", "lock"),
+        ("acquired", "b", "fair"),
+        ("released", "a", "lock"),
+        ("released", "b", "fair"),
+    ]
+
+
+class TestSemaphores:
+    async def test_permits(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder())
+        shop = client.get_semaphore("s")
+        await shop.try_set_permits(5)
+        await shop.acquire(2)
+        assert await shop.drain_permits() == 3
+        assert not await shop.try_acquire()
+        await shop.release(5)
+        events = told(client)
+        assert [(event.what, event.count) for event in events] == [
+            ("acquired", 2),
+            ("acquired", 3),
+            ("timed_out", 1),
+            ("released", 5),
+        ]
+        assert {(event.name, event.kind, event.owner_id) for event in events} == {("s", "semaphore", None)}
+        assert events[0].waited == 0.0
+
+    async def test_nothing_was_released(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder())
+        assert not await client.get_semaphore("s").release_if_exists()
+        assert told(client) == []
+
+    @pytest.mark.parametrize("same", [True, False])
+    async def test_a_wait(self, backend: Backend, same: bool) -> None:
+        """For a release of this client, which hands the permit on, and for another one's."""
+        client = backend.connect(observer=Recorder(), local_hand_over_time=LONG)
+        shop = client.get_semaphore("s")
+        await shop.try_set_permits(1)
+        releaser = shop if same else backend.connect().get_semaphore("s")
+        await releaser.acquire()
+        waiting = backend.spawn(shop.acquire)
+        await backend.until(lambda: permit_waiters(client, "s") == 1)
+        await releaser.release()
+        await waiting.result()
+        await shop.release()
+        own = ["waiting", "acquired", "released"]
+        events = told(client)
+        assert sorted(whats(events)) == sorted([*own, "acquired", "released"] if same else own)
+        waits = [event for event in events if event.wait_id]
+        assert whats(waits) == ["waiting", "acquired"]
+        assert waits[0].wait_id == waits[1].wait_id
+        assert waits[1].waited is not None
+        assert waits[1].waited > 0
+
+    async def test_a_wait_that_is_cancelled(self, tasks: Backend) -> None:
+        client = tasks.connect(observer=Recorder())
+        shop = client.get_semaphore("s")
+        await shop.try_set_permits(1)
+        await shop.acquire()
+        task = asyncio.create_task(shop.acquire())
+        await tasks.until(lambda: permit_waiters(client, "s") == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        events = told(client)
+        assert whats(events) == ["acquired", "waiting", "failed"]
+        assert events[1].wait_id == events[2].wait_id
+
+
+class TestPermitsWithIds:
+    async def test_permits(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder())
+        pool = client.get_permit_expirable_semaphore("p")
+        await pool.try_set_permits(3)
+        ids = await pool.acquire_many(2)
+        assert await pool.try_acquire_many(2) == []
+        await pool.release(ids)
+        events = told(client)
+        assert [(event.what, event.count, event.kind) for event in events] == [
+            ("acquired", 2, "permit"),
+            ("timed_out", 2, "permit"),
+            ("released", 2, "permit"),
+        ]
+
+    async def test_renewed_permits_are_holds(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect(observer=Recorder(), lock_watchdog_timeout=0.6)
+        pool = client.get_permit_expirable_semaphore("p")
+        await pool.try_set_permits(3)
+        first = await pool.acquire(renew=True)
+        await pool.acquire(renew=True)
+        await pool.release(first)
+        server_state.redis.delete("{p}:timeout")
+        await backend.until(lambda: whats(told(client))[-1] == "lost")
+        events = told(client)
+        assert whats(events) == ["acquired", "acquired", "released", "lost"]
+        check_pairs(events)
+        assert {(event.name, event.kind, event.owner_id) for event in events} == {("p", "permit", None)}
+        assert events[2].held is not None
+        assert 0 < events[2].held < 60
+
+    async def test_a_permit_with_another_lease(self, backend: Backend) -> None:
+        """From then on the watchdog doesn't renew it. It is released later, once."""
+        client = backend.connect(observer=Recorder())
+        pool = client.get_permit_expirable_semaphore("p")
+        await pool.try_set_permits(3)
+        permit = await pool.acquire(renew=True)
+        assert await pool.update_lease_time(permit, 30)
+        assert whats(told(client)) == ["acquired"]
+        await pool.release(permit)
+        assert whats(told(client)) == ["acquired", "released"]
+
+    async def test_a_wait(self, backend: Backend) -> None:
+        client, other = backend.connect(observer=Recorder()), backend.connect()
+        pool, others = (each.get_permit_expirable_semaphore("p") for each in (client, other))
+        await pool.try_set_permits(1)
+        permit = await others.acquire()
+        waiting = backend.spawn(pool.acquire)
+        await backend.until(lambda: whats(told(client)) == ["waiting"])
+        await others.release(permit)
+        await waiting.result()
+        events = told(client)
+        assert whats(events) == ["waiting", "acquired"]
+        assert events[0].wait_id == events[1].wait_id
+        assert events[1].waited is not None
+        assert events[1].waited > 0
+
+
+class TestLatches:
+    async def test_a_latch_that_opens(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder())
+        latch = client.get_count_down_latch("l")
+        await latch.try_set_count(1)
+        assert not await latch.wait(0.4)
+        waiting = backend.spawn(latch.wait)
+        await backend.until(lambda: whats(told(client)).count("waiting") == 2)
+        await latch.count_down()
+        assert await waiting.result()
+        events = told(client)
+        assert whats(events) == ["waiting", "timed_out", "waiting", "acquired"]
+        assert {(event.name, event.kind) for event in events} == {("l", "latch")}
+        assert events[2].wait_id == events[3].wait_id != events[0].wait_id
+
+    async def test_an_open_latch_is_no_event(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder())
+        assert await client.get_count_down_latch("l").wait()
+        assert told(client) == []
+
+
+class TestServers:
+    async def test_renewals(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder(), lock_watchdog_timeout=0.9)
+        for number in range(3):
+            await client.get_lock(f"a{number}").lock()
+
+        def renewed() -> list[Event]:
+            return [event for event in everything_told(client) if event.what == "renewed"]
+
+        # By one command or by several: a lock that was acquired a little later may be due later.
+        await backend.until(lambda: sum(event.count for event in renewed()) >= 3)
+        for event in renewed():
+            assert event.late is not None
+            # After a third of the lease, or a little earlier. Much later the lease would have ended.
+            assert -0.3 < event.late < 0.6
+
+    async def test_an_outage(self, backend: Backend, proxy: Proxy) -> None:
+        client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=30, retry_attempts=0)
+        await client.get_lock("a").lock()
+        proxy.refuse(True)
+        proxy.cut()
+        with pytest.raises(RedisConnectionError):
+            await client.get_lock("b").is_locked()
+        proxy.refuse(False)
+        await client.get_lock("b").is_locked()
+        events = [event for event in told(client) if event.server]
+        assert whats(events) == ["disconnected", "connected"]
+        assert {event.server for event in events} == {proxy.url.split("/")[2]}
+        assert events[0].error
+        assert events[1].error is None
+
+    async def test_renewals_that_fail(self, backend: Backend, proxy: Proxy) -> None:
+        client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=0.9)
+        await client.get_lock("a").lock()
+        proxy.refuse(True)
+        proxy.cut()
+        await backend.until(lambda: "lost" in whats(told(client)))
+        proxy.refuse(False)
+        failed = [event for event in everything_told(client) if event.what == "renewal_failed"]
+        assert failed
+        assert {event.count for event in failed} == {1}
+        assert all(event.error for event in failed)
+        check_pairs(told(client))
+
+
+class TestWhatIsTold:
+    async def test_a_client_without_an_observer_beside_one_with(self, backend: Backend) -> None:
+        backend.connect(observer=Recorder())
+        assert tracing.on
+        client = backend.connect()
+        await client.get_lock("a").lock()
+        await client.get_lock("a").unlock()
+        await client.get_semaphore("s").release()
+        await client.get_semaphore("s").acquire()
+
+    async def test_only_the_methods_that_it_has(self, backend: Backend) -> None:
+        """Other events don't push these out. The number of the hold is the same as if all were told."""
+        client = backend.connect(observer=Recorder("released"))
+        for _ in range(2):
+            await client.get_lock("a").lock()
+            await client.get_lock("a").unlock()
+        events = told(client)
+        assert whats(events) == ["released"] * 2
+        assert len({event.hold_id for event in events}) == 2
+
+    async def test_nothing_is_kept_of_what_has_ended(self, backend: Backend) -> None:
+        client = backend.connect(observer=Recorder())
+        for name in ("a", "b"):
+            await client.get_lock(name).lock()
+            assert not await client.get_lock(name, owner=1).try_lock(0.01)
+            await client.get_lock(name).unlock()
+        gc.collect()
+        kept: Any = getattr(client, "_target", client)._session.observing
+        assert not kept._waits
+        assert not kept._holds

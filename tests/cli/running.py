@@ -1,0 +1,68 @@
+"""Runs `pyredisson run` as a user does: real processes, which go on while a test does something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, cast
+
+from tests.support.commands import TIMEOUT, Ended, clean_environment
+
+SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
+IGNORES_TERM = (
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
+    "print('runs', flush=True)\nwhile True: time.sleep(60)"
+)
+ENDS_ON_TERM = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
+    "print('runs', flush=True); time.sleep(60)"
+)
+HAS_A_CHILD = (
+    "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    "print('runs', child.pid, flush=True); time.sleep(60)"
+)
+LEASE_OVER = "pyredisson: the time of --lease is over; stopping the command\n"
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios\n"
+    "os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[2:]])"
+)
+
+
+class Running:
+    """A `run` that goes on while the test does something."""
+
+    def __init__(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pyredisson", "run", *arguments],
+            env=clean_environment(),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Without the terminal of whoever runs the tests.
+            start_new_session=True,
+        )
+
+    def line(self) -> str:
+        """The next line of the command."""
+        return cast(IO[str], self.process.stdout).readline().strip()
+
+    def end(self) -> Ended:
+        """Waits for the end."""
+        out, err = self.process.communicate(timeout=TIMEOUT)
+        return Ended(self.process.returncode, out, err)
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-c", code]
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists, and is no zombie that nobody waits for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,153 @@
+"""`pyredisson doctor`: a server for each finding, and one on which all is well."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from pyredisson.cli import checks
+from pyredisson.cli.findings import buffers, cluster, memory, persistence, replication
+from pyredisson.testing import Server
+from tests.support.commands import Commands
+
+from .objects import JAVA, add_foreign_keys
+
+
+class Found(NamedTuple):
+    level: str
+    text: str
+    advice: str
+
+
+def diagnosed(command: Commands, *arguments: str, status: int = 0) -> dict[str, Found]:
+    """The findings by their checks."""
+    ended = command("doctor", "--json", *arguments)
+    assert (ended.status, ended.err) == (status, "")
+    findings = [json.loads(line) for line in ended.out.splitlines()]
+    assert all(each["advice"] for each in findings if each["level"] in ("warning", "error"))
+    return {each["check"]: Found(each["level"], each["text"], each["advice"]) for each in findings}
+
+
+def test_all_is_well(command: Commands, server: Server, redis: Any) -> None:
+    add_foreign_keys(redis)
+    before = set(redis.keys("*"))
+    found = diagnosed(command, "--url", server.url)
+    assert {check: each.level for check, each in found.items()} == {
+        "version": "ok" if server.version >= (7,) else "note",
+        "eviction": "ok",
+        "persistence": "note",
+        "latency": "ok",
+        "clock": "ok",
+        "rights": "ok",
+        "announce": "ok",
+        "pubsub": "ok",
+        "keys": "ok",
+    }
+    # Nothing stays for ever.
+    assert all(redis.pttl(key) >= 0 for key in set(redis.keys("*")) - before)
+
+
+def test_as_text(command: Commands, server: Server, redis: Any) -> None:
+    redis.hset("orders", f"{JAVA}:31", 1)
+    ended = command("doctor", "--url", server.url)
+    assert (ended.status, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("warning"))
+    text = "warning  leases       1 locks have no lease, so nothing frees them if the holder is dead: orders"
+    assert lines[at] == text
+    assert lines[at + 1].strip() == "-> pyredisson inspect NAME, then pyredisson unlock NAME"
+
+
+@pytest.mark.parametrize(
+    ("policy", "level"), [("allkeys-lru", "error"), ("volatile-ttl", "error"), ("noeviction", "ok")]
+)
+def test_eviction(command: Commands, own_server: Server, policy: str, level: str) -> None:
+    with own_server.redis() as redis:
+        redis.config_set("maxmemory", 100 << 20)
+        redis.config_set("maxmemory-policy", policy)
+    found = diagnosed(command, "--url", own_server.url, status=int(level == "error"))
+    assert found["eviction"].level == level
+    assert policy in found["eviction"].text
+
+
+def test_what_leaks(command: Commands, server: Server, redis: Any) -> None:
+    redis.hset("orders", f"{JAVA}:31", 1)
+    redis.rpush("redisson_lock_queue:{queue}", f"{JAVA}:2")
+    redis.hset("pyredisson_fair_waiters:{queue}", f"{JAVA}:2", 5)
+    redis.set("redisson_lock_token:{billing}", 7)
+    found = diagnosed(command, "--url", server.url)
+    assert (found["leases"].level, found["leases"].text.endswith(": orders")) == ("warning", True)
+    assert (found["ttl"].level, "pyredisson_fair_waiters:{queue}" in found["ttl"].text) == ("warning", True)
+    assert (found["queues"].level, found["queues"].text.endswith(": queue")) == ("note", True)
+    assert (found["tokens"].level, found["tokens"].text.endswith(": billing")) == ("note", True)
+    assert found["java"] == Found("note", "1 clients of Redisson hold something", "")
+
+
+class TestRights:
+    def user(self, server: Server, redis: Any, *rules: str) -> str:
+        redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules)
+        return f"redis://app:x@{server.host}:{server.port}"
+
+    def test_some_are_missing(self, command: Commands, server: Server, redis: Any) -> None:
+        url = self.user(server, redis, "~*", "&*", "+@all", "-zadd", "-config", "-scan")
+        found = diagnosed(command, "--url", url)
+        assert found["rights"].level == "warning"
+        assert "can't be used: " in found["rights"].text
+        assert "ACL SETUSER" in found["rights"].advice
+        assert found["buffers"].text.startswith("can't be checked: CONFIG GET is refused")
+        assert found["buffers"].advice == "grant +config|get to see it"
+        assert found["keys"].text.startswith("the keys can't be looked at: ")
+
+    def test_no_lock_can_be_used(self, command: Commands, server: Server, redis: Any) -> None:
+        url = self.user(server, redis, "~*", "&*", "+@all", "-hset")
+        found = diagnosed(command, "--url", url, status=1)
+        assert found["pubsub"].level == "error"
+
+    def test_other_names(self, command: Commands, server: Server, redis: Any) -> None:
+        """A user with rights to some names only."""
+        keys = ["~*{orders*", "~orders*", "%R~*"] if server.version >= (7,) else ["~*"]
+        url = self.user(server, redis, *keys, "&*", "+@all")
+        found = diagnosed(command, "--url", url, "--name", "orders")
+        assert found["rights"].level == "ok"
+        assert "orders:" in found["rights"].text
+        assert found["announce"].level == ("note" if server.version >= (7,) else "ok")
+
+    def test_no_channels(self, command: Commands, server: Server, redis: Any) -> None:
+        """A waiter can't listen, so it is not woken."""
+        url = self.user(server, redis, "~*", "resetchannels", "+@all")
+        found = diagnosed(command, "--url", url, status=1)
+        assert found["pubsub"].level == "error"
+
+
+def test_messages_that_do_not_arrive(command: Commands, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.Checks, "_wakes", lambda *_: 1.0)
+    found = diagnosed(command, "--url", server.url, status=1)
+    assert found["pubsub"].text == "messages don't arrive: a waiter has the lock 1.0 s after its release"
+
+
+class TestReports:
+    """What servers say of themselves, where a test with such a server would show no more."""
+
+    def test_replicas(self) -> None:
+        info = {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=0"}
+        assert [(each.check, each.level) for each in replication(info, expects_replicas=True)] == [
+            ("min-replicas", "warning"),
+            ("replication", "ok"),
+        ]
+        info |= {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves_good_slaves": "1"}
+        assert [(each.check, each.level) for each in replication(info, expects_replicas=True)] == [
+            ("min-replicas", "ok"),
+            ("replication", "warning"),
+        ]
+        assert [each.level for each in replication({}, expects_replicas=True)] == ["warning"]
+        assert [*replication({}, expects_replicas=False)] == []
+
+    def test_others(self) -> None:
+        assert [each.level for each in memory({"maxmemory": "1", "maxmemory_policy": "noeviction"})] == ["ok"]
+        assert [each.level for each in persistence({"aof_enabled": "1"})] == ["ok"]
+        assert [each.level for each in cluster({"cluster_state": "fail"})] == ["error"]
+        assert [*cluster({"cluster_state": "ok", "cluster_slots_assigned": "16384"})] == []
+        assert [each.level for each in buffers("normal 0 0 0 pubsub 1000 1000 60")] == ["warning"]
+        assert [*buffers("normal 0 0 0 pubsub 33554432 8388608 60")] == []

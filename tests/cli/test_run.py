@@ -1,0 +1,259 @@
+"""`pyredisson run`: a command under a lock. Real processes, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import termios
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson._backends.clock import clock
+from pyredisson._protocol.scripts import script
+from pyredisson.cli.run import Wanted, _held
+from pyredisson.cli.supervision import Signals, Stopped
+from pyredisson.testing import Proxy, Server
+from tests.support.commands import TIMEOUT, Ended
+from tests.support.commands import pyredisson as pyredisson_command
+from tests.support.waiting import eventually
+
+from .running import LEASE_OVER, SLEEPS, Running, is_running, python
+
+PRINTS_ENVIRONMENT = "import os; print({k: v for k, v in os.environ.items() if k.startswith('PYREDISSON_')})"
+COUNTS_INT = (
+    "import signal, sys, time\n"
+    "count = []\n"
+    "signal.signal(signal.SIGINT, lambda *_: count.append(1))\n"
+    "signal.signal(signal.SIGALRM, lambda *_: (print('INT', len(count), flush=True), sys.exit(0)))\n"
+    "print('runs', flush=True)\n"
+    "while True:\n"
+    "    time.sleep(0.01)\n"
+    "    if count: signal.setitimer(signal.ITIMER_REAL, 0.2); time.sleep(60)\n"
+)
+
+
+class TestStatus:
+    @pytest.mark.parametrize(
+        ("code", "status"),
+        [("pass", 0), ("raise SystemExit(3)", 3), ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137)],
+    )
+    def test_that_of_the_command(self, run: Callable[..., Ended], admin: Redis, code: str, status: int) -> None:
+        assert run("job", *python(code)) == (status, "", "")
+        assert not admin.exists("job")
+
+    def test_a_command_that_is_not_there(self, run: Callable[..., Ended], admin: Redis) -> None:
+        ended = run("job", "--", "/no/such/command")
+        assert (ended.status, ended.err) == (127, "pyredisson: /no/such/command: No such file or directory\n")
+        assert not admin.exists("job")
+
+    def test_a_command_that_is_not_executable(self, run: Callable[..., Ended], tmp_path: Path) -> None:
+        file = tmp_path / "script"
+        file.touch()
+        ended = run("job", "--", str(file))
+        assert (ended.status, ended.err) == (126, f"pyredisson: {file}: Permission denied\n")
+
+    @pytest.mark.parametrize(("more", "status"), [([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)])
+    def test_the_lock_is_not_acquired(
+        self, run: Callable[..., Ended], server: Server, more: list[str], status: int
+    ) -> None:
+        with pyredisson.connect(server.url) as client, client.get_lock("job"):
+            ended = run("job", "--no-wait", *more, *python("print('runs')"))
+        assert (ended.status, ended.out) == (status, "")
+        assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
+
+    def test_no_server(self, run: Callable[..., Ended]) -> None:
+        ended = run("job", *python("print('runs')"), url="redis://127.0.0.1:1")
+        assert (ended.status, ended.out) == (69, "")
+        assert ended.err.startswith("pyredisson: no server at")
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            ["--wait", "1", "--no-wait"],
+            ["--fair", "--semaphore", "2"],
+            ["--lease", "0"],
+            ["--semaphore", "0"],
+            ["--grace", "nan"],
+        ],
+    )
+    def test_wrong_usage(self, run: Callable[..., Ended], wrong: list[str]) -> None:
+        ended = run("job", *wrong, *python("print('runs')"))
+        assert (ended.status, ended.out) == (2, "")
+        assert len(ended.err.splitlines()) == 1
+        assert run("", *python("print('runs')")).status == 2
+        assert run("job").status == 2
+
+    def test_a_name_of_another_type(self, run: Callable[..., Ended], admin: Redis) -> None:
+        admin.hset("job", "me:1", "1")
+        ended = run("job", "--semaphore", "2", *python("print('runs')"))
+        assert (ended.status, ended.out) == (2, "")
+        assert "needs a name of its own" in ended.err
+
+
+class TestCommand:
+    def test_its_environment(self, run: Callable[..., Ended]) -> None:
+        tokens = []
+        for _ in range(2):
+            found = eval(run("job", *python(PRINTS_ENVIRONMENT)).out)
+            assert found["PYREDISSON_LOCK"] == "job"
+            assert found["PYREDISSON_TOKEN"] == found["PYREDISSON_FENCING_TOKEN"]
+            tokens.append(int(found["PYREDISSON_FENCING_TOKEN"]))
+        assert 0 < tokens[0] < tokens[1]
+        assert run("job", "--fair", *python(PRINTS_ENVIRONMENT)).out == "{'PYREDISSON_LOCK': 'job'}\n"
+
+    def test_its_input_and_output(self, server: Server) -> None:
+        code = "import sys; print(input()); print('wrong', file=sys.stderr)"
+        ended = pyredisson_command("run", "job", "--url", server.url, *python(code), text="given\n")
+        assert ended == (0, "given\n", "wrong\n")
+
+    def test_the_lock_is_held_meanwhile(self, start: Callable[..., Running], admin: Redis) -> None:
+        running = start("print('runs', flush=True); input()", stdin=subprocess.PIPE)
+        assert running.line() == "runs"
+        assert admin.hlen("job") == 1
+        cast(IO[str], running.process.stdin).write("\n")
+        assert running.end().status == 0
+        assert not admin.exists("job")
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_a_signal_is_forwarded(self, start: Callable[..., Running], admin: Redis, number: signal.Signals) -> None:
+        running = start("import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + SLEEPS)
+        assert running.line() == "runs"
+        running.process.send_signal(number)
+        assert running.end() == (128 + number, "", "")
+        assert not admin.exists("job")
+
+    def test_a_signal_ends_the_wait(self, start: Callable[..., Running], server: Server, admin: Redis) -> None:
+        with pyredisson.connect(server.url) as client, client.get_lock("job"):
+            running = start(SLEEPS)
+            eventually(lambda: admin.pubsub_numsub("redisson_lock__channel:{job}")[0][1], seconds=TIMEOUT)
+            running.process.send_signal(signal.SIGTERM)
+            assert running.end() == (128 + signal.SIGTERM, "", "")
+        assert not admin.exists("job")
+
+    def test_a_killed_run_ends_the_command(self, start: Callable[..., Running]) -> None:
+        running = start("import os; print(os.getpid(), flush=True)\n" + SLEEPS)
+        pid = int(running.line())
+        running.process.kill()
+        eventually(lambda: not is_running(pid))
+
+    def test_ctrl_c_in_a_terminal(self, in_terminal: Callable[..., Any], server: Server) -> None:
+        """The terminal sends it to both; the command must get it once."""
+        process, controller = in_terminal("job", "--url", server.url, *python(COUNTS_INT))
+        assert process.stdout.readline() == "runs\n"
+        os.write(controller, termios.tcgetattr(controller)[6][termios.VINTR])
+        assert process.stdout.readline() == "INT 1\n"
+        assert process.wait(TIMEOUT) == 0
+
+    def test_the_command_reads_from_the_terminal(self, in_terminal: Callable[..., Any], server: Server) -> None:
+        """Also if stdin is something else. In the background it would be stopped, and the lock renewed for ever."""
+        code = "terminal = open('/dev/tty'); print('runs', flush=True); print(terminal.readline(), end='', flush=True)"
+        process, controller = in_terminal("job", "--url", server.url, *python(code), stdin=subprocess.DEVNULL)
+        assert process.stdout.readline() == "runs\n"
+        os.write(controller, b"given\n")
+        assert process.stdout.readline() == "given\n"
+        assert process.wait(TIMEOUT) == 0
+
+    def test_sigchld_is_ignored(self, server: Server) -> None:
+        """By the process that has started this one."""
+        code = (
+            "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+            "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[1:]])"
+        )
+        arguments = ["run", "job", "--url", server.url, "--no-wait", *python("raise SystemExit(3)")]
+        assert pyredisson_command(*arguments, code=code) == (3, "", "")
+        with pyredisson.connect(server.url) as client, client.get_lock("job"):
+            assert pyredisson_command(*arguments, code=code).status == 75
+
+    def test_its_process_is_killed_before_it_begins(self) -> None:
+        code = (
+            "import os, signal\n"
+            "from pyredisson.cli.child import Child\n"
+            "child = Child(['true'], own_group=True)\n"
+            "os.kill(child.pid, signal.SIGKILL)\n"
+            "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
+            "child.start({})\n"
+            "print(child.wait())"
+        )
+        assert pyredisson_command(code=code) == (0, "137\n", "")
+
+    def test_a_stop_that_python_swallows(self) -> None:
+        """As in a finalizer. The next signal stops the wait."""
+        with Signals():
+            for _ in range(2):
+                with pytest.raises(Stopped):
+                    signal.raise_signal(signal.SIGUSR1)
+
+
+class TestAtLeast:
+    @pytest.mark.parametrize("kind", [[], ["--fair"]])
+    def test_the_lock_is_kept(self, run: Callable[..., Ended], admin: Redis, kind: list[str]) -> None:
+        assert run("job", "--at-least", "60", *kind, *python("pass")).status == 0
+        assert [str(field).endswith(":kept'") for field in admin.hkeys("job")] == [True]
+        assert 30_000 < int(str(admin.pttl("job"))) <= 60_000
+        ended = run("job", "--no-wait", *python("print('runs')"))
+        assert (ended.status, ended.out) == (75, "")
+        # Also when the first one has ended, and with it its client.
+        who = rf"{re.escape(os.uname().nodename)} \(pid \d+\)"
+        assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who};", ended.err)
+
+    @pytest.mark.parametrize("kind", [[], ["--fair"], ["--semaphore", "1"]])
+    def test_a_command_that_is_not_there(self, run: Callable[..., Ended], kind: list[str]) -> None:
+        """Another machine may have it, so nothing is kept."""
+        assert run("job", "--at-least", "60", *kind, "--", "/no/such/command").status == 127
+        assert run("job", "--no-wait", *kind, *python("pass")).status == 0
+
+    def test_a_permit_is_kept(self, run: Callable[..., Ended], server: Server) -> None:
+        assert run("job", "--semaphore", "1", "--at-least", "60", *python("pass")).status == 0
+        assert run("job", "--semaphore", "1", "--no-wait", *python("print('runs')")).status == 75
+
+
+class TestSemaphore:
+    def test_so_many_at_a_time(self, start: Callable[..., Running], run: Callable[..., Ended], server: Server) -> None:
+        first = start(SLEEPS, "--semaphore", "2")
+        assert first.line() == "runs"
+        second = run("job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
+        assert second.status == 0
+        assert len(eval(second.out)["PYREDISSON_PERMIT"]) == 32
+        with pyredisson.connect(server.url) as client:
+            semaphore = client.get_permit_expirable_semaphore("job")
+            semaphore.acquire()
+            assert run("job", "--semaphore", "2", "--no-wait", *python("print('runs')")).status == 75
+            first.process.send_signal(signal.SIGTERM)
+            assert first.end().status == 128 + signal.SIGTERM
+            assert semaphore.available_permits() == 1
+
+    def test_the_reply_comes_late(self, proxy: Proxy, server: Server, admin: Redis) -> None:
+        """As after a pause of the process. The lease has begun on the server, so the command must end sooner."""
+        reply = proxy.hold_reply(script("permit_acquire", with_shebang=server.version >= (7,)).sha)
+        wanted = Wanted("job", None, 3600.0, 0.0, fair=False, semaphore=1, grace=10.0, conflict=75, quiet=False)
+        ends: list[float] = []
+
+        def hold() -> None:
+            with pyredisson.connect(proxy.url, timeout=TIMEOUT) as client, _held(client, wanted) as held:
+                ends.append(held.ends)
+
+        with pyredisson.connect(server.url) as other, ThreadPoolExecutor() as threads:
+            done = threads.submit(hold)
+            assert reply.held.wait(TIMEOUT)
+            [permit] = cast(list[bytes], admin.zrange("{job}:timeout", 0, -1))
+            assert other.get_permit_expirable_semaphore("job").update_lease_time(permit.hex(), 600)
+            reply.deliver()
+            done.result(TIMEOUT)
+        assert ends[0] <= clock() + 600
+
+    def test_another_number(self, run: Callable[..., Ended], server: Server) -> None:
+        with pyredisson.connect(server.url) as client:
+            client.get_permit_expirable_semaphore("job").try_set_permits(3)
+        ended = run("job", "--semaphore", "2", *python("pass"))
+        assert ended == (0, "", "pyredisson: semaphore 'job' has 3 permits, not 2: 3 count\n")
+
+    def test_a_lease_that_ends(self, start: Callable[..., Running]) -> None:
+        assert start(SLEEPS, "--semaphore", "1", "--lease", "0.5").end() == (74, "runs\n", LEASE_OVER)

@@ -1,0 +1,65 @@
+"""Fixtures of the tests of the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson.testing import Server
+from tests.dashboard.running import Dashboard
+from tests.support.timing import Timed
+
+Start = Callable[..., Dashboard]
+
+
+@pytest.fixture
+def start(timed: Timed) -> Iterator[Start]:
+    """Starts a dashboard of the test's own: `start(server.url, "--allow-unlock")`."""
+    running: list[Dashboard] = []
+
+    def start(*arguments: str, port: int = 0) -> Dashboard:
+        timed.begin()
+        running.append(Dashboard(*arguments, port=port))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_dashboard(server: Server) -> Iterator[Dashboard]:
+    """One dashboard for the tests of a module, which may release holds. Not to be stopped."""
+    running = Dashboard(server.url, "--allow-unlock")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def dashboard(shared_dashboard: Dashboard, empty_server: None) -> Dashboard:
+    """The dashboard of an empty server: what earlier tests have held is gone from it."""
+    shared_dashboard.until(lambda: not any(shared_dashboard.rows(view) for view in ("locks", "semaphores", "latches")))
+    return shared_dashboard
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[pyredisson.Client]:
+    with pyredisson.connect(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[pyredisson.Client]:
+    """Another client of the same server."""
+    with pyredisson.connect(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def redis(admin: Redis) -> Any:
+    """A plain client of the server, without types."""
+    return admin

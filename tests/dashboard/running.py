@@ -1,0 +1,142 @@
+"""A dashboard in a process of its own, as a user starts it, and plain requests to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from tests.support.commands import clean_environment
+from tests.support.waiting import eventually
+
+INTERVAL = 0.1
+"""Seconds between two snapshots."""
+LIMIT = 20.0
+"""Seconds after which a test fails that waits for what should happen in a few intervals."""
+OWN: Mapping[str, str] = {"Content-Type": "application/json", "X-Pyredisson": "1"}
+"""What the page sends with each POST."""
+
+
+class Reply(NamedTuple):
+    """The reply to a request."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Dashboard:
+    """A running dashboard."""
+
+    def __init__(self, server_url: str, *options: str, port: int = 0) -> None:
+        program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "1"]
+        program += ["--port", str(port), "--interval", str(INTERVAL), *options]
+        # Not in a group of its own: whatever ends the tests ends the dashboard.
+        self.process = subprocess.Popen(
+            program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+        )
+        assert self.process.stdout is not None
+        first = self.process.stdout.readline()
+        if " is at " not in first:
+            _, said = self.process.communicate()
+            raise AssertionError(f"the dashboard did not start: {first}{said}")
+        self.url = first.split(" is at ")[1].strip()
+        parts = urlsplit(self.url)
+        assert parts.port is not None
+        self.port = parts.port
+        self.token = parts.fragment.removeprefix("token=") or None
+        self.origin = f"http://127.0.0.1:{self.port}"
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        """Ends it by a signal. Returns what it has said on stderr."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=LIMIT)
+        return said
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str | None] = {},
+        body: object = None,
+        query: Mapping[str, object] = {},
+    ) -> Reply:
+        """One request. `headers`: further ones; None leaves one out that is sent otherwise."""
+        connection = self._connect()
+        try:
+            sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            self._send(connection, method, path + ("?" + urlencode(query) if query else ""), headers, sent)
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.headers, reply.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, headers: Mapping[str, str | None] = {}, query: Mapping[str, object] = {}) -> Reply:
+        return self.request("GET", path, headers, query=query)
+
+    def post(self, path: str, body: object, headers: Mapping[str, str | None] = {}) -> Reply:
+        return self.request("POST", path, {**OWN, **headers}, body)
+
+    def view(self, view: str, **query: object) -> Any:
+        """What a view shows now."""
+        reply = self.get(f"/api/{view}", query=query)
+        assert reply.status == 200, reply.text
+        return reply.json["view"]
+
+    def rows(self, view: str = "locks", **query: object) -> dict[str, Any]:
+        """The rows of a list, by their names."""
+        return {row.get("name", row.get("id")): row for row in self.view(view, **query)["rows"]}
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Waits for what a snapshot will show."""
+        eventually(condition, LIMIT)
+
+    def events(self, **query: object) -> Generator[tuple[str, Any], None, None]:
+        """The events of a stream, until the dashboard ends it."""
+        connection = self._connect()
+        try:
+            self._send(connection, "GET", "/events?" + urlencode(query), {}, None)
+            reply = connection.getresponse()
+            assert reply.status == 200
+            name = ""
+            while line := reply.readline().decode():
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ").strip()
+                elif line.startswith("data: "):
+                    yield name, json.loads(line.removeprefix("data: "))
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        headers: Mapping[str, str | None],
+        body: bytes | None,
+    ) -> None:
+        sent = {"Host": f"127.0.0.1:{self.port}", **headers}
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in sent.items():
+            if value is not None:
+                connection.putheader(name, value)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)

@@ -1,0 +1,496 @@
+"""The page in a real browser: what it shows is what Redis holds, without a reload, and it says what is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import pyredisson
+from pyredisson.errors import ClosedError
+from pyredisson.testing import Server
+from pyredisson.version import VERSION
+from tests.dashboard import browser as browsers
+from tests.dashboard.conftest import Start
+from tests.dashboard.running import LIMIT, Dashboard
+from tests.support.inspecting import announce
+from tests.support.timing import Timed
+from tests.support.waiting import eventually
+
+pytest.importorskip("selenium")
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
+
+pytestmark = pytest.mark.xdist_group("browser")
+"""One process starts the browser and the dashboard that all tests share."""
+XSS = "<img src=x onerror=\"document.title='broken in'\">"
+CLIENT = "00000000-0000-4000-8000-00000000000{}"
+
+
+class Page:
+    """The page of a dashboard, in the browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, dashboard: Dashboard, fragment: str = "#/locks", name: str = "127.0.0.1") -> None:
+        # Between two pages that differ in the fragment only there is no load.
+        self.driver.get("about:blank")
+        self.driver.get(f"http://{name}:{dashboard.port}/{fragment}")
+        # Lost with a reload.
+        self.driver.execute_script("window.mark = 'as loaded'")
+
+    def run(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        eventually(condition, LIMIT)
+
+    def text(self, selector: str) -> str:
+        """The text that is seen; nothing if it is hidden or isn't there."""
+        script = (
+            "const it = document.querySelector(arguments[0]); return it && it.checkVisibility() ? it.innerText : ''"
+        )
+        return str(self.run(script, selector))
+
+    def column(self, column: str) -> list[str]:
+        """The texts of a column of all tables that are seen."""
+        return list(
+            self.run(
+                "return Array.from(document.querySelectorAll(`td[data-column=${arguments[0]}]`))"
+                ".filter((cell) => cell.offsetParent !== null).map((cell) => cell.innerText.trim())",
+                column,
+            )
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return self.column("name")
+
+    @property
+    def state(self) -> str:
+        return str(self.run("return document.getElementById('status').dataset.state"))
+
+    @property
+    def reloaded(self) -> bool:
+        return bool(self.run("return window.mark") != "as loaded")
+
+    def type(self, selector: str, text: str) -> None:
+        field = self.find(selector)
+        field.clear()
+        field.send_keys(text)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One browser for all tests."""
+    if not browsers.is_there():
+        if os.environ.get("PYREDISSON_REQUIRE_BROWSER"):
+            pytest.fail("chromium and chromedriver are missing")
+        pytest.skip("chromium and chromedriver are missing: sh .ci/browser")
+    driver = browsers.start(tmp_path_factory.mktemp("profile"), names="MAP *.test 127.0.0.1")
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(driver: Any) -> Iterator[Page]:
+    """The browser. After the test: what the page has done that it never should."""
+    driver.get_log("browser")
+    driver.get_log("performance")
+    yield Page(driver)
+    driver.get("about:blank")
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    remote = [url for url in asked if urlsplit(url).scheme not in ("about", "chrome", "data")]
+    assert {urlsplit(url).hostname for url in remote} <= {"127.0.0.1"}
+    # Requests that fail are part of the tests of outages.
+    severe = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not [message for message in severe if "Failed to load resource" not in message]
+
+
+@pytest.fixture
+def hold(redis: Any) -> Callable[..., None]:
+    """Writes a lock with an owner and a lease, as a client has it on the server."""
+
+    def hold(name: str, number: int = 1, lease: float = 60.0) -> None:
+        redis.hset(name, CLIENT.format(number) + ":1", 1)
+        redis.pexpire(name, int(lease * 1000))
+
+    return hold
+
+
+class TestLocks:
+    def test_it_shows_what_the_server_has(
+        self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any
+    ) -> None:
+        page.open(dashboard)
+        page.until(lambda: page.text(".empty strong") == "No lock is held")
+        for name in ("orders", "cron:nightly", XSS):
+            client.get_lock(name).lock()
+        page.until(lambda: len(page.names) == 3)
+        assert sorted(page.names) == sorted(key.decode() for key in redis.keys("*") if redis.type(key) == b"hash")
+        assert set(page.column("holder")) == {f"client {client.id[:8]}"}
+        for name, left in zip(page.names, page.column("ttl"), strict=True):
+            assert 0 < float(left.removesuffix(" s")) <= 30, name
+        assert page.text("#count-locks") == "3"
+        client.get_lock("orders").unlock()
+        page.until(lambda: "orders" not in page.names)
+        page.until(lambda: page.state == "live")
+        # The name of a lock is text, whatever stands in it.
+        assert page.run("return document.querySelectorAll('img').length") == 0
+        assert page.run("return document.title") == "locks · pyredisson"
+        assert not page.reloaded
+
+    def test_the_bar_refills_at_a_renewal(self, page: Page, server: Server, dashboard: Dashboard) -> None:
+        page.open(dashboard)
+        with pyredisson.connect(server.url, lock_watchdog_timeout=3.0) as client:
+            client.get_lock("orders").lock()
+            page.until(lambda: page.names == ["orders"])
+            # Each renewal begins the animation of the bar anew.
+            page.run("window.renewals = 0; document.addEventListener('animationstart', () => { window.renewals += 1 })")
+            page.until(lambda: page.run("return window.renewals") >= 2)
+            part = "return new DOMMatrix(getComputedStyle(document.querySelector('.ttl i')).transform).a"
+            assert 0 < page.run(part) <= 1
+
+    def test_the_page_of_a_lock_and_its_queue(
+        self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any
+    ) -> None:
+        name = "jobs/ä b?c=1&d#e%"
+        client.get_fair_lock(name).lock()
+        key = f"redisson_lock_queue:{{{name}}}"
+
+        def wait(owner: str) -> None:
+            with pytest.raises(ClosedError):
+                client.get_fair_lock(name, owner=owner).lock()
+
+        threads = []
+        for owner in ("one", "two", "three"):
+            threads.append(threading.Thread(target=wait, args=(owner,)))
+            threads[-1].start()
+            eventually(lambda: redis.llen(key) == len(threads))
+        try:
+            page.open(dashboard)
+            page.until(lambda: page.column("waiters") == ["3 in line"])
+            page.find("td[data-column=name] a").click()
+            page.until(lambda: page.column("place") == ["1", "2", "3"])
+            queue = [place.decode() for place in redis.lrange(key, 0, -1)]
+            page.until(lambda: page.column("raw")[1:] == queue)
+            page.until(lambda: page.column("alive") == ["waits"] * 3)
+            assert page.text("h2") == name
+            # The first one leaves, and the others move up.
+            redis.lrem(key, 1, queue[0])
+            page.until(lambda: page.column("raw")[1:] == queue[1:])
+        finally:
+            client.close()
+            for thread in threads:
+                thread.join()
+        page.until(lambda: "free" in page.text(".facts"))
+
+    def test_names_that_look_the_same(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+        """A name that is no text, and one that is what the former is shown as: each has one row."""
+        for name in (b"\xff", b"\\xff"):
+            redis.hset(name, CLIENT.format(1) + ":1", 1)
+        page.open(dashboard)
+        page.until(lambda: page.names == ["\\xff"] * 2)
+        # Some snapshots later:
+        redis.hset("further", CLIENT.format(1) + ":1", 1)
+        page.until(lambda: "further" in page.names)
+        assert page.names == ["\\xff", "\\xff", "further"]
+        redis.delete("further")
+        page.until(lambda: page.names == ["\\xff"] * 2)
+
+    @pytest.mark.usefixtures("announced")
+    def test_a_client_that_has_announced_itself(
+        self, page: Page, dashboard: Dashboard, server: Server, timed: Timed
+    ) -> None:
+        timed.begin()
+        with pyredisson.connect(server.url, announce=True) as client:
+            client.get_lock("orders").lock()
+            page.open(dashboard)
+            page.until(lambda: page.column("holder") == [f"{socket.gethostname()} (pid {os.getpid()})"])
+            page.until(lambda: page.column("since")[0].endswith("s)"))
+            page.find("a[data-view=clients]").click()
+            page.until(lambda: page.column("version") == [VERSION])
+            assert page.column("holds") == ["1"]
+
+    def test_ten_thousand(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+        fill = """
+            for i = 0, 9999 do
+                local name = string.format('orders:%05d', i)
+                redis.call('HSET', name, string.format('00000000-0000-4000-8000-%012d:1', i % 20), 1)
+                redis.call('PEXPIRE', name, 600000)
+            end"""
+        redis.eval(fill, 0)
+        page.open(dashboard)
+        page.until(lambda: page.text(".found") == "10,000 locks")
+        assert page.names == [f"orders:{number:05}" for number in range(50)]
+        page.find("button[data-page='Last page']").click()
+        page.until(lambda: page.names == [f"orders:{number:05}" for number in range(9950, 10_000)])
+        assert page.text(".where") == "Page 200 of 200"
+        assert not page.find("button[data-page='Next page']").is_enabled()
+        page.type("#filter", "*:0777?")
+        page.until(lambda: page.names == [f"orders:0777{number}" for number in range(10)])
+        assert page.text(".where") == ""
+        page.find("button[data-sort=name]").click()
+        page.until(lambda: page.names[0] == "orders:07779")
+        # What is visible is read in each interval, however many there are.
+        redis.delete("orders:07779")
+        page.until(lambda: page.names[0] == "orders:07778")
+        page.until(lambda: page.text("#count-clients") == "20")
+        assert not page.reloaded
+
+
+class TestOtherViews:
+    def test_semaphores_latches_and_clients(self, page: Page, dashboard: Dashboard, client: pyredisson.Client) -> None:
+        tokens = client.get_permit_expirable_semaphore("tokens")
+        tokens.try_set_permits(3)
+        tokens.acquire(lease_time=60)
+        client.get_count_down_latch("ready").try_set_count(2)
+        client.get_lock("orders").lock()
+        page.open(dashboard, "#/semaphores")
+        page.until(lambda: page.column("used") == ["1 of 3"])
+        tokens.acquire(lease_time=60)
+        page.until(lambda: page.column("used") == ["2 of 3"])
+        page.find("a[data-view=latches]").click()
+        page.until(lambda: page.names == ["ready"])
+        client.get_count_down_latch("ready").count_down()
+        page.until(lambda: page.column("count") == ["1"])
+        page.find("a[data-view=clients]").click()
+        page.until(lambda: page.column("who") == [f"client {client.id[:8]}"])
+        page.find("td[data-column=who] a").click()
+        page.until(lambda: page.names == ["orders"])
+        assert page.text("p.why") == client.id
+
+    def test_the_use_of_a_semaphore_stays_between_two_snapshots(
+        self, page: Page, dashboard: Dashboard, client: pyredisson.Client
+    ) -> None:
+        """The bars of leases are drawn four times in a second, which must not touch this one."""
+        tokens = client.get_permit_expirable_semaphore("tokens")
+        tokens.try_set_permits(3)
+        page.open(dashboard, "#/semaphores")
+        page.until(lambda: page.column("used") == ["0 of 3"])
+        page.run(
+            "const cell = document.querySelector('td[data-column=used]'); window.seen = [];"
+            "new MutationObserver(() => window.seen.push(cell.innerText.trim()))"
+            ".observe(cell, { subtree: true, childList: true, characterData: true })"
+        )
+        # Two changes are a snapshot apart.
+        for used in ("1 of 3", "2 of 3"):
+            tokens.acquire(lease_time=60)
+            page.until(lambda used=used: page.column("used") == [used])  # type: ignore[misc]
+        assert set(page.run("return window.seen")) == {"1 of 3", "2 of 3"}
+
+    def test_the_charts(self, page: Page, dashboard: Dashboard, hold: Callable[..., None]) -> None:
+        page.open(dashboard)
+        for number in range(7):
+            hold(f"orders:{number}")
+        page.until(lambda: page.text("figure[data-chart=Held] .now") == "7")
+        label = page.find("figure[data-chart=Held]").get_attribute("aria-label")
+        assert label.startswith("Held: 7 holds of locks and permits, at most ")
+        assert page.find("figure[data-chart=Held] .curve").get_attribute("d")
+
+    def test_the_charts_of_what_clients_announce(
+        self, page: Page, server: Server, start: Start, empty_server: None, redis: Any
+    ) -> None:
+        dashboard = start(server.url)
+        page.open(dashboard)
+        # What was counted before the first point isn't shown.
+        events = dashboard.events(view="locks")
+        assert next(content for name, content in events if name == "snapshot" and content["points"])
+        events.close()
+        announce(redis, CLIENT.format(1), waits=12, lost=1)
+        page.until(lambda: page.text("figure[data-chart=Waits] .now") == "12")
+        page.until(lambda: page.text("figure[data-chart=Losses] .now") == "1")
+        announce(redis, CLIENT.format(1), waits=15, lost=1)
+        page.until(lambda: page.text("figure[data-chart=Waits] .now") == "15")
+        assert page.text("figure[data-chart=Losses] .now") == "1"
+
+
+class TestOutages:
+    def test_the_server_is_gone_and_comes_back(self, page: Page, own_server: Server, start: Start) -> None:
+        lock = CLIENT.format(1) + ":1"
+        with own_server.redis() as redis:
+            redis.hset("before", lock, 1)
+        dashboard = start(own_server.url)
+        page.open(dashboard)
+        page.until(lambda: page.names == ["before"])
+        own_server.kill()
+        page.until(lambda: page.state == "away")
+        assert page.text("#banner").startswith("The server doesn't reply since ")
+        assert page.text("#status-text") == "server away"
+        assert page.names == ["before"]
+        own_server.start()
+        with own_server.redis() as redis:
+            redis.hset("after", lock, 1)
+        page.until(lambda: page.state == "live" and page.names == ["after"])
+        assert page.text("#banner") == ""
+        assert not page.reloaded
+
+    def test_the_dashboard_is_gone_and_comes_back(
+        self, page: Page, server: Server, start: Start, hold: Callable[..., None]
+    ) -> None:
+        hold("before")
+        dashboard = start(server.url)
+        page.open(dashboard)
+        page.until(lambda: page.names == ["before"])
+        dashboard.process.kill()
+        dashboard.process.wait()
+        page.until(lambda: page.state == "lost")
+        assert page.text("#banner").startswith("No connection to the dashboard since ")
+        hold("while away")
+        start(server.url, port=dashboard.port)
+        page.until(lambda: page.state == "live" and page.names == ["before", "while away"])
+        assert page.text("#banner") == ""
+        assert not page.reloaded
+
+
+class TestRelease:
+    def test_behind_a_confirmation(self, page: Page, dashboard: Dashboard, client: pyredisson.Client) -> None:
+        lock = client.get_lock("orders")
+        lock.lock()
+        page.open(dashboard, "#/lock?name=orders")
+        page.until(lambda: page.column("act") == ["Release…"])
+        page.find("button.release").click()
+        assert page.text("#confirm-text") == f"It is the hold of client {client.id[:8]}."
+        release = page.find("#confirm-release")
+        page.type("#confirm-name", "order")
+        assert not release.is_enabled()
+        page.find("#confirm-cancel").click()
+        assert lock.is_locked()
+        page.find("button.release").click()
+        page.type("#confirm-name", "orders")
+        page.find("#confirm-name").send_keys(Keys.ENTER)
+        page.until(lambda: not page.find("#confirm").is_displayed())
+        assert not lock.is_locked()
+        page.until(lambda: "free" in page.text(".facts"))
+
+    def test_nobody_works_under_a_lock_that_is_only_kept(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+        redis.hset("orders", CLIENT.format(1) + ":1", 1)
+        redis.hset("nightly", CLIENT.format(1) + ":1:kept", 1)
+        for name, text in (("orders", "may still be working"), ("nightly", "whose work is done")):
+            page.open(dashboard, f"#/lock?name={name}")
+            page.until(lambda: page.column("act") == ["Release…"])
+            page.find("button.release").click()
+            assert text in page.text("#confirm-text") + page.text("#confirm-working")
+        assert not page.text("#confirm-working")
+
+    def test_a_name_that_can_not_be_typed(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+        """A field has no line breaks, and a sign that turns the direction of writing isn't seen."""
+        name = "two\nlines\u202e"
+        redis.hset(name, CLIENT.format(1) + ":1", 1)
+        page.open(dashboard, "#/lock?name=" + quote(name))
+        page.until(lambda: page.column("act") == ["Release…"])
+        page.find("button.release").click()
+        assert page.text("#confirm-shown") == r"two\u000alines\u202e"
+        page.type("#confirm-name", r"two\u000alines\u202e")
+        page.find("#confirm-release").click()
+        page.until(lambda: not redis.exists(name))
+
+    def test_a_holder_that_has_changed(
+        self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None]
+    ) -> None:
+        hold("orders", 1)
+        page.open(dashboard, "#/lock?name=orders")
+        page.until(lambda: page.column("act") == ["Release…"])
+        page.find("button.release").click()
+        redis.delete("orders")
+        hold("orders", 2)
+        page.type("#confirm-name", "orders")
+        page.find("#confirm-release").click()
+        page.until(lambda: page.text("#confirm-error") == "the holder has changed meanwhile; nothing was released")
+        assert redis.hkeys("orders") == [(CLIENT.format(2) + ":1").encode()]
+
+    def test_only_if_it_was_allowed(self, page: Page, server: Server, start: Start, hold: Callable[..., None]) -> None:
+        hold("orders")
+        page.open(start(server.url), "#/lock?name=orders")
+        page.until(lambda: page.column("act") == [""])
+
+
+class TestAccess:
+    def test_a_token(self, page: Page, server: Server, start: Start, hold: Callable[..., None]) -> None:
+        hold("orders")
+        dashboard = start(server.url, "--token", "a token of this test")
+        page.open(dashboard)
+        page.until(lambda: page.find("#login").is_displayed())
+        assert page.names == []
+        page.type("#token", "a wrong one")
+        page.find("#login button").click()
+        page.until(lambda: page.text("#login-error") == "This isn't the token.")
+        page.type("#token", "a token of this test")
+        page.find("#login button").click()
+        page.until(lambda: page.names == ["orders"])
+        assert not page.find("#login").is_displayed()
+
+    @pytest.mark.parametrize("fragment", ["", "50%off:a-token"])
+    def test_a_token_in_the_address(
+        self, page: Page, server: Server, start: Start, hold: Callable[..., None], fragment: str
+    ) -> None:
+        hold("orders")
+        token = "50%off:a-token"
+        dashboard = start(server.url, "--token", token)
+        page.open(dashboard)
+        page.until(lambda: page.find("#login").is_displayed())
+        # Typed as it is, or pasted as it was printed.
+        page.run("location.hash = '#token=' + arguments[0]", fragment or quote(token))
+        page.until(lambda: page.names == ["orders"])
+        # It is in no history, and in no picture of the screen.
+        assert page.run("return location.hash") == "#/locks"
+
+    def test_a_name_that_leads_here(self, driver: Any, dashboard: Dashboard) -> None:
+        """DNS rebinding: the name of an attacker becomes the address of this machine."""
+        driver.get(f"http://evil.test:{dashboard.port}/")
+        try:
+            assert "doesn't serve as 'evil.test" in driver.find_element(By.TAG_NAME, "body").text
+        finally:
+            driver.get("about:blank")
+
+
+class TestUse:
+    def test_by_keyboard(self, page: Page, dashboard: Dashboard, hold: Callable[..., None]) -> None:
+        for name in ("a", "b"):
+            hold(name)
+        page.open(dashboard)
+        page.until(lambda: page.names == ["a", "b"])
+        page.run("document.querySelector('button[data-sort=name]').focus()")
+        page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        page.until(lambda: page.names == ["b", "a"])
+        # The snapshots that come don't take the focus away.
+        assert page.driver.switch_to.active_element.text.startswith("Name")
+        assert page.find("th[aria-sort]").get_attribute("aria-sort") == "descending"
+        page.run("document.querySelector('td[data-column=name] a').focus()")
+        page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        page.until(lambda: page.text("h2") == "b")
+
+    @pytest.mark.parametrize("fragment", ["#/locks", "#/clients", "#/lock?name=" + "long" * 50])
+    def test_a_narrow_window(self, page: Page, dashboard: Dashboard, hold: Callable[..., None], fragment: str) -> None:
+        hold("long" * 50)
+        page.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", {"width": 320, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+        )
+        try:
+            page.open(dashboard, fragment)
+            page.until(lambda: page.run("return document.querySelectorAll('tbody tr').length"))
+            assert page.run("return document.documentElement.scrollWidth") <= 320
+        finally:
+            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    def test_names_of_everything(self, page: Page, dashboard: Dashboard, hold: Callable[..., None]) -> None:
+        """Whatever takes a focus has a name, by which a screen reader calls it."""
+        hold("orders")
+        page.open(dashboard)
+        page.until(lambda: page.names == ["orders"])
+        tree = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        roles = ("button", "link", "textbox", "searchbox", "combobox", "table", "columnheader", "image")
+        named = [node for node in tree if node.get("role", {}).get("value") in roles and not node.get("ignored")]
+        assert len(named) > 15
+        assert not [node for node in named if not node.get("name", {}).get("value")]

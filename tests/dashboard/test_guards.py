@@ -1,0 +1,147 @@
+"""Who may ask the dashboard: hosts, origins, proxies and tokens."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+import pyredisson
+from pyredisson.testing import Server
+from tests.dashboard.conftest import Start
+from tests.dashboard.running import LIMIT, Dashboard
+
+TOKEN = "a token of this test"
+
+
+class TestGuards:
+    @pytest.mark.parametrize(
+        ("host", "status"),
+        [
+            ("127.0.0.1:8787", 200),
+            ("localhost", 200),
+            ("LOCALHOST:1", 200),
+            ("[::1]:8787", 200),
+            ("10.1.2.3", 200),
+            ("evil.test", 421),
+            ("evil.test:8787", 421),
+            ("localhost.evil.test", 421),
+            ("127.0.0.1.evil.test", 421),
+            ("[::1", 421),
+            ("@", 421),
+            ("", 400),
+            (None, 400),
+        ],
+    )
+    def test_the_name_it_is_asked_under(self, dashboard: Dashboard, host: str | None, status: int) -> None:
+        for path in ("/", "/page/app.js", "/api/locks", "/healthz"):
+            assert dashboard.get(path, {"Host": host}).status == status
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
+    def test_pages_of_other_sites(self, dashboard: Dashboard, site: str) -> None:
+        for path in ("/api/locks", "/events"):
+            assert dashboard.get(path, {"Sec-Fetch-Site": site}).status == 403
+        assert dashboard.get("/", {"Sec-Fetch-Site": site}).status == 200
+        assert dashboard.get("/api/locks", {"Sec-Fetch-Site": "same-origin"}).status == 200
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"X-Pyredisson": None},
+            {"Content-Type": "text/plain"},
+            {"Content-Type": "application/x-www-form-urlencoded"},
+            {"Origin": "http://evil.test"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ],
+    )
+    def test_forms_of_other_sites(
+        self, dashboard: Dashboard, client: pyredisson.Client, headers: dict[str, str | None]
+    ) -> None:
+        lock = client.get_lock("orders")
+        lock.lock()
+        dashboard.until(dashboard.rows)
+        [owner] = dashboard.view("lock", name="orders")["owners"]
+        assert dashboard.post("/api/unlock", {"name": "orders", "owner": owner["raw"]}, headers).status == 403
+        assert lock.is_locked()
+
+    def test_headers_of_the_page(self, dashboard: Dashboard) -> None:
+        reply = dashboard.get("/")
+        assert reply.headers["content-type"] == "text/html; charset=utf-8"
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["cache-control"] == "no-store"
+
+    @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"])
+    def test_behind_a_proxy_without_a_token(self, dashboard: Dashboard, guarded: Dashboard, header: str) -> None:
+        """A proxy on this machine asks for others, under the address of the dashboard."""
+        for path in ("/", "/api/locks", "/events", "/healthz"):
+            reply = dashboard.get(path, {header: "10.1.2.3"})
+            assert (reply.status, "needs a token" in reply.text) == (403, True)
+        assert guarded.get("/api/locks", {header: "x", "Authorization": f"Bearer {guarded.token}"}).status == 200
+
+    def test_behind_a_proxy_that_says_nothing(self, dashboard: Dashboard) -> None:
+        """As nginx if only `proxy_pass` is configured."""
+        with socket.create_connection(("127.0.0.1", dashboard.port), LIMIT) as connection:
+            connection.sendall(b"GET /api/locks HTTP/1.0\r\nHost: 127.0.0.1:%d\r\n\r\n" % dashboard.port)
+            assert b" 403 " in connection.makefile("rb").readline()
+
+    def test_only_the_files_of_the_page(self, dashboard: Dashboard) -> None:
+        assert dashboard.get("/page/style.css").headers["content-type"].startswith("text/css")
+        for path in ("/page/..%2fapp.py", "/page/../app.py", "/page/__init__.py", "/nothing"):
+            assert dashboard.get(path).status == 404
+
+
+@pytest.fixture(scope="module")
+def guarded(server: Server) -> Iterator[Dashboard]:
+    """A dashboard for which others than this machine can ask."""
+    running = Dashboard(server.url, "--host", "0.0.0.0", "--allow-host", "locks.example.com")
+    yield running
+    running.stop()
+
+
+class TestToken:
+    def test_it_is_made_and_needed(self, guarded: Dashboard) -> None:
+        assert guarded.token is not None
+        assert len(guarded.token) >= 32
+        for path in ("/api/locks", "/events", "/api/status", "/api/lock?name=x"):
+            assert guarded.get(path).status == 401
+        # What contains no data.
+        for path in ("/", "/page/app.js", "/healthz"):
+            assert guarded.get(path).status in (200, 503)
+        assert guarded.post("/api/unlock", {"name": "x", "owner": "y"}).status == 401
+
+    def test_by_a_script(self, guarded: Dashboard) -> None:
+        assert guarded.get("/api/locks", {"Authorization": f"Bearer {guarded.token}"}).status == 200
+        for wrong in ("Bearer x", "Bearer ", f"Basic {guarded.token}", f"Bearer {guarded.token}x", "Bearer \xe9"):
+            assert guarded.get("/api/locks", {"Authorization": wrong}).status == 401
+
+    def test_by_a_browser(self, guarded: Dashboard) -> None:
+        for wrong in ({"token": "wrong"}, {}, ["token"], {"token": None}, {"token": "\ud800"}, b"[" * 100_000):
+            assert guarded.post("/login", wrong).status == 401
+        reply = guarded.post("/login", {"token": guarded.token}, {"Host": "locks.example.com"})
+        assert reply.status == 204
+        cookie = reply.headers["set-cookie"]
+        assert guarded.token is not None
+        assert guarded.token not in cookie
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        assert guarded.get("/api/locks", {"Cookie": cookie.partition(";")[0]}).status == 200
+        assert guarded.get("/api/locks", {"Cookie": cookie.partition("=")[0] + "=x"}).status == 401
+
+    def test_a_token_of_ones_own(self, server: Server, start: Start) -> None:
+        """Also on loopback, where none is needed."""
+        dashboard = start(server.url, "--token", TOKEN)
+        # Printed, it might end up in a log.
+        assert dashboard.token is None
+        assert dashboard.get("/api/locks").status == 401
+        assert dashboard.get("/api/locks", {"Authorization": f"Bearer {TOKEN}"}).status == 200
+
+    def test_a_name_of_a_proxy_needs_a_token(self, server: Server, start: Start) -> None:
+        """Behind a proxy on this machine others can ask."""
+        dashboard = start(server.url, "--allow-host", "locks.example.com")
+        assert dashboard.token is not None
+        assert dashboard.get("/api/locks", {"Host": "locks.example.com"}).status == 401

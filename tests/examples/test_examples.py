@@ -1,0 +1,129 @@
+"""Each program of `examples/` is started as its first lines say, and does its job."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import httpx2 as httpx
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson.testing import Server
+from tests.interop.maven import REQUIRED
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(server: Server) -> Iterator[Start]:
+    """Starts a program of a folder of the examples, and kills it with its children after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*command: object, folder: Path = EXAMPLES) -> subprocess.Popen[str]:
+        env = os.environ | {"PYREDISSON_URL": server.url, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        words = [str(word) for word in command]
+        pipe, both = subprocess.PIPE, subprocess.STDOUT
+        process = subprocess.Popen(
+            words, cwd=folder, env=env, stdout=pipe, stderr=both, text=True, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for each in started:
+        if each.poll() is None:
+            os.killpg(each.pid, signal.SIGKILL)
+        with each:
+            pass
+
+
+def line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """The next line of its output that contains the pattern."""
+    output: IO[str] | None = process.stdout
+    assert output is not None
+    seen: list[str] = []
+    for each in output:
+        seen.append(each)
+        if found := re.search(pattern, each):
+            return found
+    raise AssertionError(f"no {pattern!r} in:\n{''.join(seen)}")
+
+
+def test_fastapi_service(start: Start, admin: Redis) -> None:
+    service = start(sys.executable, "-m", "uvicorn", "fastapi_service:app", "--port", "0")
+    url = line(service, r"running on (http://\S+)")[1]
+    with httpx.Client(base_url=url, timeout=40) as client:
+        balances = [client.post("/accounts/7/deposit?amount=10").json() for _ in range(3)]
+    assert balances == [10, 20, 30]
+    assert admin.get("balance:7") == b"30"
+
+
+def test_celery_worker(start: Start, server: Server) -> None:
+    start(sys.executable, "-m", "celery", "-A", "celery_worker", "worker", "--concurrency", "2")
+    with pyredisson.connect(server.url) as another_worker, another_worker.singleton("report:monday"):
+        sender = start(sys.executable, "celery_worker.py")
+        text = sender.communicate()[0]
+    skipped = "skipped: another worker writes that report"
+    assert text.splitlines() == [skipped, skipped, "report of tuesday"]
+
+
+def test_nightly(start: Start, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = re.findall(r"^[0-9*].*$", (EXAMPLES / "nightly.crontab").read_text("utf-8"), re.MULTILINE)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    # What follows the five fields of the time is for a shell.
+    machines = [start("sh", "-c", entry.split(maxsplit=5)[5]) for _ in range(2)]
+    ended = sorted((machine.wait(), machine.communicate()[0]) for machine in machines)
+    assert [status for status, _ in ended] == [0, 75], ended
+    assert re.fullmatch(r"the nightly job is done under example:nightly, with fencing token [0-9]+\n", ended[0][1])
+    assert admin.ttl("example:nightly") > 30
+
+
+def test_leader(start: Start) -> None:
+    first = start(sys.executable, "leader.py", "first")
+    token = int(line(first, "first leads, with token ([0-9]+)")[1])
+    second = start(sys.executable, "leader.py", "second")
+    line(second, "second is a candidate")
+    first.terminate()
+    assert int(line(second, "second leads, with token ([0-9]+)")[1]) > token
+    assert first.wait() == -signal.SIGTERM
+
+
+def build_java(target: Path) -> None:
+    """First without the network, which takes less time and works where there is none."""
+    goals = ["compiler:compile", "dependency:copy-dependencies", f"-Doutput.directory={target}"]
+    text = "no mvn on this machine"
+    if shutil.which("mvn") is not None:
+        for network in (["--offline"], []):
+            command = ["mvn", "--quiet", "--batch-mode", *network, *goals]
+            folder = EXAMPLES / "java_and_python"
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=250)
+            if done.returncode == 0:
+                return
+            text = done.stdout + done.stderr
+    if os.environ.get(REQUIRED):
+        raise AssertionError(text)
+    pytest.skip(text)
+
+
+def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
+    build_java(tmp_path)
+    admin.set("stock", 60)
+    folder = EXAMPLES / "java_and_python"
+    java = start(
+        "java", "-Xmx256m", "-cp", f"{tmp_path}/classes:{tmp_path}/dependency/*", "example.Shop", folder=folder
+    )
+    python = start(sys.executable, "worker.py", folder=folder)
+    sold = [int(line(java, "java sold ([0-9]+)")[1]), int(line(python, "python sold ([0-9]+)")[1])]
+    assert sum(sold) == 60
+    assert admin.get("stock") == b"0"
+    assert (java.wait(), python.wait()) == (0, 0)

@@ -1,0 +1,470 @@
+"""Observers that fail, hang, fork or come last: locks don't depend on them, and no event is lost without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson._client import at_fork, delivery, lifecycle
+from pyredisson._client.delivery import Delivery
+from pyredisson.events import Event
+from pyredisson.logic.observing import Observing
+from pyredisson.testing import Server
+from tests.support.children import Child
+from tests.support.garbage import Garbage, collect_at_each_line, only_collections_asked_for
+from tests.support.observers import Recorder, check_pairs, told, whats
+from tests.support.waiting import TIME_LIMIT, eventually
+
+
+def use(client: pyredisson.Client, times: int = 1) -> None:
+    lock = client.get_lock("a", owner=1)
+    for _ in range(times):
+        lock.lock()
+        lock.unlock()
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
+
+
+class Hanging(Recorder):
+    """Its first call of `acquired` lasts until `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = threading.Event()
+        self.go_on = threading.Event()
+
+    def acquired(self, event: Event) -> None:
+        raise AssertionError("replaced")
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    observer = Hanging()
+
+    def acquired(event: Event) -> None:
+        observer.hangs.set()
+        assert observer.go_on.wait(60)
+        observer.events.append(event)
+
+    observer.acquired = acquired  # type: ignore[method-assign]
+    yield observer
+    observer.go_on.set()
+
+
+@pytest.mark.parametrize("error", [LookupError("the metric is unknown"), SystemExit(3), KeyboardInterrupt()])
+def test_one_that_raises(server: Server, caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
+    """The later events are delivered. The log has the first failure, and at the end the number of all."""
+
+    def fail(event: Event) -> None:
+        raise error
+
+    recorder = Recorder("released")
+    recorder.acquired = fail  # type: ignore[attr-defined]
+    with pyredisson.connect(server.url, observer=recorder) as client:
+        use(client, 3)
+        assert whats(told(client)) == ["released"] * 3
+        assert messages(caplog) == ["the observer's method acquired failed; this is logged once"]
+        assert caplog.records[-1].exc_info is not None
+        assert caplog.records[-1].exc_info[1] is error
+    assert messages(caplog)[1:] == ["the observer's method acquired failed 3 times"]
+
+
+class TestOneThatHangs:
+    def test_locks_work_and_the_oldest_events_are_dropped(
+        self, server: Server, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(delivery, "MOST_EVENTS", 4)
+        with pyredisson.connect(server.url, observer=hanging) as client:
+            use(client)
+            assert hanging.hangs.wait(TIME_LIMIT)
+            use(client, 10)
+            assert messages(caplog) == ["4 events wait for the observer, which is too slow: the oldest are dropped"]
+            hanging.go_on.set()
+            eventually(lambda: len(hanging.events) >= 6)
+            events = told(client)
+            first, dropped, *rest = events
+            assert first.what == "acquired"
+            # The event that filled the queue may be counted, too.
+            assert (dropped.what, dropped.client_id) == ("dropped", client.id)
+            assert 17 <= dropped.count <= 18
+            assert whats(rest) == ["acquired", "released"] * 2
+            # Said after the last event was delivered.
+            eventually(lambda: messages(caplog)[1:] == ["the observer has caught up with the events"])
+
+    def test_close_does_not_wait_for_it(self, server: Server, hanging: Hanging) -> None:
+        client = pyredisson.connect(server.url, observer=hanging)
+        client.get_lock("a").lock()
+        assert hanging.hangs.wait(TIME_LIMIT)
+        client.close()
+        assert not hanging.events
+        # What was left is delivered, as soon as it goes on.
+        hanging.go_on.set()
+        eventually(lambda: whats(hanging.events) == ["acquired", "released"])
+        check_pairs(hanging.events)
+
+    def test_close_in_asyncio_does_not_block_the_loop(
+        self, server: Server, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lifecycle, "DELIVERY_TIMEOUT", TIME_LIMIT)
+
+        async def main() -> None:
+            client = pyredisson.asyncio.connect(server.url, observer=hanging)
+            await client.get_lock("a").lock()
+            assert await asyncio.to_thread(hanging.hangs.wait, TIME_LIMIT)
+            closing = asyncio.ensure_future(client.close())
+            await asyncio.sleep(0.05)
+            # On a loop that was blocked, the sleep would have lasted for as long as `close`.
+            assert not closing.done()
+            hanging.go_on.set()
+            await closing
+
+        asyncio.run(main())
+
+
+def test_one_that_closes_its_client(server: Server) -> None:
+    recorder = Recorder()
+    client: pyredisson.Client
+
+    def acquired(event: Event) -> None:
+        client.close()
+        recorder.events.append(event)
+
+    recorder.acquired = acquired  # type: ignore[attr-defined]
+    client = pyredisson.connect(server.url, observer=recorder)
+    client.get_lock("a").lock()
+    eventually(lambda: whats(recorder.events) == ["acquired", "released"])
+    assert client.closed
+
+
+def test_one_that_locks(server: Server) -> None:
+    """It uses the client that it observes."""
+    recorder = Recorder()
+    client: pyredisson.Client
+
+    def acquired(event: Event) -> None:
+        recorder.events.append(event)
+        if event.name == "a":
+            client.get_lock("b").lock()
+            client.get_lock("b").unlock()
+
+    recorder.acquired = acquired  # type: ignore[attr-defined]
+    with pyredisson.connect(server.url, observer=recorder) as client:
+        use(client)
+        eventually(lambda: len(recorder.events) == 4)
+        check_pairs(recorder.events)
+
+
+class TestFinalizers:
+    def test_a_finalizer_in_the_middle_of_an_observer(self, server: Server) -> None:
+        """It releases a lock on the observer's thread, which has a mutex that can't be taken twice."""
+        recorder = Recorder()
+        mutex = threading.Lock()
+        client: pyredisson.Client
+
+        def acquired(event: Event) -> None:
+            with mutex:
+                if event.name == "a":
+                    Garbage(client.get_lock("b", owner=1).unlock)
+                    gc.collect()
+                recorder.events.append(event)
+
+        def released(event: Event) -> None:
+            with mutex:
+                recorder.events.append(event)
+
+        recorder.acquired = acquired  # type: ignore[attr-defined]
+        recorder.released = released  # type: ignore[attr-defined]
+        with pyredisson.connect(server.url, observer=recorder) as client:
+            client.get_lock("b", owner=1).lock()
+            client.get_lock("a", owner=1).lock()
+            eventually(lambda: len(recorder.events) == 3)
+            assert [(event.what, event.name) for event in recorder.events] == [
+                ("acquired", "b"),
+                ("acquired", "a"),
+                ("released", "b"),
+            ]
+
+    def test_a_finalizer_in_the_middle_of_adding_an_event(self, server: Server) -> None:
+        """Also while the thread is started."""
+        recorders: list[tuple[pyredisson.Client, Recorder]] = []
+
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+            recorder = Recorder()
+            client = pyredisson.connect(server.url, observer=recorder)
+            recorders.append((client, recorder))
+            lock, semaphore = client.get_lock("a", owner=1), client.get_semaphore("s")
+            # The scripts and the connection are there before, and the thread of the observer is not.
+            assert not lock.is_locked()
+
+            def act() -> None:
+                lock.lock()
+                semaphore.release()
+                lock.unlock()
+
+            left = [2]
+
+            def finalizer() -> None:
+                # At the end it is called once more, and a collection may strike in it.
+                if left:
+                    semaphore.release(left.pop())
+
+            return act, finalizer
+
+        functions = [Observing.call_ended, Observing.hold_ended, Observing.emit, Delivery.wake, Delivery._start]
+        with only_collections_asked_for():
+            assert collect_at_each_line(functions, scenario) > 20
+        for client, recorder in recorders:
+            with client:
+                told(client)
+            # In any order: the finalizer's event may come in the middle of another one's.
+            assert sorted(f"{event.what} {event.count}" for event in recorder.events) == [
+                "acquired 1",
+                "released 1",
+                "released 1",
+                "released 2",
+            ]
+            check_pairs([event for event in recorder.events if event.kind == "lock"])
+
+
+class TestFork:
+    def test_the_child_has_events_of_its_own(self, server: Server) -> None:
+        with pyredisson.connect(server.url, observer=Recorder()) as client:
+            client.get_lock("a", owner=1).lock()
+
+            def in_child() -> bool:
+                recorder: Any = client._config.observer
+                recorder.events.clear()
+                events = list(told(client))
+                client.get_lock("b", owner=1).lock()
+                own = told(client)
+                return not events and [event.client_id for event in own] == [client.id]
+
+            assert forked(in_child) == 0
+            assert whats(told(client)) == ["acquired"]
+
+    def test_not_in_the_middle_of_a_call(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A mutex of the observer, which it holds then, would stay held in the child."""
+        monkeypatch.setattr(at_fork, "LONGEST_PAUSE", TIME_LIMIT)
+        mutex = threading.Lock()
+        recorder = Recorder()
+        inside = threading.Event()
+
+        def acquired(event: Event) -> None:
+            with mutex:
+                inside.set()
+                # Until the fork is about to happen: it comes after this call.
+                eventually(lambda: Delivery.forking)
+            recorder.events.append(event)
+
+        recorder.acquired = acquired  # type: ignore[attr-defined]
+        with pyredisson.connect(server.url, observer=recorder) as client:
+            use(client)
+            assert inside.wait(TIME_LIMIT)
+            assert forked(lambda: mutex.acquire(blocking=False)) == 0
+            # The parent's observer goes on.
+            assert whats(told(client)) == ["acquired", "released"]
+
+    def test_two_threads_that_fork(self) -> None:
+        """The end of one fork isn't that of the other one."""
+
+        def fork() -> None:
+            delivery.pause_before_fork([], 0)
+            delivery.go_on_after_fork()
+
+        delivery.pause_before_fork([], 0)
+        try:
+            other = threading.Thread(target=fork)
+            other.start()
+            other.join()
+            assert [*Delivery.forking] == [threading.get_ident()]
+        finally:
+            delivery.go_on_after_fork()
+        assert not Delivery.forking
+
+    def test_a_fork_does_not_wait_for_one_that_hangs(self, server: Server, hanging: Hanging) -> None:
+        with pyredisson.connect(server.url, observer=hanging) as client:
+            use(client)
+            assert hanging.hangs.wait(TIME_LIMIT)
+            assert forked(lambda: True) == 0
+
+    def test_an_observer_that_forks(self, server: Server) -> None:
+        recorder = Recorder()
+        statuses: list[int] = []
+        recorder.acquired = lambda _: statuses.append(forked(lambda: True))  # type: ignore[attr-defined]
+        with pyredisson.connect(server.url, observer=recorder) as client:
+            use(client)
+            assert whats(told(client)) == ["released"]
+            assert statuses == [0]
+
+
+def forked(check: Callable[[], bool]) -> int:
+    """Runs the check in a child. 0: it holds."""
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+class TestTheEnd:
+    def test_close_delivers_the_rest(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lifecycle, "DELIVERY_TIMEOUT", TIME_LIMIT)
+        recorder = Recorder()
+        with pyredisson.connect(server.url, observer=recorder) as client:
+            client.get_lock("a").lock()
+        assert whats(recorder.events) == ["acquired", "released"]
+        check_pairs(recorder.events)
+
+    def test_events_after_close(self, server: Server) -> None:
+        """A thread that waited learns of the end late: its event is delivered although the thread has ended."""
+        recorder = Recorder()
+        client = pyredisson.connect(server.url, observer=recorder)
+        use(client)
+        client.close()
+        eventually(lambda: not observer_threads())
+        observing = client._session.observing
+        assert observing is not None
+        observing.renewed(1, 0.0)
+        eventually(lambda: whats(recorder.events)[2:] == ["renewed"])
+        eventually(lambda: not observer_threads())
+
+    def test_a_dropped_client(self, server: Server) -> None:
+        recorder = Recorder()
+
+        def use_and_drop() -> weakref.ref[object]:
+            client = pyredisson.connect(server.url, observer=recorder)
+            use(client)
+            return weakref.ref(client._lifecycle)
+
+        with warnings.catch_warnings():
+            # Of the client, and of its sockets, which the collector may come to first.
+            warnings.simplefilter("ignore", ResourceWarning)
+            reference = use_and_drop()
+            eventually(lambda: gc.collect() >= 0 and reference() is None)
+        eventually(lambda: not observer_threads())
+        assert whats(recorder.events) == ["acquired", "released"]
+
+    @pytest.mark.parametrize("kind", ["threads", "asyncio"])
+    def test_exit_of_the_interpreter(self, server: Server, child: Callable[..., Child], kind: str) -> None:
+        process = child(EXIT[kind], server.url)
+        assert process.receive() == "acquired"
+        assert process.receive() == "released"
+        assert process.receive() == ""
+
+    def test_exit_while_it_hangs(self, server: Server, child: Callable[..., Child]) -> None:
+        process = child(EXIT["hanging"], server.url)
+        assert process.receive() == "hangs"
+        assert process.receive() == ""
+        assert process.wait() == 0
+
+
+EXIT = {
+    "threads": """
+import sys, pyredisson
+from pyredisson._client import lifecycle
+lifecycle.DELIVERY_TIMEOUT = 10
+class Printing:
+    acquired = released = staticmethod(lambda event: print(event.what))
+client = pyredisson.connect(sys.argv[1], observer=Printing())
+client.get_lock("a").lock()
+""",
+    "asyncio": """
+import asyncio, sys, pyredisson.asyncio
+from pyredisson._client import lifecycle
+lifecycle.DELIVERY_TIMEOUT = 10
+class Printing:
+    acquired = released = staticmethod(lambda event: print(event.what))
+client = pyredisson.asyncio.connect(sys.argv[1], observer=Printing())
+async def main():
+    await client.get_lock("a").lock()
+asyncio.run(main())
+""",
+    "hanging": """
+import sys, threading, pyredisson
+hangs = threading.Event()
+class Hanging:
+    def acquired(self, event):
+        print("hangs")
+        hangs.set()
+        threading.Event().wait()
+client = pyredisson.connect(sys.argv[1], observer=Hanging())
+client.get_lock("a").lock()
+hangs.wait()
+""",
+}
+
+
+def observer_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pyredisson-observer"]
+
+
+def test_no_thread_can_be_started(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next event starts it."""
+    recorder = Recorder()
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pyredisson.connect(server.url, observer=recorder) as client, caplog.at_level(logging.WARNING):
+        with monkeypatch.context() as patch:
+            patch.setattr(delivery, "start_thread", fail)
+            use(client)
+        assert messages(caplog) == [
+            "no thread could be started for the observer, which is told later: can't start new thread"
+        ]
+        client.get_lock("a").lock()
+        eventually(lambda: whats(recorder.events) == ["acquired", "released", "acquired"])
+
+
+def test_an_observer_of_many_threads(server: Server) -> None:
+    """Whatever adds the first event, one thread delivers, and no event is delivered twice or never."""
+    deliverers: set[str] = set()
+    recorder = Recorder()
+    number = 8
+
+    def note(event: Event) -> None:
+        deliverers.add(str(threading.get_ident()))
+        recorder.events.append(event)
+
+    recorder.acquired = recorder.released = note  # type: ignore[attr-defined]
+    start = threading.Barrier(number)
+    with pyredisson.connect(server.url, observer=recorder) as client:
+
+        def work(index: int) -> None:
+            lock = client.get_lock(f"a{index}", owner=1)
+            start.wait()
+            for _ in range(50):
+                lock.lock()
+                lock.unlock()
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(number)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        events = told(client)
+        assert len(events) == number * 50 * 2
+        check_pairs(events)
+        assert len(deliverers) == 1
+        for index in range(number):
+            own = [event for event in events if event.name == f"a{index}"]
+            assert whats(own) == ["acquired", "released"] * 50

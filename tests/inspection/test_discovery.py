@@ -1,0 +1,212 @@
+"""The walk over all keys of one server: what it finds, what it costs, and what it needs."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
+
+from pyredisson.inspection import discovery as walking
+from pyredisson.inspection.model import Evidence
+from pyredisson.testing import Server
+from tests.support.backends import Backend
+from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, walked
+
+from .servers import on_every_server
+
+pytestmark = pytest.mark.asyncio
+
+CLIENT = str(uuid.UUID(int=3))
+KEYS = 20_000
+LOCKS = 200
+RIGHTS = "+@read +@connection +eval +evalsha +time +pubsub +info -keys"
+"""As the documentation of `Inspector` names them."""
+CHEAP = {"scan", "type", "hrandfield", "hget", "hmget", "zrange"}
+"""The commands that a step may call for a key: the time of each depends neither on the size of the key nor on that of
+the database."""
+
+
+def fill(redis: Any) -> None:
+    """Keys of other programs, of every type, and few locks among them."""
+    pipeline = redis.pipeline(transaction=False)
+    for number in range(KEYS):
+        match number % 5:
+            case 0:
+                pipeline.set(f"counter:{number}", number)
+            case 1:
+                pipeline.hset(f"cart:{number}", mapping={f"item:{item}": item for item in range(1 + number % 40)})
+            case 2:
+                pipeline.rpush(f"list:{number}", "x")
+            case 3:
+                pipeline.zadd(f"{{ranks}}:{number}:timeout", {"somebody": number})
+            case 4:
+                pipeline.set(f"page:{number}", "<html>")
+    for number in range(LOCKS):
+        pipeline.hset(f"lock:{number}", f"{CLIENT}:{number}", 1)
+    # A small hash whose fields are expensive to read.
+    for number in range(200):
+        pipeline.hset(f"wide:{number}", mapping={f"field:{item:04}": "x" * 50 for item in range(120)})
+    pipeline.execute()
+
+
+@on_every_server
+async def test_nothing_is_missing_and_nothing_invented(backend: Backend, redis: Any) -> None:
+    fill(redis)
+    client = backend.connect()
+    await inspector(client).discovery().step()
+    redis.config_resetstat()
+    discovery = await walked(client)
+    called = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in redis.info("commandstats").items()}
+    assert set(discovery.found) == {b"lock:%d" % number for number in range(LOCKS)}
+    assert set(discovery.found.values()) == {Evidence.HASH}
+    assert discovery.scanned >= discovery.total == KEYS + LOCKS + 200
+    assert not discovery.failed
+    assert not discovery.topology_changed
+    for name in ("dbsize", "info", "config", "config|resetstat"):
+        called.pop(name, None)
+    # No step is long: each looks at few keys, and at little of each. It never calls KEYS.
+    steps = called.pop("evalsha")
+    assert steps > discovery.scanned / (2 * walking.KEYS_IN_A_STEP)
+    assert set(called) <= CHEAP
+    assert sum(called.values()) <= 3 * discovery.scanned + steps
+
+
+async def test_companion_keys_and_clients(backend: Backend, redis: Any) -> None:
+    redis.rpush("redisson_lock_queue:{one}", "x")
+    redis.set(f"pyredisson_once:{{two}}:{CLIENT}:0:latch", "2 1")
+    redis.set(f"pyredisson_once:{{two}}:{CLIENT}:1", "2 1")
+    redis.zadd("{three}:timeout", {b"0123456789abcdef": 1})
+    redis.set("redisson_lock_token:four{x}", 5)
+    redis.set("pyredisson_fencing:{five}", 5)
+    redis.set("redisson_unlock_latch:{six}:00112233445566778899aabbccddeeff", 0)
+    announce(redis, CLIENT)
+    discovery = await walked(backend.connect())
+    assert discovery.found == {
+        b"one": Evidence.COMPANION,
+        b"{one}": Evidence.COMPANION,
+        b"two": Evidence.LATCH,
+        b"{two}": Evidence.LATCH,
+        b"three": Evidence.PERMITS,
+        b"{three}": Evidence.PERMITS,
+        b"four{x}": Evidence.COMPANION,
+    }
+    assert [*discovery.clients] == [CLIENT]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [("*", {"cron:a", "cron:B", "web"}), ("cron:*", {"cron:a", "cron:B"}), ("cron:[a-z]", {"cron:a"}), ("x", set())],
+)
+async def test_a_pattern(backend: Backend, redis: Any, pattern: str, names: set[str]) -> None:
+    for name in ("cron:a", "cron:B", "web"):
+        redis.hset(name, f"{CLIENT}:1", 1)
+    assert set(await listed(backend.connect(), pattern)) == names
+
+
+async def test_passes_one_after_the_other(backend: Backend, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a pass ends, the objects of the pass before count; then those that are gone are forgotten."""
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
+    for number in range(200):
+        redis.set(f"counter:{number}", number)
+    redis.hset("first", f"{CLIENT}:1", 1)
+    announce(redis, CLIENT)
+    discovery = await walked(backend.connect())
+    assert (set(discovery.found), set(discovery.clients)) == ({b"first"}, {CLIENT})
+    assert not await discovery.step()
+    redis.delete("first", f"pyredisson_client:{{{CLIENT}}}")
+    redis.hset("second", f"{CLIENT}:1", 1)
+    discovery.restart()
+    assert (discovery.done, discovery.scanned) == (False, 0)
+    assert await discovery.step()
+    assert b"first" in discovery.found
+    while await discovery.step():
+        assert b"first" in discovery.found
+        assert CLIENT in discovery.clients
+    assert (set(discovery.found), set(discovery.clients)) == ({b"second"}, set())
+
+
+async def test_an_empty_server(backend: Backend) -> None:
+    discovery = await walked(backend.connect())
+    assert (discovery.found, discovery.scanned, discovery.total) == ({}, 0, 0)
+
+
+async def test_the_rate(backend: Backend, redis: Any, timed: Any) -> None:
+    for number in range(1000):
+        redis.set(f"counter:{number}", number)
+    client = backend.connect()
+    clock = session_of(client).clock
+    with timed:
+        discovery = inspector(client).discovery(rate=2000)
+        begun = clock()
+        while await discovery.step():
+            pass
+        # The pause after the last step isn't needed.
+        assert clock() - begun > (1000 - 2 * walking.KEYS_IN_A_STEP) / 2000
+
+
+@on_every_server
+async def test_no_script_is_known(backend: Backend, redis: Any) -> None:
+    redis.hset("orders", f"{CLIENT}:1", 1)
+    client = backend.connect()
+    redis.script_flush()
+    assert set(await listed(client)) == {"orders"}
+    redis.script_flush()
+    assert set(await listed(client)) == {"orders"}
+
+
+@on_every_server
+@pytest.mark.parametrize("missing", ["-scan", "-type", "-hrandfield", "-zrange", "-evalsha -eval"])
+async def test_without_a_right_that_is_needed(backend: Backend, server: Server, redis: Any, missing: str) -> None:
+    redis.hset("orders", f"{CLIENT}:1", 1)
+    redis.zadd("{stock}:timeout", {b"0123456789abcdef": 1})
+    redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~*", "+@all", *missing.split())
+    client = backend.connect(f"redis://reader:x@{server.host}:{server.port}")
+    with pytest.raises(NoPermissionError):
+        await walked(client)
+
+
+@on_every_server
+async def test_with_the_rights_that_are_needed(backend: Backend, server: Server, redis: Any) -> None:
+    for command in FOREIGN.values():
+        redis.execute_command(*command)
+    redis.hset("orders", f"{CLIENT}:1", 1)
+    announce(redis, CLIENT)
+    redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~*", *RIGHTS.split())
+    client = backend.connect(f"redis://reader:x@{server.host}:{server.port}")
+    found = await listed(client)
+    assert set(found) == {"orders"}
+    assert found["orders"].owners[0].holder.host == "web-3"
+    assert len(await inspector(client).clients([CLIENT])) == 1
+
+
+async def test_no_server(backend: Backend) -> None:
+    client = backend.connect("redis://127.0.0.1:1", connect_timeout=0.2)
+    discovery = inspector(client).discovery()
+    while await discovery.step():
+        pass
+    assert discovery.found == {}
+    [error] = discovery.failed.values()
+    assert isinstance(error, RedisConnectionError)
+
+
+async def test_a_server_that_is_restarted_in_the_middle(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cursors stay valid, and a failure is not the end."""
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
+    with Server() as own:
+        client = backend.connect(own.url)
+        with own.redis() as redis:
+            for number in range(200):
+                redis.set(f"counter:{number}", number)
+        discovery = inspector(client).discovery()
+        assert await discovery.step()
+        own.kill()
+        assert await discovery.step()
+        assert discovery.failed
+        own.start()
+        while await discovery.step():
+            pass
+        assert not discovery.failed
+        assert discovery.done

@@ -1,0 +1,344 @@
+"""Every primitive, free, held and waited for, beside keys that are none, on every server."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.support.backends import Backend
+from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, state_of
+
+from .servers import on_every_server
+
+pytestmark = pytest.mark.asyncio
+
+JAVA = f"{uuid.UUID(int=5)}"
+GETTERS = {
+    "lock": "get_lock",
+    "fair": "get_fair_lock",
+    "fenced": "get_fenced_lock",
+    "spin": "get_spin_lock",
+}
+
+
+def acquires(lock: Any) -> Callable[[], Awaitable[None]]:
+    """Work of another owner: acquires the lock when it is free, and releases it."""
+
+    async def work() -> None:
+        await lock.lock()
+        await lock.unlock()
+
+    return work
+
+
+@pytest.fixture(autouse=True)
+def foreign_keys(redis: Any) -> None:
+    for command in FOREIGN.values():
+        redis.execute_command(*command)
+
+
+@pytest.mark.parametrize("kind", GETTERS)
+class TestLocks:
+    @on_every_server
+    async def test_held(self, backend: Backend, kind: str) -> None:
+        client = backend.connect()
+        lock = getattr(client, GETTERS[kind])("orders")
+        await lock.lock(20)
+        await lock.lock(20)
+        state = (await listed(client))["orders"]
+        # Neither a fair lock without waiters nor a spin lock can be told from a lock.
+        assert (state.kind, state.certain) == ("fenced" if kind == "fenced" else "lock", False)
+        assert state.held
+        [owner] = state.owners
+        assert (owner.levels, owner.side, owner.kept, state.owner_count) == (2, None, False, 1)
+        assert owner.holder.client_id == client.id
+        assert owner.raw == f"{client.id}:{owner.holder.owner_id}"
+        assert state.time_to_live == owner.holder.time_to_live
+        assert 15 < (state.time_to_live or 0) <= 20
+        assert state.token == (await lock.get_token() if kind == "fenced" else None)
+        assert (state.permits, state.free, state.count, state.waiters) == (None, None, None, ())
+
+    async def test_its_holder_has_announced_the_kind(self, backend: Backend, redis: Any, kind: str) -> None:
+        client = backend.connect()
+        lock = getattr(client, GETTERS[kind])("or ders")
+        await lock.lock()
+        [field] = redis.hkeys("or ders")
+        owner_id = field.decode().partition(":")[2]
+        announce(redis, client.id, {f"{owner_id} or ders": kind})
+        state = (await listed(client))["or ders"]
+        assert (state.kind, state.certain) == (kind, True)
+        [owner] = state.owners
+        holder = owner.holder
+        assert (holder.client_name, holder.host, holder.pid) == ("billing@web-3:812", "web-3", 812)
+        assert holder.since is not None
+        assert holder.since.timestamp() == pytest.approx(1_795_167_377.9)
+        assert holder.foreign is False
+
+    async def test_free(self, backend: Backend, kind: str) -> None:
+        client = backend.connect()
+        lock = getattr(client, GETTERS[kind])("orders")
+        await lock.lock()
+        await lock.unlock()
+        state = await state_of(client, "orders")
+        assert not state.held
+        assert state.kind == ("fenced" if kind == "fenced" else "unknown")
+        assert (state.owners, state.owner_count, state.time_to_live) == ((), 0, None)
+
+    @on_every_server
+    async def test_its_waiters(self, backend: Backend, kind: str) -> None:
+        client, other = backend.connect(), backend.connect()
+        lock = getattr(client, GETTERS[kind])("orders")
+        await lock.lock()
+        waiter = backend.spawn(acquires(getattr(other, GETTERS[kind])("orders")))
+
+        async def waits() -> bool:
+            state = await state_of(client, "orders")
+            return bool(state.waiters) if kind == "fair" else kind == "spin" or bool(state.waiting_clients)
+
+        while not await waits():
+            await backend.sleep(0.005)
+        state = (await listed(client))["orders"]
+        if kind == "fair":
+            assert (state.kind, state.certain, state.waiting_clients) == ("fair", True, None)
+            [place] = state.waiters
+            assert (place.place, place.alive, state.waiter_count) == (1, True, 1)
+            assert place.owner.holder.client_id == other.id
+            assert place.owner.holder.time_to_live is None
+            assert place.place_lasts is not None
+            assert place.place_lasts > 1
+        elif kind == "spin":
+            assert (state.waiting_clients, state.waiter_count) == (0, None)
+        else:
+            assert (state.waiting_clients, state.waiter_count) == (1, None)
+        await lock.unlock()
+        await waiter.result()
+
+
+class TestReadWriteLocks:
+    @on_every_server
+    async def test_readers(self, backend: Backend, redis: Any) -> None:
+        client = backend.connect()
+        lock = client.get_read_write_lock("orders").read_lock()
+        await lock.lock(10)
+        await lock.lock(20)
+
+        async def read() -> None:
+            await client.get_read_write_lock("orders").read_lock().lock(40)
+
+        await backend.as_another_owner(read)
+        state = (await listed(client))["orders"]
+        assert (state.kind, state.certain, state.held, state.owner_count) == ("read-write", True, True, 2)
+        assert sorted(owner.levels for owner in state.owners) == [1, 2]
+        assert {owner.side for owner in state.owners} == {"read"}
+        leases = sorted(owner.holder.time_to_live or 0 for owner in state.owners)
+        assert 15 < leases[0] <= 20
+        assert 35 < leases[1] <= 40
+        assert state.time_to_live == pytest.approx(leases[1], abs=0.1)
+
+    async def test_a_writer_that_reads(self, backend: Backend) -> None:
+        client = backend.connect()
+        lock = client.get_read_write_lock("orders")
+        await lock.write_lock().lock()
+        await lock.read_lock().lock()
+        state = (await listed(client))["orders"]
+        assert (state.kind, state.owner_count) == ("read-write", 2)
+        assert sorted(str(owner.side) for owner in state.owners) == ["read", "write"]
+        assert {owner.holder.client_id for owner in state.owners} == {client.id}
+
+    async def test_a_reader_whose_lease_has_ended(self, backend: Backend, redis: Any) -> None:
+        """It keeps writers out until the lock is removed, so it is listed."""
+        redis.hset("orders", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1})
+        redis.pexpire("orders", 30_000)
+        redis.set(f"{{orders}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
+        state = (await listed(backend.connect()))["orders"]
+        ended, other = state.owners
+        assert ended.holder.time_to_live == 0
+        assert 15 < (other.holder.time_to_live or 0) <= 20
+
+
+class TestSemaphores:
+    async def test_without_further_evidence(self, backend: Backend, redis: Any) -> None:
+        """A number may be anybody's counter."""
+        client = backend.connect()
+        await client.get_semaphore("stock").try_set_permits(3)
+        for key in redis.keys("pyredisson_once:*"):
+            redis.delete(key)
+        assert "stock" not in await listed(client)
+        state = await state_of(client, "stock")
+        assert (state.kind, state.certain) == ("unknown", False)
+        assert "a semaphore or a latch" in state.why
+        known, _ = await inspector(client).states([b"stock"], kind="semaphore")
+        assert [(state.kind, state.certain, state.free) for state in known] == [("semaphore", True, 3)]
+
+    @pytest.mark.parametrize(
+        ("called", "kind"), [("semaphore", "semaphore"), ("permit", "permits"), ("latch", "latch")]
+    )
+    async def test_calls_that_say_the_kind(self, backend: Backend, redis: Any, called: str, kind: str) -> None:
+        redis.set("stock", -2)
+        redis.set(f"pyredisson_once:{{stock}}:{JAVA}:0:{called}", "2 1", px=60_000)
+        state = (await listed(backend.connect()))["stock"]
+        assert (state.kind, state.certain) == (kind, True)
+        assert (state.free, state.count) == ((None, -2) if kind == "latch" else (-2, None))
+        assert state.permits == (-2 if kind == "permits" else None)
+
+    async def test_permits_without_ids(self, backend: Backend) -> None:
+        client = backend.connect()
+        semaphore = client.get_semaphore("stock")
+        await semaphore.try_set_permits(3)
+        await semaphore.acquire()
+        state = (await listed(client))["stock"]
+        assert state.kind == "semaphore"
+        assert (state.held, state.free, state.permits, state.owners) == (True, 2, None, ())
+
+    async def test_a_waiter_for_several_permits(self, backend: Backend, redis: Any) -> None:
+        redis.set("stock", 1)
+        redis.set("pyredisson_semaphore_claim:{stock}", f"2 {JAVA}:1", px=60_000)
+        state = (await listed(backend.connect()))["stock"]
+        assert (state.kind, state.certain, state.free) == ("semaphore", True, 1)
+
+    @on_every_server
+    async def test_permits_with_ids(self, backend: Backend, redis: Any) -> None:
+        client = backend.connect()
+        semaphore = client.get_permit_expirable_semaphore("stock")
+        await semaphore.try_set_permits(5)
+        leased = await semaphore.acquire(lease_time=20)
+        kept = await semaphore.acquire()
+        # An endless one, as Java makes, and one that has ended.
+        redis.zadd("{stock}:timeout", {bytes.fromhex(kept): 922337203685477, b"0123456789abcdef": 1})
+        redis.decr("stock")
+        announce(redis, client.id, {f"{kept} stock": "permit"})
+        state = (await listed(client))["stock"]
+        assert (state.kind, state.certain, state.held) == ("permits", True, True)
+        # What has ended can be acquired.
+        assert (state.free, state.permits, state.owner_count) == (3, 5, 2)
+        first, last = state.owners
+        assert (first.raw, last.raw) == (leased, kept)
+        assert 15 < (first.holder.time_to_live or 0) <= 20
+        assert first.holder.client_id is None
+        assert last.holder.time_to_live == math.inf
+        assert (last.holder.client_id, last.holder.host) == (client.id, "web-3")
+
+
+class TestLatches:
+    async def test_closed(self, backend: Backend) -> None:
+        client = backend.connect()
+        await client.get_count_down_latch("done").try_set_count(2)
+        state = (await listed(client))["done"]
+        # The server remembers calls, but not yet for what.
+        assert state.kind in ("latch", "semaphore")
+        assert not state.certain or state.kind == "latch"
+
+    @on_every_server
+    async def test_clients_that_wait(self, backend: Backend) -> None:
+        client = backend.connect()
+        latch = client.get_count_down_latch("done")
+        await latch.try_set_count(2)
+
+        async def wait() -> None:
+            await client.get_count_down_latch("done").wait()
+
+        waiter = backend.spawn(wait)
+        while (await state_of(client, "done")).kind != "latch":
+            await backend.sleep(0.005)
+        state = (await listed(client))["done"]
+        assert (state.kind, state.count, state.held) == ("latch", 2, True)
+        assert state.waiting_clients == 1
+        await latch.count_down()
+        await latch.count_down()
+        await waiter.result()
+        state = await state_of(client, "done")
+        assert (state.kind, state.count, state.held) == ("latch", 0, False)
+
+
+class TestOthers:
+    @on_every_server
+    async def test_keys_of_other_programs_are_not_listed(self, backend: Backend) -> None:
+        client = backend.connect()
+        assert await listed(client) == {}
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("cart", "a hash of owners"),
+            ("car", "a hash without owners"),
+            ("limits", "a rate limiter of Redisson"),
+            ("page", "a string that is no number"),
+            ("jobs", "a key of type list"),
+            ("tags", "a key of type set"),
+            ("absent", "there is no such key"),
+        ],
+    )
+    async def test_what_is_said_of_them(self, backend: Backend, name: str, why: str) -> None:
+        state = await state_of(backend.connect(), name)
+        assert why in state.why
+        # A user has named it, so its fields may be owners of clients that choose other ids than Redisson.
+        assert state.kind == ("lock" if name == "cart" else "unknown")
+        assert state.held is (name == "cart")
+
+    async def test_several_locks_in_one_hash(self, backend: Backend, redis: Any) -> None:
+        """As Redisson's multi-lock of one hash stores them."""
+        values = ("sMUTHC2Ql4EaCGlDp3W/MQ", "436CZJNgLJy17cg3htdgnw")
+        for value in values:
+            name = f"{JAVA}:1"
+            fields = {value: name, f"{value}:{name}:expire_time": 9 * 10**12, f"{value}:{name}:lock_count": 2}
+            redis.hset("group", mapping=fields)
+        redis.pexpire("group", 30_000)
+        state = (await listed(backend.connect()))["group"]
+        assert (state.kind, state.certain, state.held) == ("group", True, True)
+        [owner] = state.owners
+        assert (owner.raw, owner.levels, owner.holder.owner_id) == (f"{JAVA}:1", 2, 1)
+
+    async def test_a_lock_that_is_only_kept(self, backend: Backend, redis: Any) -> None:
+        client = backend.connect()
+        redis.hset("nightly", f"{client.id}:4294967296:kept", 1)
+        redis.pexpire("nightly", 60_000)
+        state = (await listed(client))["nightly"]
+        [owner] = state.owners
+        assert owner.kept
+        assert (owner.holder.client_id, owner.holder.owner_id) == (client.id, 2**32)
+
+    async def test_a_lock_without_a_lease(self, backend: Backend, redis: Any) -> None:
+        redis.hset("orders", f"{JAVA}:1", 1)
+        state = (await listed(backend.connect()))["orders"]
+        assert state.time_to_live == math.inf
+
+    @pytest.mark.parametrize("held", ["orders", "{orders}", "both", "neither"])
+    async def test_two_names_with_the_same_companion_keys(self, backend: Backend, redis: Any, held: str) -> None:
+        redis.rpush("redisson_lock_queue:{orders}", f"{JAVA}:2")
+        redis.zadd("redisson_lock_timeout:{orders}", {f"{JAVA}:2": 9 * 10**12})
+        names = {"both": ["orders", "{orders}"], "neither": []}.get(held, [held])
+        for name in names:
+            redis.hset(name, f"{JAVA}:1", 1)
+        found = await listed(backend.connect())
+        assert sorted(found) == (names or ["orders"])
+        assert {state.kind for state in found.values()} == {"fair"}
+        for state in found.values():
+            [place] = state.waiters
+            assert (place.alive, place.place, place.owner.holder.owner_id) == (None, 1, 2)
+            assert [companion.purpose for companion in state.companions] == ["queue", "scores of the queue"]
+
+    async def test_companion_keys_of_another_type(self, backend: Backend, redis: Any) -> None:
+        """They are somebody else's, so nothing in them is read."""
+        redis.hset("orders", f"{JAVA}:1", 1)
+        for prefix in (
+            "redisson_lock_queue",
+            "redisson_lock_timeout",
+            "redisson_lock_token",
+            "pyredisson_fair_waiters",
+        ):
+            redis.sadd(f"{prefix}:{{orders}}", "x")
+        redis.sadd("{orders}:timeout", "x")
+        state = await state_of(backend.connect(), "orders")
+        assert state.owner_count == 1
+        assert {companion.type for companion in state.companions} == {"set"}
+
+    async def test_a_closed_client(self, backend: Backend) -> None:
+        client = backend.connect()
+        await client.close()
+        with pytest.raises(Exception, match="is closed"):
+            await state_of(client, "orders")
+        assert session_of(client).closed

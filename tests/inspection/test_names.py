@@ -1,0 +1,75 @@
+"""From the name of an object to its companion keys, and back."""
+
+from __future__ import annotations
+
+import uuid
+from binascii import hexlify
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyredisson._core import prefixed
+from pyredisson.inspection.model import Evidence
+from pyredisson.inspection.names import client_of, companions_of, objects_of
+from pyredisson.logic.announced import client_key
+
+NAMES = st.binary(max_size=12) | st.text("{}:ab", max_size=8).map(str.encode)
+CLIENT = str(uuid.UUID(int=1)).encode()
+
+
+@given(NAMES)
+def test_a_companion_leads_back_to_its_object(name: bytes) -> None:
+    for key, _ in companions_of(name).keys:
+        names, _ = objects_of(key)
+        assert name in names
+        # The other one has the same companion key in Redisson, too.
+        assert all(key in dict(companions_of(other).keys) for other in names)
+
+
+@given(NAMES, st.integers(0, 99), st.sampled_from([b"", b":semaphore", b":permit", b":latch"]))
+def test_a_reply_cache_leads_back_to_its_object(name: bytes, slot: int, kind: bytes) -> None:
+    names, evidence = objects_of(prefixed(b"pyredisson_once", name) + b":%b:%d%b" % (CLIENT, slot, kind))
+    assert name in names
+    expected = {
+        b"": Evidence.COUNTER,
+        b":semaphore": Evidence.SEMAPHORE,
+        b":permit": Evidence.PERMITS,
+        b":latch": Evidence.LATCH,
+    }
+    assert evidence is expected[kind]
+
+
+@given(NAMES, st.binary(min_size=16, max_size=16))
+def test_a_withdrawn_permit_leads_back_to_its_object(name: bytes, permit: bytes) -> None:
+    names, evidence = objects_of(prefixed(b"pyredisson_permit_withdrawn", name) + b":" + hexlify(permit))
+    assert name in names
+    assert evidence is Evidence.PERMITS
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"orders",
+        b"redisson_lock_queue",
+        b"redisson_lock_queue:orders",
+        b"redisson_unlock_latch:{orders}:00112233445566778899aabbccddeeff",
+        b"pyredisson_fencing:{orders}",
+        b"pyredisson_once:{orders}",
+        b"orders:timeout",
+        b"pyredisson_client:{x}",
+    ],
+)
+def test_other_keys_belong_to_no_object(key: bytes) -> None:
+    assert objects_of(key)[0] == ()
+
+
+@given(st.uuids())
+def test_the_key_of_a_client(client: uuid.UUID) -> None:
+    assert client_of(client_key(str(client))) == str(client)
+
+
+@pytest.mark.parametrize("key", [b"", b"pyredisson_client", b"pyredisson_client:x", b"pyredisson_fencing:{x}"])
+def test_the_key_of_no_client(key: bytes) -> None:
+    assert client_of(key) is None

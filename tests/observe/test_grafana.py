@@ -1,0 +1,130 @@
+"""The dashboard in docs/grafana.json, and the expressions of docs/observing.md, are about metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from pyredisson.events import Event
+from pyredisson.observe import PrometheusObserver
+
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
+LABEL = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+BY = re.compile(r"\bby \(([^)]*)\)")
+OF_PROMETHEUS = {"pyredisson_client"}
+"""What begins like a metric, and is none: the key of a client."""
+
+
+@pytest.fixture
+def labels(registry: CollectorRegistry, metrics: PrometheusObserver) -> dict[str, set[str]]:
+    """The labels of each sample that the observer exports."""
+    fields: dict[str, Any] = {"client_id": "c", "time_ns": 1, "name": "order:1", "kind": "lock"}
+    metrics.acquired(Event(what="acquired", waited=0.0, **fields))
+    metrics.lost(Event(what="lost", held=1.0, **fields))
+    metrics.renewed(Event(what="renewed", late=0.1, client_id="c", time_ns=1))
+    metrics.disconnected(Event(what="disconnected", server="a:1", client_id="c", time_ns=1))
+    found: dict[str, set[str]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Each with its title."""
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+def check(expression: str, labels: dict[str, set[str]], where: str) -> set[str]:
+    """Each metric and each label in it exists. Returns the metrics."""
+    used = set()
+    known: set[str] = set()
+    for metric, selector in METRIC.findall(expression):
+        assert metric in labels, f"{where}: there is no {metric}"
+        used.add(metric)
+        known |= labels[metric]
+        for label, _, _ in LABEL.findall(selector or ""):
+            assert label in labels[metric], f"{where}: {metric} has no label {label}"
+    assert used, f"{where}: no metric in {expression}"
+    for group in BY.findall(expression):
+        for label in group.split(","):
+            assert label.strip() in known, f"{where}: no label {label}"
+    assert expression.count("(") == expression.count(")")
+    return used
+
+
+def test_each_expression_is_about_metrics_that_exist(labels: dict[str, set[str]]) -> None:
+    for title, expression in expressions():
+        check(expression, labels, title)
+
+
+def test_each_metric_has_a_panel(labels: dict[str, set[str]]) -> None:
+    """A histogram by its buckets; what prometheus_client adds, such as the time of creation, has none."""
+    used = {metric for title, expression in expressions() for metric in check(expression, labels, title)}
+    samples = {name for name in labels if not name.endswith(("_created", "_sum", "_count"))}
+    assert used == samples
+
+
+def test_legends_are_labels_of_the_result() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                groups = " ".join(BY.findall(target["expr"]))
+                assert label in groups.replace(",", " ").split(), panel["title"]
+
+
+def test_grafana_can_show_it() -> None:
+    """What it asks for: one id for each panel, places that don't overlap, and the data source of the variable."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not own & cells, panel["title"]
+        cells |= own
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    for panel in panels():
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs)
+    text = json.dumps(DASHBOARD)
+    used = set(re.findall(r"\$\{?([a-z]+)\b", text))
+    assert used == variables
+
+
+def test_the_page_is_about_metrics_that_exist(labels: dict[str, set[str]]) -> None:
+    page = (DOCS / "observing.md").read_text("utf-8")
+    named = {metric for metric, _ in METRIC.findall(page)} - OF_PROMETHEUS
+    # The table names histograms without the endings of their samples.
+    families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in labels}
+    assert named <= families | labels.keys()
+    # All that are exported have a row.
+    rows = {metric for line in page.splitlines() if line.startswith("| `") for metric, _ in METRIC.findall(line)}
+    assert rows >= {name for name in families if not name.endswith("_created")} - {
+        name.removesuffix("_total") for name in families if name.endswith("_total")
+    }
+    for block in re.findall(r"```promql\n(.*?)```", page, re.DOTALL):
+        for expression in block.strip().split("\n"):
+            if not expression.startswith("#"):
+                check(expression, labels, "docs/observing.md")

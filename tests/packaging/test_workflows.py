@@ -1,0 +1,106 @@
+"""The workflows for GitHub parse, call what exists, and have no more rights than they need."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PYTHONS = {"cp311", "cp312", "cp313", "cp314"}
+
+
+def load(name: str) -> dict[Any, Any]:
+    workflow: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text("utf-8"))
+    return workflow
+
+
+def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def commands(workflow: dict[Any, Any]) -> list[str]:
+    return [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
+
+
+def test_there_are_workflows() -> None:
+    assert {path.name for path in WORKFLOWS} == {"ci.yml", "docs.yml", "wheels.yml"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_is_bounded_and_may_only_read(path: Path) -> None:
+    workflow = load(path.name)
+    # YAML reads the key `on` as true.
+    assert {"name", True, "permissions", "jobs"} <= set(workflow)
+    assert workflow["permissions"]["contents"] == "read"
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 90, name
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step), step
+            assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"]), step
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_calls_what_exists(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for line in commands(load(path.name)):
+        program, _, rest = line.partition(" ")
+        if program == "make":
+            assert rest in targets, line
+        elif "/" in program:
+            assert os.access(ROOT / program, os.X_OK), line
+        else:
+            assert program in {"sudo", "python"}, line
+
+
+def test_ci_runs_what_must_pass() -> None:
+    assert ".ci/run" in commands(load("ci.yml"))
+    assert set(load("ci.yml")[True]) == {"push", "pull_request"}
+
+
+def test_nothing_is_published_but_from_a_tag() -> None:
+    workflow = load("wheels.yml")
+    for name, job in workflow["jobs"].items():
+        if any("pypi-publish" in step.get("uses", "") for step in job["steps"]):
+            assert job["if"] == "startsWith(github.ref, 'refs/tags/v')"
+            assert set(job["needs"]) == set(workflow["jobs"]) - {name}
+            assert job["permissions"] == {"id-token": "write"}
+            break
+    else:
+        pytest.fail("no job publishes")
+    assert "pull_request" not in workflow[True]
+
+
+@pytest.mark.parametrize("machine", load("wheels.yml")["jobs"]["wheels"]["strategy"]["matrix"]["include"], ids=str)
+def test_each_machine_builds_the_wheels_of_its_kind(machine: dict[str, str]) -> None:
+    platform, arch = machine["platform"], machine["arch"]
+    command = ["-m", "cibuildwheel", "--print-build-identifiers", "--platform", platform, "--archs", arch, "."]
+    printed = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    systems = {"linux": ("manylinux", "musllinux"), "macos": ("macosx",)}[platform]
+    assert set(printed.split()) == {f"{python}-{system}_{arch}" for python in PYTHONS for system in systems}
+
+
+def test_the_classifiers_name_the_interpreters_of_the_wheels() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    versions = re.findall(r"^Programming Language :: Python :: 3\.(\d+)$", "\n".join(classifiers), re.MULTILINE)
+    assert {f"cp3{version}" for version in versions} == PYTHONS
+
+
+def test_a_wheel_is_tested_with_what_the_settings_of_pytest_need() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    settings = project["tool"]["cibuildwheel"]
+    plugins = {re.split("[>=]", each)[0] for each in settings["test-requires"]}
+    assert plugins <= {re.split("[>=;]", each)[0] for each in project["project"]["optional-dependencies"]["test"]}
+    for each in settings["test-sources"]:
+        assert (ROOT / each).exists()
+    for command in settings["test-command"]:
+        for path in re.findall(r"tests/[\w/.]+", command):
+            assert (ROOT / path).exists(), path

@@ -1,0 +1,62 @@
+"""Runs `pyredisson` as a user does: in a process of its own, or in this one, which is faster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pytest
+
+from pyredisson.cli.main import start
+
+TIMEOUT = 60
+"""Seconds after which a command hangs."""
+
+
+class Ended(NamedTuple):
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def pyredisson(*arguments: str, env: Mapping[str, str] = {}, text: str = "", code: str | None = None) -> Ended:
+    """Runs the command line in a process of its own. `text`: its input. `code`: instead of `-m pyredisson`."""
+    program = ["-m", "pyredisson"] if code is None else ["-c", code]
+    done = subprocess.run(
+        [sys.executable, *program, *arguments],
+        env={**clean_environment(), **env},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what changes the command line."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYREDISSON_")}
+
+
+class Commands:
+    """Runs the command line in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        for name in os.environ:
+            if name.startswith("PYREDISSON_"):
+                monkeypatch.delenv(name)
+        # Help doesn't depend on the terminal.
+        monkeypatch.setenv("COLUMNS", "100")
+
+    def __call__(self, *arguments: str) -> Ended:
+        self._capsys.readouterr()
+        status = start([*arguments])
+        said = self._capsys.readouterr()
+        return Ended(status, said.out, said.err)

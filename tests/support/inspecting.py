@@ -1,0 +1,86 @@
+"""Inspecting the servers of a client, and keys as other versions and other programs leave them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pyredisson.inspection.discovery import Discovery
+from pyredisson.inspection.model import State
+from pyredisson.inspection.states import Inspector
+from pyredisson.logic.session import Session
+
+FOREIGN: Mapping[str, tuple[object, ...]] = {
+    "cart": ("HSET", "cart", "item:12", 3, "item:13", 1),
+    "car": ("HSET", "car", "mode", "sport"),
+    "session": ("HSET", "session", str(uuid.UUID(int=7)), "x"),
+    "limits": ("HSET", "limits", "rate", 5, "interval", 1000, "type", 0),
+    "hits": ("SET", "hits", 17),
+    "page": ("SET", "page", "<html>"),
+    "jobs": ("RPUSH", "jobs", "1"),
+    "{jobs}:timeout": ("ZADD", "{jobs}:timeout", 1, "a job"),
+    "ranks": ("ZADD", "ranks", 1, "me"),
+    "tags": ("SADD", "tags", "a"),
+}
+"""Keys of other programs, some of which resemble ours, with the commands that make them."""
+
+
+def session_of(client: Any) -> Session:
+    """The inside of a client of either backend."""
+    session: Session = getattr(client, "_target", client)._session
+    return session
+
+
+def inspector(client: Any) -> Inspector:
+    """The inspector of the servers of a client, of either backend."""
+    session = session_of(client)
+    return Inspector(session, getattr(client, "_target", client)._runtime)
+
+
+async def state_of(client: Any, name: str | bytes) -> State:
+    """The state of the object of that name."""
+    key = name if isinstance(name, bytes) else name.encode()
+    known, failed = await inspector(client).states([key])
+    assert not failed
+    [state] = known
+    return state
+
+
+async def walked(client: Any, pattern: str = "*") -> Discovery:
+    """A walk that has ended."""
+    discovery = inspector(client).discovery(pattern)
+    while await discovery.step():
+        assert not discovery.done
+    return discovery
+
+
+async def listed(client: Any, pattern: str = "*") -> dict[str, State]:
+    """The objects that a walk finds, by their names."""
+    discovery = await walked(client, pattern)
+    assert not discovery.failed
+    known, failed = await inspector(client).found(discovery.found, clients=[*discovery.clients])
+    assert not failed
+    assert len({state.key for state in known}) == len(known)
+    return {state.name: state for state in known}
+
+
+def announce(redis: Any, client_id: str, holds: Mapping[str, str] = {}, **fields: object) -> None:
+    """Announces a client. `holds`: for each owner and key, with a space between them, the kind."""
+    values: dict[str, object] = {
+        "n": 1,
+        "name": "billing@web-3:812",
+        "host": "web-3",
+        "pid": 812,
+        "program": "billing",
+        "version": "0.2.0",
+        "since": 1_795_167_377_228,
+        "lease": 30_000,
+        "waits": 12,
+        "waited": 8_311,
+        "lost": 1,
+    }
+    values |= fields | {f"h:{hold}": f"1795167377900 {kind}" for hold, kind in holds.items()}
+    key = f"pyredisson_client:{{{client_id}}}"
+    redis.hset(key, mapping=values)
+    redis.pexpire(key, 30_000)
