@@ -187,6 +187,7 @@ def test_there_are_not_too_many_open_spans(server: Server, spans: Spans, monkeyp
         ended = spans.named("lock hold")
         assert [attributes(span)["name"] for span in ended] == ["order:0", "order:1"]
         assert all(attributes(span)["abandoned"] for span in ended)
+    delivered(client)
     assert len(spans.named("lock hold")) == 5
 
 
@@ -225,6 +226,7 @@ def test_a_forked_child(server: Server, spans: Spans) -> None:
                 os._exit(status)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
+    delivered(client)
     assert [attributes(span)["name"] for span in spans.named("lock hold")] == ["order:1"]
 
 
@@ -232,4 +234,5 @@ def test_without_an_sdk(server: Server, caplog: pytest.LogCaptureFixture) -> Non
     observer = OpenTelemetryObserver(trace.NoOpTracerProvider())
     with pyredisson.connect(server.url, observer=observer) as client, client.get_lock("order:1"):
         assert not client.get_lock("order:1", owner=1).try_lock(0.01)
+    delivered(client)
     assert not [record for record in caplog.records if record.levelname != "DEBUG"]
