@@ -220,6 +220,7 @@ def test_a_forked_child(server: Server, spans: Spans) -> None:
                 with client.get_lock("order:2", owner=1):
                     pass
                 client.close()
+                delivered(client)
                 names = [attributes(span)["name"] for span in spans.named("lock hold")]
                 status = 0 if names == ["order:2"] else 1
             finally:
