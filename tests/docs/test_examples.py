@@ -301,7 +301,7 @@ def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None
     words = [word for word in rights.text.split() if word != right]
     with Server(users=[" ".join(words)]) as server, server.redis() as admin:
         url = f"redis://app:secret@{server.host}:{server.port}/0"
-        with pyredisson.connect(url, lock_watchdog_timeout=0.6) as one, pyredisson.connect(url) as other:
+        with pyredisson.connect(url, lock_watchdog_timeout=3) as one, pyredisson.connect(url) as other:
             for _ in range(2):
                 with one.get_lock("orders"):
                     # A hold that is listed, and removed from the list.

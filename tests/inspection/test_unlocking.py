@@ -12,7 +12,7 @@ from pyredisson.holder import Holder
 from pyredisson.inspection.model import Owner, State
 from pyredisson.inspection.unlocking import release_shown
 from pyredisson.testing import Server
-from tests.support.backends import WOKEN, Backend
+from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, session_of, state_of
 
 from .servers import on_every_server
@@ -71,12 +71,12 @@ class TestLocks:
         assert {each.holder.client_id for each in state.owners} == {other.id}
 
     async def test_the_holder_finds_out(self, backend: Backend, kind: str) -> None:
-        holder, admin = backend.connect(lock_watchdog_timeout=1.0), backend.connect()
+        holder, admin = backend.connect(lock_watchdog_timeout=3.0), backend.connect()
         lock = lock_of(holder, kind)
         await lock.lock()
         state, owner = await shown(admin)
         assert await release_shown(session_of(admin), state, owner)
-        await backend.until(lock.lost.is_set, WOKEN)
+        await backend.until(lock.lost.is_set)
         with pytest.raises(LockLostError):
             await lock.unlock()
 
