@@ -57,11 +57,16 @@ def test_a_queue_in_order(command: Commands, server: Server, redis: Any) -> None
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
         eventually(lambda: redis.llen("redisson_lock_queue:{orders}") == 2)
-        ended = command("inspect", "orders", "--url", server.url)
-        _, tables = sections(ended.out)
+
+        def shown() -> dict[str, list[list[str]]]:
+            return sections(command("inspect", "orders", "--url", server.url).out)[1]
+
+        # On a busy machine a waiter shows no sign of life now and then.
+        eventually(lambda: shown()["WAITER"][1][2] == "alive")
+        tables = shown()
         java, ours = tables["WAITER"]
         assert java[:3] == ["Redisson 00000000:31", "1", "of Redisson"]
-        assert ours[1:3] == ["2", "alive"]
+        assert ours[1] == "2"
         assert ours[4].startswith(client.id)
         assert [line[3] for line in tables["KEY"]][:2] == ["queue", "scores of the queue"]
     waiter.join(10)

@@ -105,11 +105,15 @@ class TestLocks:
         if kind == "fair":
             assert (state.kind, state.certain, state.waiting_clients) == ("fair", True, None)
             [place] = state.waiters
-            assert (place.place, place.alive, state.waiter_count) == (1, True, 1)
+            assert (place.place, state.waiter_count) == (1, 1)
             assert place.owner.holder.client_id == other.id
             assert place.owner.holder.time_to_live is None
             assert place.place_lasts is not None
             assert place.place_lasts > 1
+            # On a busy machine a waiter shows no sign of life now and then.
+            while not place.alive:
+                await backend.sleep(0.005)
+                [place] = (await listed(client))["orders"].waiters
         elif kind == "spin":
             assert (state.waiting_clients, state.waiter_count) == (0, None)
         else:

@@ -14,7 +14,7 @@ from pyredisson.inspection.states import MOST_LISTED
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, state_of
-from tests.support.waiting import eventually
+from tests.support.waiting import TIME_LIMIT, eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,8 +38,12 @@ async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, server:
         assert [waiter.place for waiter in state.waiters] == list(range(1, 201))
         assert {waiter.owner.holder.client_id for waiter in state.waiters} == {client.id for client in clients}
         assert {waiter.owner.holder.owner_id for waiter in state.waiters} == set(range(200))
-        assert all(waiter.alive for waiter in state.waiters)
         assert state.waiter_count == 200
+        # On a busy machine a waiter shows no sign of life now and then.
+        async with asyncio.timeout(TIME_LIMIT):
+            while not all(waiter.alive for waiter in state.waiters):
+                await asyncio.sleep(0.05)
+                [state], _ = await inspector(holder).states([b"orders"], limit=300)
         state = await state_of(holder, "orders")
         assert [waiter.owner.raw for waiter in state.waiters] == in_queue[:100]
         assert state.waiter_count == 200
