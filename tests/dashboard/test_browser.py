@@ -15,6 +15,7 @@ import pytest
 import pyredisson
 from pyredisson.errors import ClosedError
 from pyredisson.testing import Server
+from pyredisson.testing.process import lasting_ports
 from pyredisson.version import VERSION
 from tests.dashboard import browser as browsers
 from tests.dashboard.conftest import Start
@@ -340,7 +341,8 @@ class TestOutages:
         self, page: Page, server: Server, start: Start, hold: Callable[..., None]
     ) -> None:
         hold("before")
-        dashboard = start(server.url)
+        # Nobody else gets this port while it is gone.
+        dashboard = start(server.url, port=lasting_ports(1)[0])
         page.open(dashboard)
         page.until(lambda: page.names == ["before"])
         dashboard.process.kill()

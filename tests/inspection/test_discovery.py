@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError
 from pyredisson.inspection import discovery as walking
 from pyredisson.inspection.model import Evidence
 from pyredisson.testing import Server
-from tests.support.backends import Backend
+from tests.support.backends import NOWHERE, Backend
 from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, walked
 
 from .servers import on_every_server
@@ -183,7 +183,7 @@ async def test_with_the_rights_that_are_needed(backend: Backend, server: Server,
 
 
 async def test_no_server(backend: Backend) -> None:
-    client = backend.connect("redis://127.0.0.1:1", connect_timeout=0.2)
+    client = backend.connect(NOWHERE)
     discovery = inspector(client).discovery()
     while await discovery.step():
         pass
