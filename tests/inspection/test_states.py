@@ -9,16 +9,34 @@ from typing import Any
 import pytest
 
 import pyredisson.asyncio
-from pyredisson.inspection.model import AnnouncedHold
-from pyredisson.inspection.states import MOST_LISTED
+from pyredisson.inspection.model import AnnouncedHold, State
+from pyredisson.inspection.states import LIMIT, MOST_LISTED
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, state_of
-from tests.support.waiting import TIME_LIMIT, eventually
+from tests.support.waiting import TIME_LIMIT
 
 pytestmark = pytest.mark.asyncio
 
 CLIENTS = [str(uuid.UUID(int=number)) for number in range(3)]
+
+
+async def shown_with_queue(client: Any, redis: Any, limit: int) -> tuple[State, list[str]]:
+    """The state of a lock with 200 waiters, all alive, and its queue.
+
+    On a busy machine a waiter shows no sign of life now and then, and leaves the queue until its next attempt.
+    """
+
+    def queue() -> list[str]:
+        return [name.decode() for name in redis.lrange("redisson_lock_queue:{orders}", 0, -1)]
+
+    async with asyncio.timeout(TIME_LIMIT):
+        while True:
+            before = queue()
+            [state], _ = await inspector(client).states([b"orders"], limit=limit)
+            if len(before) == 200 and queue() == before and all(waiter.alive for waiter in state.waiters):
+                return state, before
+            await asyncio.sleep(0.05)
 
 
 async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, server: Server, redis: Any) -> None:
@@ -31,20 +49,13 @@ async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, server:
         for number in range(200):
             waiting = clients[number % 3].get_fair_lock("orders", owner=number)
             tasks.append(asyncio.create_task(waiting.lock()))
-        await asyncio.to_thread(eventually, lambda: redis.llen("redisson_lock_queue:{orders}") == 200)
-        [state], _ = await inspector(holder).states([b"orders"], limit=300)
-        in_queue = [name.decode() for name in redis.lrange("redisson_lock_queue:{orders}", 0, -1)]
+        state, in_queue = await shown_with_queue(holder, redis, limit=300)
         assert [waiter.owner.raw for waiter in state.waiters] == in_queue
         assert [waiter.place for waiter in state.waiters] == list(range(1, 201))
         assert {waiter.owner.holder.client_id for waiter in state.waiters} == {client.id for client in clients}
         assert {waiter.owner.holder.owner_id for waiter in state.waiters} == set(range(200))
         assert state.waiter_count == 200
-        # On a busy machine a waiter shows no sign of life now and then.
-        async with asyncio.timeout(TIME_LIMIT):
-            while not all(waiter.alive for waiter in state.waiters):
-                await asyncio.sleep(0.05)
-                [state], _ = await inspector(holder).states([b"orders"], limit=300)
-        state = await state_of(holder, "orders")
+        state, in_queue = await shown_with_queue(holder, redis, limit=LIMIT)
         assert [waiter.owner.raw for waiter in state.waiters] == in_queue[:100]
         assert state.waiter_count == 200
     finally:
