@@ -100,9 +100,9 @@ async def test_one_message_makes_one_waiter_try(backend: Backend, server_state: 
 async def test_the_end_of_the_holders_lease_wakes(backend: Backend, server_state: ServerState) -> None:
     """A dead holder sends no message."""
     server_state.redis.hset("orders", "dead:1", 1)
-    server_state.redis.pexpire("orders", 300)
     lock = backend.connect().get_lock("orders")
     started = time.monotonic()
+    server_state.redis.pexpire("orders", 300)
     await lock.lock()
     took = time.monotonic() - started
     assert 0.25 < took < WOKEN

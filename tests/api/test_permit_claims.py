@@ -162,9 +162,9 @@ async def test_others_have_a_turn_after_a_row_of_claims(
     await semaphore.make(3)
     waiter = await claim(backend, server_state, semaphore, 2.2)
     assert server_state.redis.pexpire(TURN, OTHERS_TURN + 400)
-    server_state.redis.pexpire(CLAIM, 400)
     other = permits()
     began = time.monotonic()
+    server_state.redis.pexpire(CLAIM, 400)
     taken = await other.take(1, 2)
     assert taken
     assert 0.2 < time.monotonic() - began < 1.5
@@ -213,8 +213,8 @@ async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(
 ) -> None:
     semaphore = permits()
     await semaphore.make(3)
-    server_state.redis.set(CLAIM, "3 dead", px=400)
     began = time.monotonic()
+    server_state.redis.set(CLAIM, "3 dead", px=400)
     assert await semaphore.take(1, TIME_LIMIT)
     assert 0.2 < time.monotonic() - began < WOKEN
 

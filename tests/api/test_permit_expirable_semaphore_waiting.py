@@ -57,10 +57,10 @@ class TestWaiting:
         self, backend: Backend, server_state: ServerState
     ) -> None:
         server_state.redis.set("stock", 1)
-        java_acquire(server_state, ID, 0.4)
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         before = server_state.scripts()
         started = time.monotonic()
+        java_acquire(server_state, ID, 0.4)
         permit = await semaphore.try_acquire(30)
         assert 0.3 < time.monotonic() - started < WOKEN
         assert used(server_state) == {permit}
@@ -69,10 +69,10 @@ class TestWaiting:
 
     async def test_several_that_end_one_after_the_other(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.set("stock", 3)
-        for number, left in enumerate((0.1, 0.2, 0.3)):
-            java_acquire(server_state, ID[:-1] + str(number), left)
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
         started = time.monotonic()
+        for number, left in enumerate((0.1, 0.2, 0.3)):
+            java_acquire(server_state, ID[:-1] + str(number), left)
         assert set(await semaphore.acquire_many(3)) == used(server_state)
         assert 0.25 < time.monotonic() - started < WOKEN
         assert free(server_state) == 0

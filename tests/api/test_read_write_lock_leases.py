@@ -55,15 +55,15 @@ class TestLeases:
     async def test_the_end_of_the_readers_leases_lets_a_writer_in(
         self, backend: Backend, server_state: ServerState
     ) -> None:
-        java_reads(server_state, 300)
         started = time.monotonic()
+        java_reads(server_state, 300)
         await sides(backend.connect())[1].lock()
         assert 0.2 < time.monotonic() - started < WOKEN
 
     async def test_the_end_of_the_writers_lease_lets_readers_in(self, backend: Backend) -> None:
         client = backend.connect()
-        await sides(client, 1)[1].lock(0.3)
         started = time.monotonic()
+        await sides(client, 1)[1].lock(0.3)
         await sides(client, 2)[0].lock()
         assert 0.2 < time.monotonic() - started < WOKEN
 

@@ -260,8 +260,8 @@ class TestClaims:
         assert not server_state.redis.exists(CLAIM)
 
     async def test_a_dead_writers_claim_ends(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set(CLAIM, "dead:1:write", px=300)
         started = time.monotonic()
+        server_state.redis.set(CLAIM, "dead:1:write", px=300)
         await sides(backend.connect())[0].lock()
         assert 0.2 < time.monotonic() - started < WOKEN
 

@@ -148,9 +148,9 @@ class TestWaiting:
 
     async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.hset("orders", "dead", 1)
-        server_state.redis.pexpire("orders", 200)
         before = server_state.scripts()
         begun = time.monotonic()
+        server_state.redis.pexpire("orders", 200)
         await backend.connect().get_spin_lock("orders", ConstantBackoff(30)).lock()
         assert 0.15 < time.monotonic() - begun < WOKEN
         assert server_state.scripts() <= before + 3
