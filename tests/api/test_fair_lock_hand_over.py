@@ -10,7 +10,7 @@ from redis import Redis
 
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
@@ -49,7 +49,7 @@ async def test_two_calls_for_each_acquisition_in_one_client(backend: Backend, qu
     before = queue.scripts()
     others = [backend.spawn(lambda: rounds(lock, ROUNDS)) for _ in range(64)]
     for other in others:
-        await other.result()
+        await other.result(WORK_LIMIT)
     assert queue.scripts() - before <= 2.5 * 64 * ROUNDS
     assert queue.keys() == set()
 

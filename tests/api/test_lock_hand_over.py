@@ -10,7 +10,7 @@ import pytest
 from pyredisson.asyncio import Lock
 from pyredisson.errors import ClosedError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
@@ -39,7 +39,7 @@ async def test_one_call_for_each_acquisition_in_one_client(
     before = server_state.scripts()
     others = [backend.spawn(lambda: rounds(lock, ROUNDS)) for _ in range(64)]
     for other in others:
-        await other.result()
+        await other.result(WORK_LIMIT)
     assert server_state.scripts() - before <= 1.1 * 64 * ROUNDS
     assert server_state.redis.hgetall("orders") == {}
 

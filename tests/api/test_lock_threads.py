@@ -13,7 +13,7 @@ import pytest
 import pyredisson
 from pyredisson import LockNotHeldError
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) 
 
     with client, ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(work, place) for place in range(threads)]:
-            done.result(TIME_LIMIT)
+            done.result(WORK_LIMIT)
     assert len(order) == threads * rounds
     for place in range(threads):
         turns = [turn for turn, who in enumerate(order) if who == place]

@@ -14,7 +14,7 @@ from pyredisson.asyncio import Semaphore
 from pyredisson.errors import ClosedError
 from pyredisson.logic.permits import claims
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.faults import FLAGS
 from tests.support.server_state import ServerState
 from tests.support.waiting import cancel_after, permit_waiters
@@ -65,7 +65,7 @@ class TestCalls:
             before = server_state.scripts()
             others = [backend.spawn(lambda: rounds(semaphore, 2 * ROUNDS)) for _ in range(callers)]
             for other in others:
-                await other.result()
+                await other.result(WORK_LIMIT)
             calls.append(server_state.scripts() - before)
             assert free(server_state) == permits
         assert min(calls) <= 1.8 * callers * 2 * ROUNDS, calls

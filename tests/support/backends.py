@@ -16,6 +16,8 @@ import pyredisson.asyncio
 T = TypeVar("T")
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something which should happen at once."""
+WORK_LIMIT = 50.0
+"""The same for work of many owners, which goes on all the time. The limit of a whole test is 60 s."""
 WOKEN = 3.0
 """Seconds within which a message or the end of a short time wakes a waiter, on a busy machine. Without that it would
 look again when the watchdog's lease of 30 s has ended."""
@@ -71,8 +73,8 @@ class OtherOwner(ABC, Generic[T]):
     """Work that another owner does: on a thread or in a task of its own."""
 
     @abstractmethod
-    async def result(self) -> T:
-        """Waits for the end of the work; returns its result or raises its error."""
+    async def result(self, seconds: float = TIME_LIMIT) -> T:
+        """Waits for the end of the work, so long at most; returns its result or raises its error."""
 
     @abstractmethod
     def done(self) -> bool: ...
@@ -195,8 +197,8 @@ class _Thread(OtherOwner[T]):
         except BaseException as error:  # noqa: BLE001 (raised again by `result`)
             self._error = error
 
-    async def result(self) -> T:
-        self._thread.join(TIME_LIMIT)
+    async def result(self, seconds: float = TIME_LIMIT) -> T:
+        self._thread.join(seconds)
         assert not self._thread.is_alive(), "still running"
         if self._error is not None:
             raise self._error
@@ -213,8 +215,8 @@ class _Task(OtherOwner[T]):
 
         self._task = asyncio.create_task(operation())
 
-    async def result(self) -> T:
-        async with asyncio.timeout(TIME_LIMIT):
+    async def result(self, seconds: float = TIME_LIMIT) -> T:
+        async with asyncio.timeout(seconds):
             return await self._task
 
     def done(self) -> bool:
