@@ -134,7 +134,7 @@ async def test_a_latch(backend: Backend, said: Callable[[], list[str]]) -> None:
     latch = client.get_count_down_latch("l")
     await latch.try_set_count(1)
     # Long enough for a first look on a machine that stands still for a moment.
-    assert not await latch.wait(0.4)
+    assert not await latch.wait(1)
     waiting = backend.spawn(latch.wait)
     await backend.until(lambda: said().count("latch 'l' is waited for") == 2)
     await latch.count_down()

@@ -126,7 +126,7 @@ class TestGivingUp:
         await holder.lock()
         first = await start_waiter(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         middle = client.get_fair_lock("orders", owner=3)
-        second = await start_waiter(backend, queue, lambda: middle.try_lock(0.5))
+        second = await start_waiter(backend, queue, lambda: middle.try_lock(1.5))
         third = await start_waiter(backend, queue, client.get_fair_lock("orders", owner=4).lock)
         assert not await second.result()
         await backend.until(lambda: len(queue) == 2)
@@ -150,7 +150,7 @@ class TestGivingUp:
         first = await start_waiter(backend, queue, client.get_fair_lock("orders", owner=2).lock)
         for number in range(3):
             lock = client.get_fair_lock("orders", owner=10 + number)
-            leader = await start_waiter(backend, queue, lambda lock=lock: lock.try_lock(0.1))  # type: ignore[misc]
+            leader = await start_waiter(backend, queue, lambda lock=lock: lock.try_lock(0.5))  # type: ignore[misc]
             assert not await leader.result()
             await backend.until(lambda: len(queue) == 1)
         heartbeats = queue.heartbeats()

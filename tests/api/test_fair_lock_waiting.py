@@ -29,7 +29,7 @@ class TestWaiting:
 
     async def test_in_another_client(self, backend: Backend, queue: Queue) -> None:
         holder, waiter = backend.connect(), backend.connect()
-        assert await holder.get_fair_lock("orders").try_lock(lease_time=0.5)
+        assert await holder.get_fair_lock("orders").try_lock(lease_time=1.5)
         other = await start_waiter(backend, queue, waiter.get_fair_lock("orders").lock)
         last = await start_waiter(backend, queue, holder.get_fair_lock("orders", owner=1).lock)
         await other.result()

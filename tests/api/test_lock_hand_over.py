@@ -151,10 +151,10 @@ async def test_a_shorter_lease_of_the_next_owner_that_never_releases(backend: Ba
     client = backend.connect(local_hand_over_time=LONG)
     holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
     await holder.lock()
-    others = [backend.spawn(lambda: next_owner.lock(lease_time=0.6))]
+    others = [backend.spawn(lambda: next_owner.lock(lease_time=1.5))]
     await backend.until(lambda: waiters(client, "orders") == 1)
     if one_leaves:
-        leaver = backend.spawn(lambda: leaving.try_lock(wait_time=0.3))
+        leaver = backend.spawn(lambda: leaving.try_lock(wait_time=1))
         await backend.until(lambda: waiters(client, "orders") == 2)
     others.append(backend.spawn(waiter.lock))
     await backend.until(lambda: waiters(client, "orders") == 2 + one_leaves)

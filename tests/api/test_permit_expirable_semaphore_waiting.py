@@ -201,7 +201,7 @@ class TestWaiting:
         self, backend: Backend, server_state: ServerState
     ) -> None:
         semaphore = backend.connect().get_permit_expirable_semaphore("stock")
-        other = backend.spawn(lambda: semaphore.try_acquire(0.4))
+        other = backend.spawn(lambda: semaphore.try_acquire(1))
         await backend.until(lambda: listeners(server_state) == 1)
         server_state.redis.incrby("stock", 1)
         assert await other.result() is not None

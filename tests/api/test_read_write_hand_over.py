@@ -112,7 +112,7 @@ async def test_readers_ask_the_server_when_the_claim_is_withdrawn(backend: Backe
     client = backend.connect()
     first, _ = sides(client, 99)
     await first.lock()
-    writing = backend.spawn(lambda: sides(client, 1)[WRITE].try_lock(wait_time=0.3))
+    writing = backend.spawn(lambda: sides(client, 1)[WRITE].try_lock(wait_time=1))
     await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
     readers = [backend.spawn(sides(client, owner)[READ].lock) for owner in (2, 3)]
     await backend.until(lambda: waiters(client, "orders", "read") == 2)

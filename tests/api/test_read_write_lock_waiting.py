@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pyredisson import ClosedError
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
@@ -56,7 +57,7 @@ class TestWaiting:
         server_state.redis.hset("orders", mapping={"mode": "write", JAVA + ":write": 1})
         server_state.redis.pexpire("orders", 60_000)
         client = backend.connect()
-        others = [backend.spawn(partial(sides(client, owner)[1].try_lock, 1)) for owner in range(1, 6)]
+        others = [backend.spawn(sides(client, owner)[1].lock) for owner in range(1, 6)]
         await backend.until(lambda: waiters(client, "orders", "write") == 5)
         await backend.sleep(0.1)
         before = server_state.scripts()
@@ -64,19 +65,24 @@ class TestWaiting:
         await backend.until(lambda: server_state.scripts() > before)
         await backend.sleep(0.1)
         assert server_state.scripts() == before + 1
-        assert [await other.result() for other in others] == [False] * 5
+        await client.close()
+        for other in others:
+            with pytest.raises(ClosedError):
+                await other.result()
 
     async def test_other_messages_wake_no_waiter(self, backend: Backend, server_state: ServerState) -> None:
         client = backend.connect()
         await sides(client, 1)[1].lock()
-        other = backend.spawn(lambda: sides(client, 2)[0].try_lock(wait_time=0.3))
+        other = backend.spawn(sides(client, 2)[0].lock)
         await backend.until(lambda: waiters(client, "orders", "read") == 1)
         before = server_state.scripts()
         for payload in ("2", "-1", "", "abc", " 0", "00"):
             server_state.redis.publish(CHANNEL, payload)
         await backend.sleep(0.1)
         assert server_state.scripts() == before
-        assert await other.result() is False
+        assert not other.done()
+        await sides(client, 1)[1].unlock()
+        await other.result()
 
     async def test_a_writer_that_leaves_passes_its_wake_up_on(
         self, backend: Backend, server_state: ServerState
@@ -234,7 +240,7 @@ class TestClaims:
     ) -> None:
         client = backend.connect()
         await sides(client, 1)[0].lock()
-        writer = backend.spawn(lambda: sides(client, 2)[1].try_lock(wait_time=0.3))
+        writer = backend.spawn(lambda: sides(client, 2)[1].try_lock(wait_time=1))
         await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
         reader = backend.spawn(sides(backend.connect(), 3)[0].lock)
         await backend.sleep(0.1)

@@ -141,7 +141,7 @@ class TestWaiting:
         server_state.redis.hset("orders", "somebody", 1)
         lock = backend.connect().get_spin_lock("orders", ConstantBackoff(30))
         before = server_state.scripts()
-        other = backend.spawn(lambda: lock.try_lock(wait_time=0.5))
+        other = backend.spawn(lambda: lock.try_lock(wait_time=1))
         await backend.until(lambda: server_state.scripts() == before + 1)
         server_state.redis.delete("orders")
         assert await other.result() is True
