@@ -307,7 +307,9 @@ async def test_closing_while_a_lock_is_kept(
             await backend.until(lambda: len(listed(admin, client)) == 1)
     await client.close()
     assert not listed(admin, client)
-    assert 15_000 < admin.pttl(key_of(client)) <= admin.pttl(NAME) + 100
+    # That of the lock is read first. And the key's began a little later: it was computed before it was sent.
+    kept_for = admin.pttl(NAME)
+    assert 15_000 < admin.pttl(key_of(client)) <= kept_for + 2_000
     found = await backend.connect(announce=False).get_lock(NAME).holder()
     assert found is not None
     assert (found.kept, found.host, found.pid) == (True, identity().host, identity().pid)

@@ -113,7 +113,7 @@ async def test_no_connection_remains(backend: Backend, server_state: ServerState
     def connections() -> int:
         return sum(entry["name"] == "to-be-closed" for entry in server_state.redis.client_list())
 
-    assert connections() >= 2
+    await backend.until(lambda: connections() >= 2)
     await client.close()
     await backend.until(lambda: connections() == 0)
 

@@ -183,11 +183,17 @@ class TestCallback:
         lock = client.get_lock("orders")
         for number in range(40):
             lock.on_lost(slow(number))
-        before = threading.active_count()
+        # Threads of the test before may end only now.
+        before = set(threading.enumerate())
+
+        def started() -> int:
+            new = set(threading.enumerate()) - before
+            return sum(thread.name == "pyredisson-on-lost" for thread in new)
+
         await lock.lock(0.03)
         assert await lock.lost.wait(TIME_LIMIT)
-        await backend.until(lambda: threading.active_count() >= before + 16)
-        assert sum(thread.name == "pyredisson-on-lost" for thread in threading.enumerate()) <= 16
+        await backend.until(lambda: started() >= 16)
+        assert started() <= 16
         leave.set()
         await backend.until(lambda: len(calls) == 40)
 

@@ -73,7 +73,7 @@ def test_the_reading_thread_receives_messages_for_others(server: Server) -> None
             until(lambda name=name: listeners(server, name) == 1)  # type: ignore[misc]
         for name in [*names[3:], *names[:3]]:
             free(server, name)
-            assert had[name].wait(1.0), f"nobody heard of {name}"
+            assert had[name].wait(WOKEN), f"nobody heard of {name}"
         for thread in threads:
             thread.join(TIME_LIMIT)
 

@@ -212,7 +212,9 @@ class TestServersThatFail:
         proxies[2].resume()
         await gone(backend, redises)
 
-    async def test_most_are_silent(self, backend: Backend, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_most_are_silent(
+        self, backend: Backend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A tenth of the lease for all of them, and nothing is left of what they did late."""
         red = make(backend, proxies, lock_watchdog_timeout=3)
         async with red:
@@ -226,11 +228,17 @@ class TestServersThatFail:
         proxies[1].resume()
         await gone(backend, redises)
         await backend.until(lambda: not any(member.session.groups.pending_acquires for member in members(red)))
+        # Now all servers reply.
+        monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
         assert await red.try_lock()
         assert held(redises) == [[b"1"], [b"1"], [b"1"]]
         await red.unlock()
 
-    async def test_a_lost_reply(self, backend: Backend, proxies: list[Proxy], redises: list[Any]) -> None:
+    async def test_a_lost_reply(
+        self, backend: Backend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # All servers reply, to a command that is sent again.
+        monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
         red = make(backend, proxies)
         for proxy in proxies:
             proxy.cut_reply(b"\r\na\r\n")
