@@ -31,7 +31,8 @@ def names(admin: Redis) -> list[str]:
 
 async def test_a_name_that_a_person_recognizes(backend: Backend, server_state: ServerState) -> None:
     """All connections have it: that for commands, that for messages, and the watchdog's."""
-    client = backend.connect(lock_watchdog_timeout=1.5)
+    # Renewed after a third of that, over the watchdog's connection.
+    client = backend.connect(lock_watchdog_timeout=4)
     lock = client.get_lock("a", owner=1)
     await lock.lock()
     other = backend.spawn(client.get_lock("a", owner=2).lock)
