@@ -24,13 +24,15 @@ def closed_by_server(node: Node) -> ConnectionError:
     return ConnectionError(f"{node.address} closed the connection")
 
 
-def connect_failure(error: BaseException, node: Node) -> BaseException:
+def connect_failure(error: BaseException, node: Node, began: float) -> BaseException:
     """Reports a connection that could not be made to the node, and returns the exception to raise.
+
+    The attempt began at `began`, on the clock `time.monotonic`.
 
     That is `NoReply` where another try may succeed: no command of the caller was sent yet. It is `error` itself where
     another try is pointless (a wrong password, for example), and for an interrupt.
     """
-    node.on_unreachable(error)
+    node.on_unreachable(error, began)
     if isinstance(error, ssl.SSLCertVerificationError):
         return as_redis_error(error, node, "connecting to")
     if isinstance(error, Unsent):

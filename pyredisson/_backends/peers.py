@@ -28,7 +28,7 @@ C = TypeVar("C", bound=Retirable)
 class PeerNode(Node):
     """A server that serves no slot for this client. That it doesn't answer is no outage."""
 
-    def on_unreachable(self, error: BaseException) -> None:
+    def on_unreachable(self, error: BaseException, began: float) -> None:
         """A connection could not be made."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from time import monotonic
 
@@ -34,16 +35,22 @@ class Availability:
     change at the same time, only one of them logs it.
     """
 
-    __slots__ = ("_outage", "observe")
+    __slots__ = ("_connected_at", "_outage", "observe")
 
     def __init__(self) -> None:
         self.observe: Observe | None = None
         """Is told of each change."""
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
+        self._connected_at = -math.inf
+        """When the latest connection was made."""
 
-    def on_unreachable(self, address: str, error: BaseException) -> None:
-        """A connection could not be made."""
+    def on_unreachable(self, address: str, error: BaseException, began: float) -> None:
+        """A connection could not be made. The attempt began at `began`, on the clock `monotonic`."""
+        if began < self._connected_at:
+            # An outage that begins now would last until the next connection is made, which may be in hours.
+            logger.debug("another connection to the server %s was made since this attempt began: %s", address, error)
+            return
         self._on_failure(address, error, unreachable=True)
 
     def on_command_failed(self, address: str, error: BaseException) -> None:
@@ -52,6 +59,7 @@ class Availability:
 
     def on_connected(self, address: str) -> None:
         """A connection was made. A server that failed to serve commands before may still fail to serve them."""
+        self._connected_at = monotonic()
         outage = self._outage.get("present")
         if outage is not None and outage.unreachable:
             self._end_outage(address)

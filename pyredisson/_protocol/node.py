@@ -76,10 +76,13 @@ class Node:
             self.suspect(connection_id)
         self._on_silence()
 
-    def on_unreachable(self, error: BaseException) -> None:
-        """A connection could not be made. An interrupt is not the server's failure, and is not reported."""
+    def on_unreachable(self, error: BaseException, began: float) -> None:
+        """A connection could not be made; the attempt began at `began`, on the clock `time.monotonic`.
+
+        An interrupt is not the server's failure, and is not reported.
+        """
         if isinstance(error, Exception):
-            self.availability.on_unreachable(self.address, error)
+            self.availability.on_unreachable(self.address, error, began)
             self._on_silence()
 
     def _on_silence(self) -> None:

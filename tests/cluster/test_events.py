@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ async def test_which_server_is_not_available(cluster: Cluster, backend: Backend)
     runtime: Any = getattr(client, "_target", client)._runtime
     node = runtime.node_for(command(b"GET", b"a"))
     # As a connection reports it that can't be made; and as the next one does that can.
-    node.on_unreachable(ConnectionError("refused"))
+    node.on_unreachable(ConnectionError("refused"), time.monotonic())
     node.on_connected(ServerInfo(script_flags=True, connection_id=None, server_id=None), [])
     where = cluster.node_of_key("a")
     assert [(event.what, event.server, event.error) for event in told(client)] == [

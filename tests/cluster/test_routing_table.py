@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 
 import pytest
@@ -221,7 +222,7 @@ def test_a_master_without_replicas_whose_slots_go_elsewhere(table: RoutingTable,
 def test_a_dead_master_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder) -> None:
     apply(table, THREE)
     old = table.nodes[address(1)]
-    old.on_unreachable(ConnectionError("refused"))
+    old.on_unreachable(ConnectionError("refused"), time.monotonic())
     assert table.troubled
     recorder.changes.clear()
     apply(table, view(shard(0, ((0, 10000),)), THREE.shards[2]))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
+from redis import Redis
 
 from pyredisson.testing import Proxy, Server
 from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
 
 from .outages import away, done, semaphore
 
@@ -48,6 +50,26 @@ class TestLog:
             await backend.do(client.get_lock("a").is_locked())
             proxy.cut()
         assert self.warnings(caplog) == []
+
+    async def test_a_connection_that_fails_after_a_later_one_was_made_is_no_outage(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = backend.connect(proxy.url, timeout=2, client_name="overtaking")
+        await backend.do(client.get_lock("a", owner=1).lock())
+        # The handshake of the subscription gets no reply.
+        slow = proxy.hold_request(b"HELLO")
+        waiting = backend.start(lambda: done(backend, client.get_lock("a").lock))
+        assert await backend.run_blocking(slow.held.wait, 5)
+        for entry in admin.client_list():
+            if entry["name"] == "overtaking":
+                admin.client_kill_filter(_id=entry["id"])
+        # Over a new connection.
+        assert not await backend.do(client.get_lock("b").is_locked())
+        # The one for the subscription has failed by then.
+        await backend.until(lambda: listeners(admin, "a") == 1)
+        assert self.warnings(caplog) == []
+        await backend.do(client.get_lock("a", owner=1).unlock())
+        await waiting.result()
 
     async def test_a_server_that_refuses(
         self, backend: RawBackend, own_server: Server, caplog: pytest.LogCaptureFixture

@@ -8,6 +8,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from time import monotonic
 from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
@@ -232,6 +233,7 @@ async def connect(node: Node) -> Pipeline:
     Raises `NoReply` where another try may succeed, otherwise the error reply or the TLS error.
     """
     suspects = list(node.suspects)
+    began = monotonic()
     pipeline = Pipeline(node, asyncio.get_running_loop())
     try:
         async with asyncio.timeout(node.connect_timeout):
@@ -241,7 +243,7 @@ async def connect(node: Node) -> Pipeline:
                 info = await _shake_hands(pipeline, handshake)
     except BaseException as error:
         pipeline.close()
-        failure = connect_failure(error, node)
+        failure = connect_failure(error, node, began)
         if failure is error:
             raise
         raise failure from error

@@ -56,8 +56,9 @@ class Connection(ClientSocket):
         """
         node = self._node
         suspects = list(node.suspects)
+        began = time.monotonic()
         # One deadline for everything: several addresses, TLS, and a handshake that comes byte by byte.
-        deadline = time.monotonic() + node.connect_timeout
+        deadline = began + node.connect_timeout
         try:
             self._connect(deadline)
             handshake = Handshake(node.config, credentials(node.config), suspects)
@@ -65,7 +66,7 @@ class Connection(ClientSocket):
             info = handshake.read(self._round_trip(handshake.payload, len(handshake), deadline))
         except BaseException as error:
             self.close()
-            failure = error if raised_by_handler(error) else connect_failure(error, node)
+            failure = error if raised_by_handler(error) else connect_failure(error, node, began)
             if failure is error:
                 raise
             raise failure from error
