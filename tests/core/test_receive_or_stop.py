@@ -81,9 +81,11 @@ def test_nothing_is_read_after_the_connection_was_closed(sockets: Sockets) -> No
         sockets.exchange.detach()
         sockets.theirs.sendall(b"for another connection")
 
-    threading.Timer(0.02, close).start()
+    closing = threading.Timer(0.02, close)
+    closing.start()
     with pytest.raises(OSError, match="Bad file descriptor"):
         sockets.exchange.receive_or_stop(sockets.stop, LONG)
+    closing.join()
     assert sockets.buffer == bytes(16)
 
 

@@ -86,10 +86,10 @@ class TestProcesses:
         following = await in_line(backend, admin, backend.connect(server.url).get_fair_lock("a"))
         holder.signal(signal.SIGKILL)
         holder.wait()
-        left = admin.pttl("a") / 1000
         killed = time.monotonic()
+        left = admin.pttl("a") / 1000
         acquired_at = await following.result()
-        assert left - 0.1 < acquired_at - killed < left + 1
+        assert left - 0.1 < acquired_at - killed < left + 3
 
     async def test_a_paused_head_is_passed_over_and_comes_back(
         self, backend: RawBackend, server: Server, admin: Redis, child: Callable[..., Child]

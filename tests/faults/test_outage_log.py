@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 from redis import Redis
@@ -29,7 +30,9 @@ class TestLog:
         await backend.do(other.lock())
         waiting = backend.start(lambda: done(backend, client.get_lock("b").lock))
         await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE")
+        begun = time.monotonic()
         away(proxy)
+        await backend.until(lambda: self.warnings(caplog))
         # All of them fail, more than once: the waiter, the subscription and the watchdog.
         await backend.sleep(1.3)
         proxy.refuse(False)
@@ -39,7 +42,9 @@ class TestLog:
         said = self.warnings(caplog)
         assert len(said) == 2, said
         assert "is not available: " in said[0]
-        assert "is available again after 1." in said[1]
+        text, _, seconds = said[1].removesuffix(" s").rpartition(" after ")
+        assert text.endswith("is available again")
+        assert 1.2 < float(seconds) < time.monotonic() - begun + 0.1
         assert all(proxy.url.split("/")[2] in line for line in said)
 
     async def test_a_connection_that_is_cut_is_no_outage(

@@ -305,8 +305,8 @@ async def test_a_killed_holders_lock_goes_to_the_next_when_its_lease_ends(
     await backend.until(lambda: listeners(admin, "a") == 1)
     holder.signal(signal.SIGKILL)
     await backend.run_blocking(holder.wait)
-    left = admin.pttl("a") / 1000
     killed = time.monotonic()
+    left = admin.pttl("a") / 1000
     waited = await waiter.result() - killed
     # No message announces it. By itself the waiter would look again after 30 s.
     assert left - 0.01 < waited < left + 3

@@ -35,6 +35,22 @@ time.sleep(60)
 """
 )
 
+SLOW = HOLDS.replace(
+    "pyredisson.release_on_signals()",
+    """
+from pyredisson._client import signals
+signals.CLOSE_TIMEOUT = 60
+pyredisson.release_on_signals()
+
+def tell():
+    while not signals._releasing:
+        time.sleep(0.01)
+    print("releasing")
+
+threading.Thread(target=tell, daemon=True).start()
+""",
+)
+
 UNASKED = HOLDS.replace("pyredisson.release_on_signals()", "")
 
 WAITS = (
@@ -228,14 +244,14 @@ def test_a_server_that_is_away_costs_about_a_second(own_server: Server, child: S
 
 
 def test_a_second_signal_does_not_wait(own_server: Server, child: Start) -> None:
-    user = child(HOLDS, own_server.url)
+    user = child(SLOW, own_server.url)
     assert user.receive() == "go"
     own_server.pause()
     try:
         user.signal(signal.SIGTERM)
-        # In the middle of the first one.
-        time.sleep(0.2)
-        assert end(user, signal.SIGTERM, 0.7) == -signal.SIGTERM
+        # In the middle of the first one, which would take a minute.
+        assert user.receive() == "releasing"
+        assert end(user, signal.SIGTERM, 10) == -signal.SIGTERM
     finally:
         own_server.resume()
 

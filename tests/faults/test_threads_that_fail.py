@@ -201,5 +201,5 @@ def test_a_loss_that_two_threads_notice_is_reported_once(server: Server, step: i
             sys.settrace(None)
         assert steps >= step
         other.join()
-        # Closing waits for callbacks.
+        eventually(lambda: notified)
     assert notified == [lock]

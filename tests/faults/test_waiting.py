@@ -268,8 +268,8 @@ async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message
     backend: RawBackend, server: Server, admin: Redis
 ) -> None:
     taken_by_another(admin)
-    admin.pexpire("a", 700)
     begin = time.monotonic()
+    admin.pexpire("a", 700)
     client = backend.connect(server.url)
     taken = await waiting(backend, client).result()
     assert 0.69 < taken - begin < 5

@@ -27,6 +27,7 @@ def stand_still(request):
         watcher.send_signal(signal.SIGCONT)
         # It has seen it when it answers.
         assert longest_standstill(watcher, [(0, math.inf)]) >= 0.3
+        time.sleep(0.15)  # until the other cores have seen it too
     return stop
 
 def fail_at_first(request):
