@@ -25,8 +25,9 @@ from tests.support.server_state import scripts_run
 
 pytestmark = pytest.mark.asyncio
 TIMEOUT = 0.3
-LONGEST = 1.5
-"""About three reply deadlines and a pause, and what a busy machine adds."""
+LONGEST = 2.5
+"""About three reply deadlines and a pause, and what a busy machine adds. The default timeout is 3 s, and the
+default retries take at least 2.6 s."""
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ async def test_a_wait_on_a_hung_server_ends_with_its_deadline(backend: RawBacken
         begin = time.monotonic()
         with pytest.raises((TimeoutError, ConnectionError)):
             await backend.do(lock.try_lock(1.0))
-        assert time.monotonic() - begin < 1.0 + LONGEST
+        assert time.monotonic() - begin < LONGEST
 
 
 async def test_a_hung_server_does_not_hold_up_closing(backend: RawBackend, own_server: Server) -> None:
@@ -107,7 +108,7 @@ async def test_no_server_is_an_error_within_the_callers_deadline(backend: RawBac
     with pytest.raises(ConnectionError):
         await backend.do(client.get_lock("a").try_lock())
     # One more try, a quarter of a second later.
-    assert time.monotonic() - begin < 1.0 + LONGEST
+    assert time.monotonic() - begin < LONGEST
     begin = time.monotonic()
     with pytest.raises(ConnectionError):
         await backend.do(client.get_lock("a").try_lock(0.2))
@@ -160,7 +161,7 @@ async def test_a_full_connection_limit_is_an_error_in_bounded_time(
     # What the server says is lost where its RST overtakes it.
     with pytest.raises(ConnectionError):
         await backend.do(client.get_lock("a").try_lock())
-    assert time.monotonic() - begin < 1.0 + LONGEST
+    assert time.monotonic() - begin < LONGEST
     begin = time.monotonic()
     with pytest.raises(ConnectionError):
         await backend.do(client.get_lock("a").try_lock(0.2))

@@ -36,7 +36,7 @@ async def test_a_client_without_holds(backend: RawBackend, server: Server, admin
 
 async def test_one_that_hangs_delays_renewals_by_one_timeout(backend: RawBackend, server: Server, proxy: Proxy) -> None:
     """The reply is held back until the watchdog gives up. The lease is renewed over another connection."""
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
+    client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
     lock = client.get_lock("a")
     await backend.do(lock.lock())
     for _ in range(3):

@@ -18,6 +18,7 @@ from pyredisson._core import command
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
+from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import RELEASE, pool_of
 from tests.support.raw_backends import RawBackend
@@ -27,8 +28,8 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.asyncio
 UNUSED = 0.02
 """Seconds after which a connection counts as idle; the loop of an asyncio test is blocked meanwhile."""
-AT_ONCE = 0.4
-"""Seconds; a pause between two tries is at least 0.5."""
+AT_ONCE = 5.0
+"""Seconds; with `long_pauses` a pause between two tries is at least 10."""
 
 Make = Callable[[Any], Any]
 KINDS: dict[str, Make] = {
@@ -48,6 +49,12 @@ KINDS: dict[str, Make] = {
 def make(request: pytest.FixtureRequest) -> Make:
     """Each kind of lock, of a client."""
     return KINDS[request.param]
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_DELAY", "LONGEST_DELAY"):
+        monkeypatch.setattr(retry, name, 20.0)
 
 
 def hang_up(admin: Redis) -> None:
@@ -114,6 +121,7 @@ async def test_a_server_that_restarted_empty(backend: RawBackend, own_server: Se
         await backend.do(lock.unlock())
 
 
+@pytest.mark.usefixtures("long_pauses")
 async def test_a_server_that_closes_what_is_idle(backend: RawBackend, own_server: Server) -> None:
     client = backend.connect(own_server.url)
     lock = client.get_lock("a")
@@ -133,6 +141,7 @@ async def test_a_server_that_closes_what_is_idle(backend: RawBackend, own_server
             await backend.do(lock.unlock())
 
 
+@pytest.mark.usefixtures("long_pauses")
 async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: Server, admin: Redis) -> None:
     client = backend.connect(server.url, retry_attempts=0)
     lock = client.get_lock("a")

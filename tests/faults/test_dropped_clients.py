@@ -70,7 +70,7 @@ def test_its_announcement_is_removed(server: Server, admin: Any, announced: None
     """It doesn't keep the client alive, either."""
 
     def use_until_it_is_announced() -> weakref.ref[object]:
-        client = pyredisson.connect(server.url, client_name=NAME, lock_watchdog_timeout=0.6)
+        client = pyredisson.connect(server.url, client_name=NAME, lock_watchdog_timeout=3)
         key = f"pyredisson_client:{{{client.id}}}"
         with client.get_lock("a"):
             eventually(lambda: any(field.startswith(b"h:") for field in admin.hkeys(key)))

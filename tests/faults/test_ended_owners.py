@@ -14,7 +14,7 @@ from pyredisson.testing import Server
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import eventually
 
-LEASE = 0.9
+LEASE = 1.8
 SAID = "is renewed although the thread or task that took it"
 
 

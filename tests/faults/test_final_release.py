@@ -179,7 +179,7 @@ def test_an_exit_releases_what_daemon_threads_are_acquiring(
     user: Child = child(DAEMONS, proxy.url)
     assert user.receive() == "go"
     proxy.latency(latency)
-    proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 200)
+    proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 200, 30)
     user.send()
     assert user.wait() == 0
     assert admin.keys() == []

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 import pyredisson.asyncio
 from pyredisson import LockLostError
 from pyredisson._backends import thread_start
-from pyredisson.logic.groups import multi_lock
+from pyredisson.logic.groups import multi_lock, parallel, red_lock
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
@@ -27,6 +27,12 @@ STEPS = 60
 """More turns of the event loop than it takes to have all members and to give them back."""
 
 pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A red lock that has a majority waits for the other members, however busy the machine is."""
+    monkeypatch.setattr(parallel, "SHORTEST_GRACE", 1.0)
 
 
 def make(kind: str, clients: list[Any]) -> Any:
@@ -92,6 +98,7 @@ class TestStopped:
         for client in clients:
             await client.close()
 
+    @pytest.mark.usefixtures("patient")
     @pytest.mark.parametrize("kind", ["multi", "red"])
     async def test_a_cancelled_release_is_done_all_the_same(
         self, servers: list[Server], redises: list[Any], kind: str
@@ -114,6 +121,7 @@ class TestStopped:
         for client in clients:
             await client.close()
 
+    @pytest.mark.usefixtures("patient")
     @pytest.mark.parametrize("kind", ["multi", "red"])
     async def test_a_cancelled_nested_acquire_keeps_the_outer_holds(
         self, servers: list[Server], redises: list[Any], kind: str
@@ -153,6 +161,7 @@ class TestStopped:
         user.send()
         assert user.wait() == 0
 
+    @pytest.mark.usefixtures("patient")
     @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
     async def test_interrupted_before_it_asked(
         self, servers: list[Server], redises: list[Any], moment: Callable[..., object]
@@ -324,7 +333,11 @@ class TestMultiLock:
 
 
 class TestRedLock:
-    async def test_one_server_dies_and_then_another(self, backend: RawBackend, redises: list[Any]) -> None:
+    async def test_one_server_dies_and_then_another(
+        self, backend: RawBackend, redises: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Otherwise the servers that are left have a tenth of the lease to reply in.
+        monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", 1.0)
         own = [Server().start() for _ in range(3)]
         try:
             group = make("red", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in own])
@@ -346,6 +359,7 @@ class TestRedLock:
             for each in own:
                 each.stop()
 
+    @pytest.mark.usefixtures("patient")
     async def test_a_late_permit_is_released(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
@@ -355,7 +369,7 @@ class TestRedLock:
         await backend.do(group.unlock())
         late = proxies[2].hold_request(ACQUIRE)
         await backend.do(group.lock())
-        assert late.held.is_set()
+        assert await backend.run_blocking(late.held.wait, 5)
         assert not redises[2].exists("a")
         await backend.run_blocking(late.deliver)
         await backend.until(lambda: not redises[2].exists("a"))

@@ -202,7 +202,7 @@ def test_no_queue_remains_when_a_lease_ends(client: pyredisson.Client) -> None:
     acquired = threading.Event()
 
     def acquire() -> None:
-        waiter.lock(lease_time=0.2)
+        waiter.lock(lease_time=1.5)
         acquired.set()
 
     threading.Thread(target=acquire, daemon=True).start()

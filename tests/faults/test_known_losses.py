@@ -63,7 +63,7 @@ async def test_leaving_a_block_whose_lease_ended_while_the_server_was_away(
 async def test_the_release_of_each_level_of_a_lost_hold_raises(backend: RawBackend, proxy: Proxy) -> None:
     lock = backend.connect(proxy.url).get_lock("a")
     for _ in range(3):
-        await backend.do(lock.lock(0.3))
+        await backend.do(lock.lock(1.5))
     await backend.run_blocking(lose_the_server, proxy)
     lost = lock.lost
     assert await backend.do(lost.wait(5))

@@ -184,7 +184,8 @@ async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
 
     own_server.pause()
     asking = backend.start(ask)
-    await backend.sleep(0.1)
+    # By then it was asked.
+    await backend.sleep(0.5)
     await backend.run_blocking(own_server.restart)
     with pytest.raises(ConnectionError):
         await asking.result()

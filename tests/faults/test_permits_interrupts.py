@@ -118,7 +118,8 @@ class TestCancellation:
         semaphore = client.get_permit_expirable_semaphore("p")
         await semaphore.set_permits(0)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(semaphore.acquire(), 0.2)
+            # It must be asleep by then: an attempt in flight would have to be undone.
+            await asyncio.wait_for(semaphore.acquire(), 1.0)
         assert client._session.watchdog.repairs.pending() == []
         assert ours(admin) == []
 

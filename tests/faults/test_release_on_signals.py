@@ -191,7 +191,7 @@ def test_what_other_threads_are_taking_is_freed_too(proxy: Proxy, admin: Redis, 
     user = child(IN_THREADS, proxy.url)
     assert user.receive() == "go"
     proxy.latency(latency)
-    proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 100)
+    proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 100, 30)
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
     assert admin.keys() == []
 

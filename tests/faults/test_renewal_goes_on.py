@@ -83,7 +83,7 @@ async def test_one_failure_of_a_credential_provider_costs_no_release(backend: Ra
 async def test_a_hundred_repairs_do_not_hold_up_a_renewal(proxy: Proxy, admin: Redis, known: bool) -> None:
     """A cut connection under as many tasks leaves them; one after the other they would take longer than the lease."""
     names = [f"gone{number}" for number in range(100)]
-    async with pyredisson.asyncio.connect(proxy.url, lock_watchdog_timeout=LEASE) as client:
+    async with pyredisson.asyncio.connect(proxy.url, lock_watchdog_timeout=2 * LEASE) as client:
         lock = client.get_lock("a")
         await lock.lock()
         await asyncio.to_thread(proxy.wait_for, RENEW)
@@ -100,7 +100,7 @@ async def test_a_hundred_repairs_do_not_hold_up_a_renewal(proxy: Proxy, admin: R
         await asyncio.to_thread(proxy.cut)
         proxy.resume()
         await asyncio.to_thread(proxy.wait_for, lambda: proxy.seen(RELEASE) >= len(names))
-        await asyncio.sleep(1.5 * LEASE)
+        await asyncio.sleep(3 * LEASE)
         assert not lock.lost.is_set()
         assert await lock.is_held()
         await asyncio.to_thread(eventually, lambda: admin.keys() == [b"a"])
