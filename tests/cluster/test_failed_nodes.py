@@ -170,12 +170,12 @@ class TestDeadNode:
             assert time.monotonic() - begun < 4
             for other in alive:
                 took = []
-                for _ in range(3):
+                for _ in range(10):
                     begun = time.monotonic()
                     assert await client.get_lock(other).try_lock()
                     await client.get_lock(other).unlock()
                     took.append(time.monotonic() - begun)
-                # A pause between two tries takes longer. The machine may delay one of the calls, too.
+                # A pause between two tries takes longer. The machine may delay some of the calls, too.
                 assert min(took) < 0.12
             await backend.close()
 

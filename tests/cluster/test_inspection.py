@@ -14,6 +14,8 @@ from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, listed, state_of
 from tests.support.programs import also_on, newest_valkey
 
+from .conftest import NO_FAILOVER
+
 pytestmark = pytest.mark.asyncio
 
 CLIENT = str(uuid.UUID(int=3))
@@ -145,6 +147,8 @@ async def test_a_master_that_stays_away(
 ) -> None:
     """The others are finished, and what is on it is said to be missing."""
     monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 64)
+    # As soon as the others know that nobody serves a part of the slots, they refuse everything.
+    own_cluster.set_node_timeout(NO_FAILOVER)
     with own_cluster.redis() as redis:
         fill(redis)
     master = own_cluster.masters()[0]

@@ -11,6 +11,7 @@ import pytest
 from pyredisson._backends.threads.operations import run
 from pyredisson._client import topology
 from pyredisson._protocol.scripts import as_eval
+from pyredisson.logic.permits import refusal
 from pyredisson.testing import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
 from tests.support.backends import Backend, OtherOwner
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.asyncio
 
 NAME = "orders"
 CHANNEL = f"redisson_lock__channel:{{{NAME}}}"
-SOON = 0.5
-"""Seconds within which a message wakes its waiter."""
+SOON = 3.0
+"""Seconds within which a message wakes its waiter. By itself a waiter of a lock would look again after many seconds."""
 PAIRS = [
     ("auto", "auto"),
     ("auto", "off"),
@@ -101,17 +102,21 @@ class Scene:
 @pytest.mark.usefixtures("settles_at_once")
 async def test_a_lock_that_nobody_waits_for_publishes_no_plain_message(cluster: Cluster, backend: Backend) -> None:
     scene = Scene(cluster, backend)
-    lock = backend.connect(topology_refresh_interval=0.1).get_lock(NAME)
     before = scene.published()
+    new = backend.connect(topology_refresh_interval=10.0).get_lock(NAME)
+    await new.lock()
+    await new.unlock()
+    # The client has just learned where the slot is: others may not know it yet, for three of its refresh intervals.
+    assert scene.published() == before + 1
+    lock = backend.connect(topology_refresh_interval=0.1).get_lock(NAME)
     await lock.lock()
     await lock.unlock()
-    # The client has just learned where the slot is: others may not know it yet.
-    assert scene.published() == before + 1
     await backend.sleep(0.5)
+    before = scene.published()
     for _ in range(10):
         await lock.lock()
         await lock.unlock()
-    assert scene.published() == before + 1
+    assert scene.published() == before
 
 
 async def test_every_release_publishes_a_plain_message_where_that_is_asked_for(
@@ -162,9 +167,11 @@ MOVES = {
 @pytest.mark.parametrize("kind", ["before", "after"])
 @pytest.mark.parametrize("waiting", ["auto", "off"])
 async def test_a_waiter_that_has_not_noticed_a_move(
-    cluster: Cluster, backend: Backend, move: str, kind: str, waiting: str
+    cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch, move: str, kind: str, waiting: str
 ) -> None:
     """It is still subscribed on the former master. The releasing client has known the cluster before, or only after."""
+    # A failover may take so long that the waiter would look again by itself, just after the release.
+    monkeypatch.setattr(refusal, "LONGEST_WAIT", 60.0)
     scene = Scene(cluster, backend)
     permits = backend.connect(topology_refresh_interval=30.0).get_semaphore(NAME)
     assert await permits.try_set_permits(0)
@@ -305,4 +312,4 @@ class TestWithoutAMessage:
         MOVES[move](scene)
         moved = time.monotonic()
         assert await waiter.result()
-        assert time.monotonic() - moved < 1.0 + 2 * SOON
+        assert time.monotonic() - moved < 1.0 + SOON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
 from pyredisson._client.servers import SeveralServers
+from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
@@ -99,10 +101,13 @@ class TestMoved:
         async def attempt() -> bool:
             return await client.get_lock(NAME).try_lock()
 
+        begun = time.monotonic()
         attempts = [backend.spawn(attempt) for _ in range(50)]
         assert not any([await each.result() for each in attempts])
+        took = time.monotonic() - begun
         await backend.sleep(0.5)
-        assert sum(calls(node, "cluster|slots") for node in cluster.nodes) - before <= 2
+        # One for the first, one for those during it; and redirects that come late cause one after each pause.
+        assert sum(calls(node, "cluster|slots") for node in cluster.nodes) - before <= 2 + took / keeper.PAUSE
 
     async def test_other_primitives(self, cluster: Cluster, backend: Backend) -> None:
         client = connect(backend)

@@ -71,7 +71,8 @@ def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(sentinels: Sentin
         watched = watch([silent.getsockname()[:2], sentinels.sentinels[0]])
         began = time.monotonic()
         watched.discover()
-        assert time.monotonic() - began < 1.5
+        # Twice as long as `LONGEST`, if it were asked twice.
+        assert time.monotonic() - began < 1.9
         # The one that has answered goes first from now on.
         assert source_of(watched)._sentinels.known()[0].port == sentinels.sentinels[0].port
 

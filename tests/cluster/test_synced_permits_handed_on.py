@@ -81,7 +81,7 @@ async def test_a_lost_reply(master: Replicas, backend: Backend, lose: Lose, what
 @lost_commands
 async def test_it_is_given_up_in_doubt(master: Replicas, backend: Backend, lose: Lose, what: bytes) -> None:
     """The permit is released once, and the waiter acquires it by an attempt."""
-    client = backend.connect(timeout=0.3, replicas_sync_timeout=0.2, retry_attempts=0, local_hand_over_time=60)
+    client = backend.connect(timeout=1.0, replicas_sync_timeout=1.0, retry_attempts=0, local_hand_over_time=60)
     semaphore, other = await one_waits(backend, client)
     for _ in range(2):
         fault = lose(master.proxy, what)

@@ -249,9 +249,9 @@ async def test_a_refused_attempt_needs_no_confirmation(master: Replicas, backend
 
 
 async def test_replicas_may_take_longer_than_a_reply(master: Replicas, backend: Backend) -> None:
-    client = backend.connect(timeout=0.2, replicas_sync_timeout=0.8, retry_attempts=0)
+    client = backend.connect(timeout=1.0, replicas_sync_timeout=2.0, retry_attempts=0)
     master.freeze()
-    with pytest.raises(NotReplicatedError, match=r"within 0\.8 s"):
+    with pytest.raises(NotReplicatedError, match="within 2 s"):
         await client.get_lock("a").lock()
 
 

@@ -76,7 +76,7 @@ async def test_a_lost_reply_leaves_one_hold(
 async def test_an_acquire_that_is_given_up_in_doubt_is_undone(
     master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
-    lock = backend.connect(timeout=0.3, replicas_sync_timeout=0.2, retry_attempts=0).get_lock("a")
+    lock = backend.connect(timeout=1.0, replicas_sync_timeout=1.0, retry_attempts=0).get_lock("a")
     await lock.lock()
     await lock.unlock()
     for _ in range(2):
