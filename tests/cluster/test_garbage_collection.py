@@ -107,16 +107,18 @@ def threads() -> int:
 def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster) -> None:
     before = threads()
 
-    def use() -> weakref.ref[object]:
+    def use() -> pyredisson.Client:
         client = pyredisson.connect(cluster.url, client_name=CLIENT_NAME)
         for node in cluster.masters():
             name = names_on(cluster, node, 1)[0]
             with client.get_lock(name, owner=1):
                 assert not client.get_lock(name).try_lock(0.05)
-        return weakref.ref(client._lifecycle)
+        return client
 
-    reference = use()
+    client = use()
     assert connections(cluster) > len(cluster.masters())
+    reference = weakref.ref(client._lifecycle)
+    del client
     eventually(lambda: gc.collect() >= 0 and reference() is None)
     eventually(lambda: connections(cluster) == 0)
     eventually(lambda: threads() <= before)

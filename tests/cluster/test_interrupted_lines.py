@@ -211,4 +211,5 @@ def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Clie
         group.unlock()
 
     at_each_line(lambda: Scene(cluster, client), act)
-    assert not [thread for thread in threading.enumerate() if thread.name == "pyredisson-background"]
+    # They end a moment after they have told the caller.
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "pyredisson-background"])

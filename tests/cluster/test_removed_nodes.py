@@ -53,10 +53,10 @@ def linger(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         monkeypatch.setattr(module, "LINGER", seconds)
 
 
-def listening() -> int:
-    """How many threads and tasks of listeners there are."""
-    threads = sum(thread.name == "pyredisson-listener" for thread in threading.enumerate())
-    return threads + sum(task.get_name() == "pyredisson-listener" for task in asyncio.all_tasks())
+def listening() -> set[object]:
+    """The threads and tasks of listeners. Those of a client that was closed may still be about to end."""
+    threads = {thread for thread in threading.enumerate() if thread.name == "pyredisson-listener"}
+    return {*threads, *(task for task in asyncio.all_tasks() if task.get_name() == "pyredisson-listener")}
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -99,13 +99,13 @@ async def test_a_listener_that_ended_and_was_started_again_ends_with_its_client(
         await holder.unlock()
 
     await wait_for(first)
-    await backend.until(lambda: listening() == before, 10)
+    await backend.until(lambda: listening() <= before, 10)
     await wait_for(second)
     linger(monkeypatch, 60)
     await wait_for(first)
-    assert listening() > before
+    assert listening() - before
     await client.close()
-    await backend.until(lambda: listening() == before)
+    await backend.until(lambda: listening() <= before)
 
 
 async def test_a_dead_node_that_nobody_waits_for_is_not_connected_to(
@@ -120,7 +120,7 @@ async def test_a_dead_node_that_nobody_waits_for_is_not_connected_to(
     await other.get_lock(lock.name).lock()
     assert not await lock.try_lock(wait_time=0.2)
     master.kill()
-    await backend.until(lambda: listening() == before, 10)
+    await backend.until(lambda: listening() <= before, 10)
     await backend.close()
 
 
@@ -144,7 +144,8 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     try:
         begun = time.monotonic()
         replies = await asyncio.to_thread(run, runtime.send_all, commands)
-        assert time.monotonic() - begun < 1
+        # The timeout of the node that doesn't reply is 5 s.
+        assert time.monotonic() - begun < 3
         assert replies[0] == [1]
         assert is_redirect(replies[1])
         node = servers.table.node_of_slot(slot)
