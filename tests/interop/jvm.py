@@ -196,6 +196,11 @@ class JavaThread:
         described = target.described()
         return self.jvm.do("increment", self.name, object=described, counter=counter, seconds=seconds, reads=reads)
 
+    def sleeps(self) -> bool:
+        """Whether it waits for a lock, has made its attempts, and sleeps until a message comes. Not for spin locks."""
+        sleeps: bool = self.jvm.do("sleeps", self.name).result()
+        return sleeps
+
     def interrupt(self) -> None:
         """`Thread.interrupt()`."""
         self.jvm.do("interrupt", self.name).result()

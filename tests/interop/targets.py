@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redis import Redis
@@ -13,6 +13,10 @@ from redis.cluster import RedisCluster
 from pyredisson.testing import Cluster, Server
 from tests.support.backends import Backend
 
+from .jvm import JavaThread
+
+LOSE_MESSAGES = {"ReadLock", "WriteLock"}
+"""The locks for which a thread of Java sleeps on if the message came before it slept."""
 BEFORE_SLEEP = 0.1
 """Seconds after its subscription within which a thread of Java has made another attempt, and sleeps."""
 
@@ -60,12 +64,22 @@ class Target(ABC):
         keys = {key.decode() for key in self.redis.scan_iter()}
         return {key for key in keys if not key.startswith("redisson_unlock_latch:")}
 
-    async def until_java_waits(self, backend: Backend, kind: str, name: str, clients: int = 1) -> None:
-        """Returns once a thread of Java waits for that object, which is the last of so many clients that do."""
+    async def until_java_waits(
+        self, backend: Backend, kind: str, name: str, clients: int = 1, *, threads: Sequence[JavaThread] = ()
+    ) -> None:
+        """Returns once Java waits for that object, which is the last of so many clients that do.
+
+        `threads`: all of Java that wait, needed for the locks that lose messages.
+        """
         await backend.until(self.waiting(kind, name, clients))
         # Its subscription is known. But a message loses its effect if it comes before the thread sleeps: see
         # docs/redisson.md, "Defects of Redisson".
-        await backend.sleep(BEFORE_SLEEP)
+        if kind in LOSE_MESSAGES:
+            assert threads
+            for thread in threads:
+                await backend.until(thread.sleeps)
+        else:
+            await backend.sleep(BEFORE_SLEEP)
 
     def waiting(self, kind: str, name: str, waiters: int = 1) -> Callable[[], bool]:
         """A condition: so many clients, or for a fair lock so many owners, wait for that object."""

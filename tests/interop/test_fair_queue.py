@@ -108,12 +108,13 @@ class TestOrder:
         """They leave from the head and from the middle of the queue."""
         lock, client = java.get("FairLock", "orders"), backend.connect()
         ann.call(lock, "lock")
-        gives_up_in_java = bob.begin(lock, "tryLock", 500, "MILLISECONDS")
+        # Long enough for the others to join meanwhile.
+        gives_up_in_java = bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
         await backend.until(lambda: len(target.queue("orders")) == 1)
         await line.join_python()
 
         async def attempt() -> bool:
-            return await client.get_fair_lock("orders").try_lock(wait_time=0.5)
+            return await client.get_fair_lock("orders").try_lock(wait_time=3)
 
         gives_up_in_python = backend.spawn(attempt)
         await backend.until(lambda: len(target.queue("orders")) == 3)

@@ -36,7 +36,7 @@ async def test_a_lock_that_java_holds_and_waits_for(
 
     waiting = java.owner(bob)
     waiter = bob.begin(java.get(against(kind), "orders"), "lock")
-    await target.until_java_waits(backend, against(kind), "orders")
+    await target.until_java_waits(backend, against(kind), "orders", threads=[bob])
     state = (await listed(client))["orders"]
     if "Fair" in kind:
         assert (state.kind, state.certain, state.waiter_count) == ("fair", True, 1)

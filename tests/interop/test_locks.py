@@ -37,7 +37,7 @@ class TestWaiting:
         ours, theirs = python_lock(backend.connect(), kind, "orders"), java.get(against(kind), "orders")
         await ours.lock()
         waiter = ann.begin(theirs, "lock")
-        await target.until_java_waits(backend, against(kind), "orders")
+        await target.until_java_waits(backend, against(kind), "orders", threads=[ann])
         assert not waiter.done()
         began = now()
         await ours.unlock()
@@ -115,30 +115,30 @@ class TestLeases:
 
     async def test_of_java(self, backend: Backend, java: JavaClient, ann: JavaThread, version: str) -> None:
         client = backend.connect()
+        waiters = []
         began = now()
         for kind in kinds_of(version):
             ann.call(java.get(kind, kind), "lock", 1500, "MILLISECONDS")
-        locked = now()
-        waiters = []
-        for kind in kinds_of(version):
             ours = python_lock(client, against(kind), kind)
             assert 0 < await ours.remain_time_to_live() <= 1.5
             waiters.append(backend.spawn(acquired(ours)))
+        locked = now()
         for waiter in waiters:
             assert began + 1.5 < await waiter.result() < locked + 1.5 + WOKEN
 
     async def test_of_python(self, backend: Backend, java: JavaClient, jvm: Jvm, version: str) -> None:
         client = backend.connect()
         kinds = [kind for kind in kinds_of(version) if (kind, version) not in OVERSLEEPS]
+        waiters = []
         began = now()
         for kind in kinds:
-            assert await python_lock(client, kind, kind).try_lock(lease_time=1.5)
-        locked = now()
-        waiters = []
-        for kind in kinds:
             thread, theirs = jvm.thread(), java.get(against(kind), kind)
+            # Loads the classes before the lease begins.
+            thread.call(theirs, "isLocked")
+            assert await python_lock(client, kind, kind).try_lock(lease_time=1.5)
             assert 0 < thread.call(theirs, "remainTimeToLive") <= 1500
             waiters.append(thread.begin(theirs, "tryLock", 10, "SECONDS"))
+        locked = now()
         for waiter in waiters:
             answer = waiter.answer()
             assert answer.result is True
@@ -217,7 +217,7 @@ class TestForeignHolds:
         client = backend.connect()
         await python_lock(client, kind, "orders").lock()
         waiter = ann.begin(java.get(against(kind), "orders"), "lock")
-        await target.until_java_waits(backend, against(kind), "orders")
+        await target.until_java_waits(backend, against(kind), "orders", threads=[ann])
         began = now()
         assert await python_lock(client, kind, "orders").force_unlock()
         assert began < waiter.answer().ended < now() + WOKEN

@@ -10,7 +10,7 @@ from tests.support.backends import Backend
 
 from .jvm import JavaClient, JavaThread, now
 from .kinds import WOKEN, acquired, python_lock
-from .targets import BEFORE_SLEEP, Target
+from .targets import Target
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,7 +54,8 @@ async def test_locks(kind: str, backend: Backend, java: JavaClient, ann: JavaThr
         waiter = ann.begin(theirs, "lock")
         # The attempt before the subscription, and the one after it.
         await backend.until(lambda before=before: target.scripts() >= before + 3)  # type: ignore[misc]
-        await backend.sleep(BEFORE_SLEEP)
+        # See `until_java_waits`.
+        await backend.until(ann.sleeps)
         assert not waiter.done()
         began = now()
         await ours.unlock()
@@ -108,7 +109,7 @@ async def test_mapped_names_of_locks(
     assert mapped in target.all_keys()
     assert not await backend.as_another_owner(plain.try_lock)
     waiter = ann.begin(theirs, "lock")
-    await target.until_java_waits(backend, kind, mapped)
+    await target.until_java_waits(backend, kind, mapped, threads=[ann])
     began = now()
     await ours.unlock()
     assert waiter.answer().ended < began + WOKEN

@@ -100,7 +100,7 @@ class TestAWriterReleases:
         threads = [jvm.thread() for _ in range(3)]
         in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
         in_python = [start_reader(backend, other) for _ in range(3)]
-        await target.until_java_waits(backend, "ReadLock", NAME, 2)
+        await target.until_java_waits(backend, "ReadLock", NAME, 2, threads=threads)
         began = now()
         await writer(client).unlock()
         ended = now()
@@ -117,7 +117,7 @@ class TestAWriterReleases:
         threads = [jvm.thread() for _ in range(3)]
         in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
         in_python = [start_reader(backend, client) for _ in range(3)]
-        await target.until_java_waits(backend, "ReadLock", NAME, 2)
+        await target.until_java_waits(backend, "ReadLock", NAME, 2, threads=threads)
         released = ann.begin(java.get("WriteLock", NAME), "unlock").answer()
         for waiter in in_java:
             await backend.until(waiter.done)
@@ -135,7 +135,7 @@ async def test_a_downgrade_in_python_wakes_readers_of_java(
     await writer(client).lock()
     await reader(client).lock()
     waiter = ann.begin(java.get("ReadLock", NAME), "lock")
-    await target.until_java_waits(backend, "ReadLock", NAME)
+    await target.until_java_waits(backend, "ReadLock", NAME, threads=[ann])
     began = now()
     await writer(client).unlock()
     assert began < waiter.answer().ended < now() + WOKEN
@@ -194,12 +194,13 @@ async def test_writers_in_turn(
         await writer(client).lock()
         # Until the thread of Java that came second sleeps again: see `until_java_waits`.
         await backend.sleep(BEFORE_SLEEP)
+        await backend.until(lambda: waiting[0].done() or bob.sleeps())
         await writer(client).unlock()
 
     waiting: list[Pending] = [bob.begin(java.get("WriteLock", NAME), "lock")]
     waiting.append(bob.begin(java.get("WriteLock", NAME), "unlock"))
     in_python = backend.spawn(write)
-    await target.until_java_waits(backend, "WriteLock", NAME, 2)
+    await target.until_java_waits(backend, "WriteLock", NAME, 2, threads=[bob])
     ann.call(java.get("WriteLock", NAME), "unlock")
     await in_python.result()
     for each in waiting:

@@ -10,11 +10,13 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 
 /**
  * Carries out commands from standard input, one JSON object a line, and answers each with one line of JSON.
@@ -48,13 +50,22 @@ public final class Driver {
 
     private void begin(JsonObject command) {
         String thread = command.get("thread").getAsString();
-        if (command.get("do").getAsString().equals("interrupt")) {
-            // Not on the thread itself, which is busy with what is to be interrupted.
-            workers.get(thread).thread.interrupt();
-            answer(command, "result", null, System.nanoTime());
-            return;
+        // The first two are not carried out on the thread itself, which is busy with what they are about.
+        switch (command.get("do").getAsString()) {
+            case "interrupt" -> {
+                workers.get(thread).thread.interrupt();
+                answer(command, "result", null, System.nanoTime());
+            }
+            case "sleeps" -> answer(command, "result", sleeps(workers.get(thread).thread), System.nanoTime());
+            default -> workers.computeIfAbsent(thread, Worker::new).executor.execute(() -> carryOut(command));
         }
-        workers.computeIfAbsent(thread, Worker::new).executor.execute(() -> carryOut(command));
+    }
+
+    /** Whether a thread sleeps until a message comes. Redisson uses a semaphore for that, and not for replies. */
+    private static boolean sleeps(Thread thread) {
+        StackTraceElement[] frames = thread.getStackTrace();
+        return frames.length > 0 && frames[0].getMethodName().equals("park")
+            && Arrays.stream(frames).anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 
     private void carryOut(JsonObject command) {
