@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyredisson.testing import AtomicMove, Cluster, ClusterNode
 
-COPYING_SECONDS = 1.0
+COPYING_SECONDS = 2.0
 """How long the source copies the keys of a slow move: long enough for some calls."""
 KEYS = 20
 
