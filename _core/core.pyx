@@ -5,9 +5,11 @@
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
 from cpython.long cimport PyLong_Check
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_Check
 from libc.stdint cimport int64_t, uint16_t, uint64_t
@@ -18,9 +20,12 @@ include "slots.pyx"
 include "names.pyx"
 include "wheel.pyx"
 include "holds.pyx"
+include "renewal_step.pyx"
+include "hold_table.pyx"
 include "owner_calls.pyx"
 include "run.pyx"
 include "wakeup.pyx"
 include "exchange.pyx"
 include "task_future.pyx"
+include "task_owners.pyx"
 include "pipeline.pyx"

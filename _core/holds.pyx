@@ -25,7 +25,10 @@ cdef class HoldFields(Timer):
     cdef public double begun
     cdef public bint listed
 
-    def __cinit__(self, tuple key, commands, bytes owner, lease, double valid_until, state):
+    def __init__(self, tuple key, commands, bytes owner, lease, double valid_until, state):
+        self.begin(key, commands, owner, lease, valid_until, state)
+
+    cdef begin(self, tuple key, commands, bytes owner, lease, double valid_until, state):
         self.key = key
         self.commands = commands
         self.owner = owner
@@ -34,10 +37,6 @@ cdef class HoldFields(Timer):
         self.valid_until = valid_until
         self.state = state
         self.reason = ""
-        self.token = 0
-        self.lost_below = None
-        self.acquired_by = None
-        self.begun = 0
 
     def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
@@ -62,7 +61,7 @@ cdef class HoldFields(Timer):
         call.hold = self
         return True
 
-    def begin_release(self, double now, held, releasing):
+    cdef Py_ssize_t begin_release(self, double now, held, releasing):
         """The release of one level begins; returns how many levels are to remain.
 
         -1: the hold isn't in the state `held`, or can't be relied on any more. With the last level it goes to
@@ -160,6 +159,13 @@ cdef class AcquireCall(OwnerCall):
         self.overtaken = False
 
 
+def first_of(dict queue not None):
+    """The first key of a dict; None: it is empty. A single step, unlike an iteration."""
+    cdef PyObject *key = NULL
+    cdef Py_ssize_t position = 0
+    return <object> key if PyDict_Next(queue, &position, &key, NULL) else None
+
+
 cdef class WaiterFields:
     """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
 
@@ -202,53 +208,3 @@ cdef class WaiterFields:
         self.state = outcome
         self.releaser = None
         return True
-
-
-def end_hold(
-    dict table not None, Wheel wheel not None, HoldFields hold not None, ReleaseCall call not None, releasing, released
-):
-    """The ordinary end of a hold: `call` has released its only level. The hold leaves the table and the wheel.
-
-    It goes from the state `releasing` to `released`. False: it is another case, and nothing was changed.
-    """
-    if hold.count != 1 or call.dropped or hold.state is not releasing:
-        return False
-    if hold.listeners is not None or hold.lost_below is not None or table.get(hold.key) is not hold:
-        return False
-    call.dropped = True
-    hold.count = 0
-    if isinstance(hold.leases, list):
-        hold.leases = []
-    hold.state = released
-    del table[hold.key]
-    wheel.discard(hold)
-    return True
-
-
-def insert_hold(dict table not None, HoldFields hold not None, AcquireCall call not None):
-    """Puts into the table of holds what `call` acquired. False: there is a hold of the same owner, and it stays."""
-    if hold.key in table:
-        return False
-    replace_hold(table, hold, call)
-    return True
-
-
-cpdef replace_hold(dict table, HoldFields hold, AcquireCall call):
-    """As `insert_hold`, in place of another hold."""
-    hold.token = call.token
-    hold.acquired_by = call.owner
-    hold.begun = call.sent_at
-    table[hold.key] = hold
-    call.hold = hold
-
-
-def remove_hold(dict table not None, HoldFields hold not None):
-    """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""
-    cdef HoldFields lost_below = hold.lost_below
-    if table.get(hold.key) is not hold:
-        return False
-    if lost_below is None or not lost_below.count:
-        del table[hold.key]
-    else:
-        table[hold.key] = lost_below
-    return True

@@ -44,7 +44,7 @@ cdef class CallQueues:
 
     def leave(self, key, call):
         """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
-        cdef dict queue = self.waiting.get(key)
+        cdef dict queue = self.waiting.get(key) if self.waiting else None
         wakeup = None
         if self.current.get(key) is call:
             while queue:

@@ -70,7 +70,9 @@ cdef class PipelineFields:
         return self.send_one(payload, apply)
 
     cdef TaskFuture send_one(self, bytes payload, apply):
-        cdef TaskFuture future = TaskFuture(self.loop)
+        # This is faster than a call of the class.
+        cdef TaskFuture future = TaskFuture.__new__(TaskFuture)
+        future.loop = self.loop
         self.put(payload, future if apply is None else AppliedReply(future, apply))
         return future
 
@@ -143,7 +145,7 @@ cdef class PipelineSender:
             pipeline is not None
             and pipeline.state is self.open_state
             and pipeline.thread == PyThread_get_thread_ident()
-            and pipeline.loop.is_running()
+            and runs(pipeline.loop)
         )
 
     def send(self, bytes payload not None, *, new_connection=False):

@@ -1,11 +1,22 @@
 # The futures of asyncio's hot path. As those of asyncio, they belong to the thread of their event loop.
 
 from asyncio import CancelledError, InvalidStateError, current_task
+from asyncio import tasks as asyncio_tasks
 from collections import deque
 
 
 cdef enum Outcome:
-    PENDING, RESULT, ERROR, CANCELLED
+    PENDING, RESULT, ERROR, CANCELLED  # A new future has the first one.
+
+
+# The current task of each event loop, as asyncio knows it. Where asyncio doesn't use this dict any more, it is empty.
+cdef dict current_tasks = getattr(asyncio_tasks, "_current_tasks", {})
+
+
+cdef bint runs(loop) except -1:
+    """Whether an event loop runs."""
+    # Only a loop that runs has a current task. Mostly that spares the call of a function in Python.
+    return loop in current_tasks or loop.is_running()
 
 
 # The delivery that goes on in each thread.
@@ -13,6 +24,7 @@ cdef dict deliveries = {}
 
 
 @cython.final
+@cython.freelist(256)
 cdef class TaskFuture:
     """A future that one task awaits, with what a task uses of a future.
 
@@ -27,10 +39,8 @@ cdef class TaskFuture:
     cdef object context
     cdef public bint _asyncio_future_blocking
 
-    def __cinit__(self, loop):
+    def __init__(self, loop):
         self.loop = loop
-        self.outcome = PENDING
-        self._asyncio_future_blocking = False
 
     def __await__(self):
         return self

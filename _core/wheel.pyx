@@ -80,6 +80,9 @@ cdef class Wheel:
 
         With a tick that has passed, it is due at the next `advance`. ValueError: the timer is in another wheel.
         """
+        self.insert(timer, due, group)
+
+    cdef insert(self, Timer timer, int64_t due, int64_t group):
         cdef Node *node = &timer.node
         if node.wheel == NULL:
             Py_INCREF(timer)
@@ -94,6 +97,9 @@ cdef class Wheel:
 
     def discard(self, Timer timer not None):
         """Takes `timer` out. False: it was not in this wheel."""
+        return self.remove(timer)
+
+    cdef bint remove(self, Timer timer):
         if timer.node.wheel != <void *> self:
             return False
         self.take_out(&timer.node)

@@ -146,13 +146,6 @@ class HoldFields(Timer):
     def add_level(self, call: AcquireCall, valid_until: float, held: object) -> bool:
         """Counts one more level, acquired by `call`. False: the hold isn't in the state `held` any more."""
 
-    def begin_release(self, now: float, held: object, releasing: object) -> int:
-        """The release of one level begins; returns how many levels are to remain.
-
-        -1: the hold isn't in the state `held`, or can't be relied on any more. With the last level it goes to
-        `releasing`.
-        """
-
     def drop_level(self, call: ReleaseCall, held: object, releasing: object) -> int:
         """Takes the level of `call` off, once; returns how many remain.
 
@@ -210,6 +203,9 @@ class AcquireCall(OwnerCall):
 
     def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
 
+def first_of(queue: dict[_T, Any]) -> _T | None:
+    """The first key of a dict; None: it is empty. A single step, unlike an iteration."""
+
 class WaiterFields:
     """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
 
@@ -232,19 +228,62 @@ class WaiterFields:
     def conclude(self, offered: object, outcome: object) -> bool:
         """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
 
-def end_hold(
-    table: dict[Any, Any], wheel: Wheel, hold: HoldFields, call: ReleaseCall, releasing: object, released: object
-) -> bool:
-    """The ordinary end of a hold: `call` has released its only level. The hold leaves the table and the wheel.
+class RenewalStep:
+    """The step of the renewal grid that goes on: leases that are acquired in it are renewed at the same time.
 
-    It goes from the state `releasing` to `released`. False: it is another case, and nothing was changed.
+    `pyredisson.logic.watchdog.Watchdog` computes it. `_step_begins`, `_step_ends`: readings of the clock.
+    `_renewal_due`: the tick at which those leases are renewed. `_next_look`: the tick at which the watchdog looks at
+    the wheel next.
     """
 
-def insert_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> bool:
-    """Puts into the table of holds what `call` acquired. False: there is a hold of the same owner, and it stays."""
+    wheel: Wheel
+    _step_begins: float
+    _step_ends: float
+    _renewal_due: int
+    _next_look: float
+
+    def watch(self, hold: HoldFields, now: float) -> None:
+        """Watches a new hold: for its renewal, or for the end of its lease. `now`: when the acquire was sent."""
+
+class HoldTableFields:
+    """The fields of `pyredisson.logic.holds.HoldTable`, and what is done with them by each acquire and each release.
+
+    `hold_type`: the class of a hold. `held`, `releasing`, `released`: its states.
+    """
+
+    table: dict[Any, Any]
+    wheel: Wheel
+    _clock: Callable[[], float]
+
+    def __init__(
+        self, clock: Callable[[], float], hold_type: type[HoldFields], held: object, releasing: object, released: object
+    ) -> None: ...
+    def begin_attempt(self, call: AcquireCall, key: tuple[Hashable, int], renewed_lease_ms: int) -> Any:
+        """The attempt of an acquire begins: chooses its target, and notes when it was sent.
+
+        Returns a hold of the same owner that can't be relied on any more, which is not the target. None: there is none.
+        """
+
+    def begin_hold(
+        self, call: AcquireCall, key: tuple[Hashable, int], commands: object, valid_until: float, step: RenewalStep
+    ) -> bool:
+        """Records a new hold, which `call` acquired, and has it watched. No interrupt strikes between these steps.
+
+        False: it is another case, and nothing was changed. The owner has a hold, or the call was overtaken.
+        """
+
+    def begin_level_release(self, hold: HoldFields) -> int:
+        """The release of one level is about to be sent. Returns how many levels are to remain. -1: it is not held."""
+
+    def drop_level(self, hold: HoldFields, call: ReleaseCall) -> int:
+        """Takes the level of `call` off the hold, once; returns how many remain. -1: it was dropped before.
+
+        With the last level the hold leaves the table: it is released, unless it was lost. That part is done again by
+        each further call, because an interrupt may have prevented it.
+        """
 
 def replace_hold(table: dict[Any, Any], hold: HoldFields, call: AcquireCall) -> None:
-    """As `insert_hold`, in place of another hold."""
+    """Puts into the table what `call` acquired."""
 
 def remove_hold(table: dict[Any, Any], hold: HoldFields) -> bool:
     """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""
@@ -272,6 +311,19 @@ class CallQueues:
 
     def leave(self, key: Hashable, call: OwnerCall) -> None:
         """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
+
+class TaskOwners:
+    """The fields of `pyredisson._backends.aio.callers.Callers`.
+
+    `owners`: the owner of each task. `_thread`, `_loop`: of the latest task that was new here; 0: there was none.
+    """
+
+    owners: dict[Any, Any]
+    _thread: int
+    _loop: AbstractEventLoop | None
+
+    def current(self) -> Any:
+        """The calling task's owner. RuntimeError: no task is running."""
 
 class Run(Generic[_T]):
     """One call of a coroutine function. Reading `result` makes the call, and runs the coroutine to its end.

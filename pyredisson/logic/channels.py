@@ -145,7 +145,8 @@ class ChannelRegistry:
         self._next_sweep = 0.0
         self.waiting: set[Wakeup] = set()
         """The waiters of all channels; each waiter is in one channel."""
-        self._channels: dict[bytes, Channel] = {}
+        self.by_name: dict[bytes, Channel] = {}
+        """All channels. An attribute: each acquire looks whether there is any."""
         self._subscriber: Subscriber | None = None
 
     @property
@@ -159,18 +160,13 @@ class ChannelRegistry:
 
     def confirmed_channel(self, name: bytes) -> Channel | None:
         """The channel, if its messages arrive already."""
-        channel = self._channels.get(name)
+        channel = self.by_name.get(name)
         return channel if channel is not None and channel.confirmed else None
 
     def events(self, name: bytes) -> int | None:
         """What `join` takes to find out whether an event was missed. None: messages don't arrive."""
-        channel = self._channels.get(name)
+        channel = self.by_name.get(name)
         return channel.events if channel is not None and channel.confirmed else None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no channel."""
-        return not self._channels
 
     def join(
         self,
@@ -190,12 +186,12 @@ class ChannelRegistry:
         if subscriber is None:
             raise AssertionError("the registry has no subscriber")
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is None or channel.error is not None:
                 if channel is not None:
                     # Its waiters are about to raise the error.
                     self.waiting.difference_update(channel.waiters)
-                channel = self._channels[name] = channel_class()
+                channel = self.by_name[name] = channel_class()
                 subscriber.subscribe((name,))
             else:
                 # Nobody may read the connection any more: the thread couldn't start, or its event loop has ended.
@@ -225,7 +221,7 @@ class ChannelRegistry:
         Returns the same as `events`.
         """
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is None:
                 return None
             if need := channel.waiters.get(wakeup):
@@ -237,7 +233,7 @@ class ChannelRegistry:
     def take_back(self, name: bytes, wakeup: Wakeup, need: int = 1) -> None:
         """Undoes `set_aside`. The waiter may have missed messages."""
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is not None and wakeup in channel.waiters:
                 channel.waiters[wakeup] = need
 
@@ -246,7 +242,7 @@ class ChannelRegistry:
         also if an earlier call was interrupted.
         """
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is None:
                 return
             # In this order: the repetition of an interrupted call finds what is left.
@@ -266,7 +262,7 @@ class ChannelRegistry:
     def become_leader(self, name: bytes, wakeup: Wakeup) -> bool:
         """Makes a waiter the leader of its channel, unless there is one. Returns whether this waiter is the leader."""
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is None or wakeup not in channel.waiters:
                 return False
             if channel.leader is None:
@@ -276,7 +272,7 @@ class ChannelRegistry:
     def deliver(self, name: bytes, payload: bytes) -> None:
         """Passes a message to its channel: one from the server, or one that a waiter of this client passes on."""
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is not None:
                 channel.events = next(_event_numbers)
                 channel.on_message(payload)
@@ -284,7 +280,7 @@ class ChannelRegistry:
     def on_subscribed(self, name: bytes) -> None:
         """The server confirmed a subscription. Earlier messages are lost, so all waiters of the channel are woken."""
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is not None:
                 channel.confirmed = True
                 channel.events = next(_event_numbers)
@@ -295,7 +291,7 @@ class ChannelRegistry:
     def on_refused(self, name: bytes, error: RedisError) -> None:
         """The server refused a subscription. The waiters raise the error: they would never get a message."""
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is not None:
                 channel.error = error
                 channel.wake_all()
@@ -303,14 +299,14 @@ class ChannelRegistry:
     def on_dropped(self, name: bytes) -> None:
         """The server ended a subscription by itself. The waiters are woken, and retry every second."""
         with self.mutex:
-            self.unconfirm(self._channels.get(name))
+            self.unconfirm(self.by_name.get(name))
 
     def on_disconnected(self) -> None:
         """The connection broke. All waiters are woken, and until the next confirmation they retry every second.
 
         The caller holds the mutex.
         """
-        for channel in list(self._channels.values()):
+        for channel in list(self.by_name.values()):
             self.unconfirm(channel)
 
     def unconfirm(self, channel: Channel | None) -> None:
@@ -322,7 +318,7 @@ class ChannelRegistry:
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""
-        channels = self._channels
+        channels = self.by_name
         return [
             name for name in list(channels) if (channel := channels.get(name)) is not None and channel.error is None
         ]
@@ -336,7 +332,7 @@ class ChannelRegistry:
         now = self._clock()
         self._next_sweep = now + LINGER
         with self.mutex:
-            channels = self._channels
+            channels = self.by_name
             idle = [
                 name
                 for name in list(channels)
@@ -352,5 +348,5 @@ class ChannelRegistry:
     def wake_all(self) -> None:
         """Wakes all waiters of the client: it was closed."""
         with self.mutex:
-            for channel in list(self._channels.values()):
+            for channel in list(self.by_name.values()):
                 channel.wake_all()

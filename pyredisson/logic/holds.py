@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
-from pyredisson._core import AcquireCall, HoldFields, ReleaseCall, Wheel, end_hold, remove_hold, replace_hold
+from pyredisson._core import AcquireCall, HoldFields, HoldTableFields, ReleaseCall, Wheel, remove_hold, replace_hold
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.losses import UnreleasedLosses
@@ -179,20 +179,22 @@ def after_fork() -> None:
     _listening = threading.RLock()
 
 
-class HoldTable:
+class HoldTable(HoldTableFields):
     """The holds of one client, and the only place where the state of a hold changes.
 
-    Every change of the table is one dict operation, so threads need no mutex for it.
+    Every change of the table is one dict operation, so threads need no mutex for it. What each acquire and each release
+    does is in the core: `begin_attempt`, `begin_hold`, `begin_level_release`, `drop_level`.
     """
+
+    table: dict[HoldKey, Hold]
+    """The latest hold of each owner and lock."""
+    wheel: Wheel
+    """That of the watchdog, once there is one."""
 
     def __init__(self, clock: Callable[[], float], on_lost: Listener) -> None:
         """`on_lost` is called once for each hold that is lost."""
-        self._clock = clock
+        super().__init__(clock, Hold, HELD, RELEASING, RELEASED)
         self._on_lost = on_lost
-        self.table: dict[HoldKey, Hold] = {}
-        """The latest hold of each owner and lock."""
-        self.wheel = Wheel()
-        """That of the watchdog, once there is one."""
         self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
 
     # Queries
@@ -233,13 +235,6 @@ class HoldTable:
 
     # HELD -> RELEASING
 
-    def begin_level_release(self, hold: Hold) -> int:
-        """The release of one level is about to be sent. Returns how many levels are to remain. -1: it is not held."""
-        remaining = hold.begin_release(self._clock(), HELD, RELEASING)
-        if remaining < 0:
-            self.expire_if_due(hold)
-        return remaining
-
     def begin_release(self, hold: Hold) -> bool:
         """The release of the last level is about to be sent. False: the hold is not held any more."""
         return hold.change_state(HELD, RELEASING)
@@ -252,14 +247,8 @@ class HoldTable:
 
     # HELD -> RELEASING -> RELEASED, or RELEASING -> RELEASED
 
-    def drop_level(self, hold: Hold, call: ReleaseCall) -> int:
-        """Takes the level of `call` off the hold, once; returns how many remain. -1: it was dropped before.
-
-        With the last level the hold leaves the table: it is released, unless it was lost. That part is done again by
-        each further call, because an interrupt may have prevented it.
-        """
-        if end_hold(self.table, self.wheel, hold, call, RELEASING, RELEASED):
-            return 0
+    def _drop_level_otherwise(self, hold: Hold, call: ReleaseCall) -> int:
+        """See `drop_level`: the last level of a hold with listeners, or a level of a hold in any other case."""
         remaining = hold.drop_level(call, HELD, RELEASING)
         if hold.count:
             return remaining

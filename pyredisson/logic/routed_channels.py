@@ -194,7 +194,7 @@ class RoutedChannels(ChannelRegistry):
 
     def _place(self, name: bytes) -> None:
         """Subscribes to a channel where its slot is served. If that isn't known, it stays unplaced."""
-        channel = self._channels.get(name)
+        channel = self.by_name.get(name)
         node = self._node_of(name, None)
         if channel is None or node is None:
             return
@@ -212,11 +212,11 @@ class RoutedChannels(ChannelRegistry):
 
     def _try_to_place(self, name: bytes) -> None:
         """Places a channel that has lost its place; forgets it if nobody waits for it."""
-        channel = self._channels.get(name)
+        channel = self.by_name.get(name)
         if channel is None or channel.error is not None:
             self._unplaced.pop(name, None)
         elif not channel.waiters:
-            self._channels.pop(name, None)
+            self.by_name.pop(name, None)
             self.unsubscribe((name,))
         else:
             try:
@@ -312,7 +312,7 @@ class RoutedChannels(ChannelRegistry):
 
     def _wake_displaced(self) -> None:
         """Wakes the waiters of all channels that aren't subscribed to where they should be. Takes no mutex."""
-        for name in list(self._channels):
-            channel, place = self._channels.get(name), self._places.get(name)
+        for name in list(self.by_name):
+            channel, place = self.by_name.get(name), self._places.get(name)
             if channel is not None and (place is None or self._node_of(name, place.node) is not place.node):
                 channel.wake_all()

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import Any, cast
 
-from pyredisson._core import Timer, Wheel
+from pyredisson._core import RenewalStep, Timer, Wheel
 from pyredisson._diagnostics import tracing
 from pyredisson._protocol.routing import Changes
 from pyredisson.logic.ended_owners import EndedOwners
@@ -32,7 +32,7 @@ class Alarm(Timer):
         raise NotImplementedError
 
 
-class Watchdog(LoopOwner):
+class Watchdog(LoopOwner, RenewalStep):
     """A timer wheel with a loop that keeps the time, and a renewer for each shard.
 
     Each loop has a thread of its own. `keep_time` never waits for the network, so it declares a hold lost at the moment
@@ -75,7 +75,6 @@ class Watchdog(LoopOwner):
         self.cancel = self.wheel.discard
         """Undoes `set_alarm`."""
         self._next_look = math.inf
-        """The time in ms at which `keep_time` looks at the wheel next."""
         self._time_wakeup = runtime.wakeup()
         self.repairs = Repairs(runtime.clock, lease_ms / 1000, self._add_unsent, self._queues)
         self._ended_owners = EndedOwners(holds, self.repairs.repair, release=release_when_owner_ends)
@@ -93,8 +92,8 @@ class Watchdog(LoopOwner):
 
     # --- What calls
 
-    def watch(self, hold: Hold, now: float) -> None:
-        """Watches a new hold: for its renewal, or for the end of its lease. `now`: when the acquire was sent."""
+    def _watch_otherwise(self, hold: Hold, now: float) -> None:
+        """Watches a hold that has a fixed lease, or is the first one of a step of the grid; see `watch`."""
         if hold.leases is None or hold.needs_renewal:
             if not self._step_begins <= now < self._step_ends:
                 self._enter_grid_step(now)

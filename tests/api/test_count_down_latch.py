@@ -289,7 +289,7 @@ class TestWaiting:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not any(channel.waiters for channel in client._session.channels._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels.by_name.values())
 
 
 def gets(server_state: ServerState) -> int:

@@ -242,4 +242,4 @@ def client_shared(client: Any) -> Any:
 
 
 def client_channel(client: Any) -> Any:
-    return client_shared(client).channels._channels[CHANNEL.encode()]
+    return client_shared(client).channels.by_name[CHANNEL.encode()]

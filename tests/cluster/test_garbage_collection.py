@@ -70,7 +70,7 @@ class TestWaiters:
         for clients in made:
             clients.registry.refresh()
             clients.check()
-            waiters = {wakeup for channel in clients.registry._channels.values() for wakeup in channel.waiters}
+            waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
             assert clients.registry.waiting == waiters == set(clients.registry._place_of)
             assert waiters == {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
 

@@ -88,7 +88,7 @@ class Clients:
     def check(self) -> None:
         """Every channel with waiters is subscribed to on the node of its slot, and on no other one for long."""
         registry = self.registry
-        for name, channel in registry._channels.items():
+        for name, channel in registry.by_name.items():
             if channel.waiters:
                 listener = self.listener(name)
                 assert name in listener.heard
@@ -183,7 +183,7 @@ def test_a_lasting_refusal_is_an_error() -> None:
     assert isinstance(error, NoPermissionError)
     clients.listener(HIGH).channels.on_refused(HIGH, error)
     assert wakeup.is_set()
-    assert clients.registry._channels[HIGH].error is error
+    assert clients.registry.by_name[HIGH].error is error
     clients.registry.leave(HIGH, wakeup)
     clients.join(HIGH)
     clients.check()
@@ -229,7 +229,7 @@ def test_a_channel_that_nobody_waits_for_does_not_follow() -> None:
     clients.registry.leave(HIGH, clients.join(HIGH))
     clients.apply(shard(0, ((0, LAST),), 3), shard(1, (), 4))
     clients.registry.refresh()
-    assert not clients.registry._channels
+    assert not clients.registry.by_name
     assert all(listener.channels.is_unused() for listener in clients.listeners.values())
 
 
@@ -301,7 +301,7 @@ def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[
         clients.registry.refresh()
         clients.check()
         assert all(clients.registry.place_of(wakeup) is not None for wakeup in waiters)
-        assert not any(channel.confirmed for channel in clients.registry._channels.values())
+        assert not any(channel.confirmed for channel in clients.registry.by_name.values())
         if not interrupted:
             assert line > 10
             return

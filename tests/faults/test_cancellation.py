@@ -67,7 +67,7 @@ async def test_cancelled_at_any_turn_of_a_contended_wait_it_leaves_no_key(client
         assert struck or release is not None
         await (release or holder.unlock())
         await nothing_left(admin, client, "a")
-        assert not any(channel.waiters for channel in client._session.channels._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels.by_name.values())
 
 
 async def test_cancelled_while_its_request_is_held_up_it_leaves_no_key(

@@ -121,7 +121,7 @@ for user in users:
     user.start()
 for user in users:
     user.join()
-waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
+waiters = sum(len(channel.waiters) for channel in client._session.channels.by_name.values())
 waiters += len(client._session.lock_queues) + len(client._session.local_queues)
 print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()

@@ -84,7 +84,7 @@ class TestCancellation:
             assert struck or release is not None
             await (release or semaphore.release(held))
             await whole(admin, client)
-            assert not any(channel.waiters for channel in client._session.channels._channels.values())
+            assert not any(channel.waiters for channel in client._session.channels.by_name.values())
 
     @pytest.mark.parametrize("what", ["request", "reply"])
     async def test_an_acquire_on_its_way(self, client: Client, proxy: Proxy, admin: Redis, what: str) -> None:

@@ -113,7 +113,7 @@ async def test_cancelled_at_any_turn_it_leaves_no_key(proxy: Proxy, admin: Redis
                 await lock.unlock()
             await asyncio.to_thread(eventually, lambda: admin.keys() == [], 5)
             assert not client._session.holds.table
-        assert not any(channel.waiters for channel in client._session.channels._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels.by_name.values())
 
 
 async def test_a_server_that_forgot_everything_is_noticed(backend: RawBackend, admin: Redis, proxy: Proxy) -> None:

@@ -44,7 +44,7 @@ async def client(proxy: Proxy, admin: Redis) -> AsyncIterator[Client]:
 async def whole(admin: Redis, client: Client, permits: int = PERMITS) -> None:
     """So many permits are free, and that doesn't change any more."""
     await asyncio.to_thread(eventually, lambda: int(admin.get("stock") or 0) == permits, 5)
-    assert not any(channel.waiters for channel in client._session.channels._channels.values())
+    assert not any(channel.waiters for channel in client._session.channels.by_name.values())
     # All that was posted has run, as it came before this.
     assert await client.get_semaphore("stock").available_permits() == permits
 
@@ -228,7 +228,7 @@ for _ in turns(rounds):
 over.set()
 for contender in contenders:
     contender.join()
-waiters = sum(len(channel.waiters) for channel in client._session.channels._channels.values())
+waiters = sum(len(channel.waiters) for channel in client._session.channels.by_name.values())
 print(json.dumps({"interrupts": interrupts, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()
 """
@@ -301,7 +301,7 @@ def test_ctrl_c_with_permits_in_its_hands_gives_them_back(server: Server, admin:
         assert interrupt.happened
         assert ended
         eventually(lambda: admin.get("stock") == b"5", 5)
-        assert not any(channel.waiters for channel in client._session.channels._channels.values())
+        assert not any(channel.waiters for channel in client._session.channels.by_name.values())
 
 
 CLAIMING = (

@@ -60,7 +60,7 @@ class NoLookAgain(ChannelRegistry):
 
     def on_subscribed(self, name: bytes) -> None:
         with self.mutex:
-            channel = self._channels.get(name)
+            channel = self.by_name.get(name)
             if channel is not None:
                 channel.confirmed = True
 

@@ -8,18 +8,14 @@ from _thread import get_ident
 from asyncio import _get_running_loop, current_task, get_running_loop
 from typing import Any
 
+from pyredisson._core import TaskOwners
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
-# Finding the running loop asks the operating system for the process, before Python 3.13. Where this dict isn't used any
-# more, it is empty.
-_current_tasks: dict[object, asyncio.Task[Any]] = getattr(asyncio.tasks, "_current_tasks", {})
 
-
-class Callers:
+class Callers(TaskOwners):
     """Assigns an owner to each calling task. An owner's id is never used twice, unlike the address of a task."""
 
-    owners: dict[asyncio.Task[Any] | None, Owner]
     blocks: dict[asyncio.Task[Any] | None, list[Any]]
 
     def begin(self, session: Session) -> None:
@@ -29,16 +25,9 @@ class Callers:
         self.owners = {}
         self.blocks = {}
         self._thread = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop of the latest task that was new here, and its thread."""
+        self._loop = None
 
-    def current(self) -> Owner:
-        """The calling task's owner. RuntimeError: no task is running."""
-        # Only one event loop of a thread runs at a time.
-        if get_ident() == self._thread:
-            owner = self.owners.get(_current_tasks.get(self._loop))
-            if owner is not None:
-                return owner
+    def _find_current(self) -> Owner:
         task = current_task()
         return self.owners.get(task) or self._adopt(task)
 

@@ -81,7 +81,9 @@ class LockCommands:
 
     def release(self, owner: bytes, count: int) -> bytes:
         """Sets the number of levels to `count`, 0: releases the lock. The reply is None if the owner has none."""
-        return pack(self.session.runtime.scripts.lock_release, self.key, self.channel, owner, count)
+        # Not `self.channel`: before Python 3.12 a property costs much more than this call.
+        channel = prefixed(self.channel_prefix, self.key)
+        return pack(self.session.runtime.scripts.lock_release, self.key, channel, owner, count)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """Releases the lock, and enters its next owner in the same step; see `NOT_HANDED_OVER` for the reply."""

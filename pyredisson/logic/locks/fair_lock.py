@@ -135,7 +135,7 @@ class FairLockLogic(LockLogic):
         ticket = call.ticket = QueueTicket(call.owner)
         name = ticket.name
         channels = self.session.channels
-        if not channels.is_empty:
+        if channels.by_name:
             ticket.channel_name = self.commands.channel_of(ticket)
             channel = channels.confirmed_channel(ticket.channel_name)
             if isinstance(channel, TicketChannel):

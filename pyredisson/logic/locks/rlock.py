@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, RedisError
 
-from pyredisson._core import AcquireCall, insert_hold
+from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
@@ -63,7 +63,7 @@ class LockLogic(ReleasingLock):
                     self._tell_waiting(call)
                 acquired = await waiter.run(None)
             else:
-                if self.is_handed_on and not session.channels.is_empty:
+                if self.is_handed_on and session.channels.by_name:
                     call.events = session.channels.events(self.commands.channel)
                 wait = await self._attempt(call)
                 if wait is None:
@@ -186,23 +186,18 @@ class LockLogic(ReleasingLock):
         session, owner = self.session, call.owner
         if self.checks_owner:
             self.check_owner(owner)
-        target = session.holds.table.get(hold_key)
-        # A lease counts from before its command was sent.
-        call.sent_at = now = session.clock()
-        if target is not None and (target.state is not HELD or target.valid_until <= now):
-            session.holds.expire_if_due(target)
-            if target.state is not LOST:
+        ended = session.holds.begin_attempt(call, hold_key, session.lease_ms)
+        if ended is not None:
+            session.holds.expire_if_due(ended)
+            if ended.state is not LOST:
                 # Its release is on its way, and must not reach the hold that is acquired now.
                 owner.new_epoch()
-            target = None
-        call.target = target
-        call.in_doubt = call.overtaken = False
-        call.lease_ms = session.lease_ms if call.lease is None else call.lease
+        target = call.target
         if target is None:
             count, call.name = 1, self.name_for(call) + self.commands.owner_suffix
         else:
             count, call.name = target.count + 1, target.owner
-        waits = call.deadline is None or now < call.deadline
+        waits = call.deadline is None or call.sent_at < call.deadline
         return self.commands.acquire(call.name, count, call.lease_ms, waits=waits)
 
     def name_for(self, call: AcquireCall) -> bytes:
@@ -244,9 +239,10 @@ class LockLogic(ReleasingLock):
             if target.state is not LOST:
                 return False
             # Lost while the command was on its way, and it stays lost: the server has granted a new hold.
+        if session.holds.begin_hold(call, hold_key, self.commands, valid_until, session.watchdog):
+            return True
         hold = Hold(hold_key, self.commands, call.name, call.lease, valid_until, HELD)
-        if not insert_hold(session.holds.table, hold, call):
-            session.holds.add(hold, call)
+        session.holds.add(hold, call)
         if call.overtaken:
             # The background release has the same name, and may run after this acquire.
             self.release_acquired(call)

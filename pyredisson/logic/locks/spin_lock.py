@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyredisson._core import AcquireCall
+from pyredisson._core import AcquireCall, pack
 from pyredisson.backoff import Backoff
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
@@ -21,8 +21,11 @@ class SpinLockCommands(LockCommands):
 
     @property
     def channel(self) -> bytes:
-        # Empty: the release script publishes nothing.
         return b""
+
+    def release(self, owner: bytes, count: int) -> bytes:
+        # With an empty channel the script publishes nothing.
+        return pack(self.session.runtime.scripts.lock_release, self.key, b"", owner, count)
 
 
 class SpinLockLogic(LockLogic):

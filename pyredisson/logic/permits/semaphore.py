@@ -44,7 +44,7 @@ class SemaphoreLogic:
         waiter: PermitWait | None = None
         try:
             events = look_at = refusal = None
-            if not session.channels.is_empty:
+            if session.channels.by_name:
                 events = session.channels.events(self.commands.channel)
                 look_at = self._refused_until(permits, deadline)
             if look_at is None:

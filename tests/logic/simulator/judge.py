@@ -62,7 +62,7 @@ class Judge:
     def closing(self) -> None:
         """Called when all users have ended."""
         for client in self.clients:
-            if client.alive and any(channel.waiters for channel in client.session.channels._channels.values()):
+            if client.alive and any(channel.waiters for channel in client.session.channels.by_name.values()):
                 self.blame(f"{client.name}: a waiter is left behind")
 
     def nothing_but(self, known: Collection[bytes]) -> None:

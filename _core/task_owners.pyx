@@ -1,0 +1,23 @@
+# Which owner the calling task is.
+
+cdef class TaskOwners:
+    """The fields of `pyredisson._backends.aio.callers.Callers`.
+
+    `owners`: the owner of each task. `_thread`, `_loop`: of the latest task that was new here; 0: there was none.
+    """
+
+    cdef public dict owners
+    cdef public unsigned long _thread
+    cdef public object _loop
+
+    def __cinit__(self):
+        self.owners = {}
+
+    def current(self):
+        """The calling task's owner. RuntimeError: no task is running."""
+        # Only one event loop of a thread runs at a time.
+        if self._thread == PyThread_get_thread_ident():
+            owner = self.owners.get(current_tasks.get(self._loop))
+            if owner is not None:
+                return owner
+        return self._find_current()

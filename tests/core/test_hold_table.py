@@ -1,0 +1,196 @@
+"""What each acquire and each release does with the table of holds, in one step of the core."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pyredisson._core import AcquireCall, HoldFields, ReleaseCall, RenewalStep, Wheel, first_of
+from pyredisson.logic.holds import HELD, LOST, RELEASED, RELEASING, Hold, HoldKey, HoldTable
+from pyredisson.logic.owners import Owner
+
+KEY: HoldKey = (b"orders", 1)
+RENEWED_LEASE = 30_000
+
+
+class Commands:
+    """What a hold needs of the commands of its lock."""
+
+    key = b"orders"
+    kind = "lock"
+
+
+class Step(RenewalStep):
+    """The step from 100 to 101 s, in which leases are acquired that are renewed at tick 110,000."""
+
+    def __init__(self) -> None:
+        self.wheel = Wheel()
+        self._step_begins, self._step_ends = 100.0, 101.0
+        self._renewal_due = 110_000
+        self._next_look = math.inf
+        self.woken = 0
+        self.others: list[tuple[HoldFields, float]] = []
+
+    def _start_or_wake(self) -> None:
+        self.woken += 1
+
+    def _watch_otherwise(self, hold: HoldFields, now: float) -> None:
+        self.others.append((hold, now))
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.lost: list[Hold] = []
+        self.holds = HoldTable(lambda: self.now, self.lost.append)
+        self.step = Step()
+        self.holds.wheel = self.step.wheel
+        self.owner = Owner("client", 1)
+
+    def attempt(self, lease: int | None = None) -> AcquireCall:
+        call = AcquireCall(self.owner, lease, None)
+        assert self.holds.begin_attempt(call, KEY, RENEWED_LEASE) is None
+        call.name = self.owner.name
+        return call
+
+    def begin_hold(self, call: AcquireCall) -> bool:
+        return self.holds.begin_hold(call, KEY, Commands(), call.sent_at + call.lease_ms / 1000, self.step)
+
+    def hold(self, lease: int | None = None) -> Hold:
+        call = self.attempt(lease)
+        assert self.begin_hold(call)
+        held: Hold = call.hold
+        return held
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+class TestBeginAttempt:
+    def test_without_a_hold(self, scene: Scene) -> None:
+        call = AcquireCall(scene.owner, None, None)
+        call.in_doubt = call.overtaken = True
+        call.target = object()
+        assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is None
+        assert (call.target, call.sent_at, call.lease_ms) == (None, 100.0, RENEWED_LEASE)
+        assert not call.in_doubt
+        assert not call.overtaken
+
+    def test_with_a_fixed_lease(self, scene: Scene) -> None:
+        assert scene.attempt(lease=5).lease_ms == 5
+
+    def test_a_hold_is_the_target(self, scene: Scene) -> None:
+        hold = scene.hold()
+        assert scene.attempt().target is hold
+
+    def test_a_hold_of_another_owner_is_not(self, scene: Scene) -> None:
+        scene.hold()
+        call = AcquireCall(Owner("client", 2), None, None)
+        assert scene.holds.begin_attempt(call, (KEY[0], 2), RENEWED_LEASE) is None
+        assert call.target is None
+
+    def test_a_hold_whose_lease_has_ended(self, scene: Scene) -> None:
+        hold = scene.hold(lease=1000)
+        scene.now = 101.0
+        call = AcquireCall(scene.owner, None, None)
+        assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is hold
+        assert (call.target, call.sent_at) == (None, 101.0)
+
+    @pytest.mark.parametrize("state", [LOST, RELEASING, RELEASED])
+    def test_a_hold_in_another_state(self, scene: Scene, state: Any) -> None:
+        hold = scene.hold()
+        hold.state = state
+        call = AcquireCall(scene.owner, None, None)
+        assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is hold
+        assert call.target is None
+
+
+class TestBeginHold:
+    def test_it_is_recorded_and_watched(self, scene: Scene) -> None:
+        call = scene.attempt()
+        call.token = 7
+        assert scene.begin_hold(call)
+        hold = call.hold
+        assert isinstance(hold, Hold)
+        assert scene.holds.table == {KEY: hold}
+        assert (hold.state, hold.count, hold.leases, hold.token) == (HELD, 1, None, 7)
+        assert (hold.acquired_by, hold.owner, hold.begun) == (scene.owner, scene.owner.name, 100.0)
+        assert (hold.valid_until, hold.due, hold.reason) == (130.0, 110_000, "")
+        assert not scene.step.others
+
+    def test_the_watchdog_looks_in_time(self, scene: Scene) -> None:
+        woken = []
+        for next_look in (110_000, 110_001):
+            scene.step._next_look = next_look
+            scene.hold()
+            scene.holds.table.clear()
+            woken.append(scene.step.woken)
+        assert woken == [0, 1]
+
+    @pytest.mark.parametrize(("now", "lease"), [(100.0, 5000), (99.0, None), (101.0, None)])
+    def test_another_lease_or_step(self, scene: Scene, now: float, lease: int | None) -> None:
+        """A fixed lease, and an acquire that was sent before or after the step, are the watchdog's business."""
+        scene.now = now
+        hold = scene.hold(lease)
+        assert scene.step.others == [(hold, now)]
+        assert hold.due == -1
+
+    def test_not_if_the_call_was_overtaken(self, scene: Scene) -> None:
+        call = scene.attempt()
+        call.overtaken = True
+        assert not scene.begin_hold(call)
+        assert (call.hold, scene.holds.table, len(scene.step.wheel)) == (None, {}, 0)
+
+    def test_not_above_another_hold(self, scene: Scene) -> None:
+        lost = scene.hold()
+        scene.holds.declare_lost(lost)
+        call = AcquireCall(scene.owner, None, None)
+        scene.holds.begin_attempt(call, KEY, RENEWED_LEASE)
+        assert not scene.begin_hold(call)
+        assert (call.hold, scene.holds.table) == (None, {KEY: lost})
+
+
+class TestRelease:
+    def test_the_last_level(self, scene: Scene) -> None:
+        hold = scene.hold()
+        assert scene.holds.begin_level_release(hold) == 0
+        assert hold.state is RELEASING
+        call = ReleaseCall()
+        assert scene.holds.drop_level(hold, call) == 0
+        assert (hold.state, hold.count, hold.due, call.dropped) == (RELEASED, 0, -1, True)
+        assert not scene.holds.table
+        assert scene.holds.drop_level(hold, call) == -1
+
+    def test_a_level_of_several(self, scene: Scene) -> None:
+        hold = scene.hold()
+        assert scene.holds.add_level(hold, scene.attempt(), 130.0)
+        assert scene.holds.begin_level_release(hold) == 1
+        assert scene.holds.drop_level(hold, ReleaseCall()) == 1
+        assert (hold.state, scene.holds.table) == (HELD, {KEY: hold})
+
+    def test_a_listener_is_called(self, scene: Scene) -> None:
+        hold = scene.hold()
+        ended: list[Hold] = []
+        hold.listen(ended.append)
+        scene.holds.begin_level_release(hold)
+        assert scene.holds.drop_level(hold, ReleaseCall()) == 0
+        assert ended == [hold]
+
+    def test_after_the_end_of_the_lease(self, scene: Scene) -> None:
+        hold = scene.hold(lease=1000)
+        scene.now = 101.0
+        assert scene.holds.begin_level_release(hold) == -1
+        assert (hold.state, scene.lost) == (LOST, [hold])
+
+
+def test_the_first_of_a_dict() -> None:
+    queue: dict[str, None] = {}
+    assert first_of(queue) is None
+    queue.update(dict.fromkeys("abc"))
+    assert first_of(queue) == "a"
+    del queue["a"]
+    assert first_of(queue) == "b"
