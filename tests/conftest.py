@@ -42,6 +42,7 @@ HEAVY = (
     "tests/faults/test_soak.py",
     "tests/interop/",
     "tests/logic/test_moves.py",
+    "tests/logic/test_planted_bugs.py",
     "tests/logic/test_schedules.py",
     "tests/logic/test_shards.py",
     "tests/packaging/test_packaging.py",
