@@ -85,14 +85,15 @@ cdef class HoldTableFields:
 
         False: it is another case, and nothing was changed.
         """
+        # Before the checks: the garbage collector may run other code while the list is made.
+        leases = [] if isinstance(hold.leases, list) else hold.leases
         if hold.count != 1 or call.dropped or hold.state is not self.releasing:
             return False
         if hold.listeners is not None or hold.lost_below is not None or self.table.get(hold.key) is not hold:
             return False
         call.dropped = True
         hold.count = 0
-        if isinstance(hold.leases, list):
-            hold.leases = []
+        hold.leases = leases
         hold.state = self.released
         del self.table[hold.key]
         self.wheel.remove(hold)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._core import AcquireCall, ReleaseCall, first_of
+from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
@@ -99,9 +99,7 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
 def _choose(
     queue: LocalQueue, lock: ReleasedLock, releaser: ReleaseCall, now: float
 ) -> LockWaiter[AcquiredLock] | None:
-    first = first_of(queue.waiters)
-    # Mostly the first one is ready. A copy of all: a finalizer that runs in here may end a waiter.
-    for waiter in (first,) if first is not None and _is_ready(first, now) else list(queue.waiters):
+    for waiter in queue.in_order():
         if not _is_ready(waiter, now):
             continue
         if waiter.lock.commands.__class__ is not lock.commands.__class__:

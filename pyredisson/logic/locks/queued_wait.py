@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
-from pyredisson._core import AcquireCall, first_of
+from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import Channel
@@ -119,9 +119,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
             if queue is None:
                 queue = queues[identity] = self.queue_class()
             self._queue = queue
-            first = first_of(queue.waiters)
-            # Mostly the first one is alive. A copy of all: a finalizer that runs in here may end a waiter.
-            alone = first is None or not (first.wakeup.alive or _any_alive(queue))
+            alone = not any(waiter.wakeup.alive for waiter in queue.in_order())
             queue.waiters[self] = None
             channel, wakeup = queue.channel, self.wakeup
             if wait is None and not alone and channel is not None and channels.join_behind(channel, wakeup, self.need):
@@ -201,7 +199,3 @@ class QueuedWait(LockWaiter[QueuedLock]):
                 if not queue.waiters and not queue.is_held:
                     del session.lock_queues[self.hold_key[0]]
             session.channels.leave(self.channel_name, self.wakeup)
-
-
-def _any_alive(queue: LocalQueue) -> bool:
-    return any(waiter.wakeup.alive for waiter in list(queue.waiters))

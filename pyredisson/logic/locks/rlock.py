@@ -192,6 +192,8 @@ class LockLogic(ReleasingLock):
             if ended.state is not LOST:
                 # Its release is on its way, and must not reach the hold that is acquired now.
                 owner.new_epoch()
+            # A release that was posted meanwhile has begun another epoch: this acquire gets its name below.
+            call.overtaken = False
         target = call.target
         if target is None:
             count, call.name = 1, self.name_for(call) + self.commands.owner_suffix
