@@ -159,11 +159,35 @@ cdef class AcquireCall(OwnerCall):
         self.overtaken = False
 
 
-def first_of(dict queue not None):
-    """The first key of a dict; None: it is empty. A single step, unlike an iteration."""
-    cdef PyObject *key = NULL
-    cdef Py_ssize_t position = 0
-    return <object> key if PyDict_Next(queue, &position, &key, NULL) else None
+@cython.final
+cdef class InOrder:
+    """The keys of a dict that others may change meanwhile: the first one, and then those of a copy.
+
+    Mostly the first key is enough, and a copy of a long queue takes time. Another key may be the first one by then.
+    """
+
+    cdef dict keys
+    cdef object first
+    cdef object others
+
+    def __cinit__(self, dict keys not None):
+        self.keys = keys
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef PyObject *key = NULL
+        cdef Py_ssize_t position = 0
+        if self.first is None:
+            if not PyDict_Next(self.keys, &position, &key, NULL):
+                raise StopIteration
+            self.first = <object> key
+            return self.first
+        if self.others is None:
+            self.others = iter(list(self.keys))
+        following = next(self.others)
+        return following if following is not self.first else next(self.others)
 
 
 cdef class WaiterFields:

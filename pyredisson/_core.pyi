@@ -3,7 +3,7 @@
 from _thread import LockType
 from asyncio import AbstractEventLoop, Future, TimerHandle, Transport
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
 from contextvars import Context
 from socket import socket
 from typing import Any, Generic, ParamSpec, TypeVar, final
@@ -203,8 +203,16 @@ class AcquireCall(OwnerCall):
 
     def __init__(self, owner: object, lease: int | None, deadline: float | None) -> None: ...
 
-def first_of(queue: dict[_T, Any]) -> _T | None:
-    """The first key of a dict; None: it is empty. A single step, unlike an iteration."""
+@final
+class InOrder(Generic[_T]):
+    """The keys of a dict that others may change meanwhile: the first one, and then those of a copy.
+
+    Mostly the first key is enough, and a copy of a long queue takes time. Another key may be the first one by then.
+    """
+
+    def __init__(self, keys: dict[_T, Any]) -> None: ...
+    def __iter__(self) -> Iterator[_T]: ...
+    def __next__(self) -> _T: ...
 
 class WaiterFields:
     """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyredisson._core import AcquireCall, HoldFields, ReleaseCall, RenewalStep, Wheel, first_of
+from pyredisson._core import AcquireCall, HoldFields, InOrder, ReleaseCall, RenewalStep, Wheel
 from pyredisson.logic.holds import HELD, LOST, RELEASED, RELEASING, Hold, HoldKey, HoldTable
 from pyredisson.logic.owners import Owner
 
@@ -187,10 +187,18 @@ class TestRelease:
         assert (hold.state, scene.lost) == (LOST, [hold])
 
 
-def test_the_first_of_a_dict() -> None:
-    queue: dict[str, None] = {}
-    assert first_of(queue) is None
-    queue.update(dict.fromkeys("abc"))
-    assert first_of(queue) == "a"
-    del queue["a"]
-    assert first_of(queue) == "b"
+class TestInOrder:
+    def test_all(self) -> None:
+        assert not list(InOrder({}))
+        assert list(InOrder(dict.fromkeys("a"))) == ["a"]
+        assert list(InOrder(dict.fromkeys("abc"))) == ["a", "b", "c"]
+
+    def test_of_a_dict_that_changes(self) -> None:
+        keys = dict.fromkeys("abc")
+        found = InOrder(keys)
+        assert next(found) == "a"
+        del keys["a"]
+        keys["d"] = None
+        assert next(found) == "b"
+        del keys["c"]
+        assert list(found) == ["c", "d"]

@@ -39,15 +39,19 @@ def lock_of(client, kind, owner=None):
 def holder_of(client, kind, owner=None):
     return lock_of(client, "write" if kind == "read" else kind, owner)
 
+def sleeps(waiter):
+    return waiter.state.value == "waiting" and not waiter.wakeup.is_set()
+
 def sleeping(client, kind):
     if kind == "fair":
         queue = client._session.local_queues.get(b"a")
         tickets = list(queue.tickets) if queue else []
-        return sum(t.channel is not None and t.channel.confirmed and t.waiter.state.value == "waiting" for t in tickets)
+        return sum(t.channel is not None and t.channel.confirmed and sleeps(t.waiter) for t in tickets)
     queue = client._session.lock_queues.get(b"a" if kind == "lock" else (b"a", kind.encode()))
     if queue is None or queue.channel is None or not queue.channel.confirmed:
         return 0
-    return sum(waiter.state.value == "waiting" for waiter in list(queue.waiters))
+    with client._session.channels.mutex:
+        return sum(map(sleeps, list(queue.waiters)))
 
 def knows_nothing(client):
     session = client._session

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._core import AcquireCall, InOrder, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
@@ -99,7 +99,7 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
 def _choose(
     queue: LocalQueue, lock: ReleasedLock, releaser: ReleaseCall, now: float
 ) -> LockWaiter[AcquiredLock] | None:
-    for waiter in queue.in_order():
+    for waiter in InOrder(queue.waiters):
         if not _is_ready(waiter, now):
             continue
         if waiter.lock.commands.__class__ is not lock.commands.__class__:

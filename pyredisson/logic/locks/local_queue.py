@@ -6,10 +6,9 @@ clients must not starve by that: the lock is handed on for a limited time, then 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from pyredisson._core import AcquireCall, first_of
+from pyredisson._core import AcquireCall, InOrder
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.handed_waiter import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
 from pyredisson.logic.holds import HELD, Hold, HoldKey
@@ -98,19 +97,6 @@ class LocalQueue:
         self.others_first_until = 0.0
         """Until when the waiters of this client make no attempt."""
 
-    def in_order(self) -> Iterator[LockWaiter[Any]]:
-        """The waiters, first come first.
-
-        They are read in two steps, neither of which another thread or a finalizer divides: mostly the first waiter is
-        enough, and a copy of a long queue takes time.
-        """
-        first = first_of(self.waiters)
-        if first is not None:
-            yield first
-            for waiter in list(self.waiters):
-                if waiter is not first:
-                    yield waiter
-
     @property
     def is_held(self) -> bool:
         """Whether a caller of this client holds the lock, as far as known. Its release looks into this queue.
@@ -132,7 +118,7 @@ class LocalQueue:
 
         Perhaps it relies on an earlier holder, whose lease was longer. An attempt tells it when this one ends.
         """
-        for waiter in self.in_order():
+        for waiter in InOrder(self.waiters):
             if waiter.state is WAITING and waiter.wakeup.alive:
                 if waiter.look_at > ends + LATER:
                     waiter.wakeup.set()
@@ -167,7 +153,7 @@ class LocalQueue:
 
     def wake_first(self) -> None:
         """Has the first waiter that sleeps make an attempt."""
-        for waiter in self.in_order():
+        for waiter in InOrder(self.waiters):
             if waiter.state is WAITING:
                 waiter.wakeup.set()
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
-from pyredisson._core import AcquireCall
+from pyredisson._core import AcquireCall, InOrder
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
 from pyredisson.logic.channels import Channel
@@ -119,7 +119,11 @@ class QueuedWait(LockWaiter[QueuedLock]):
             if queue is None:
                 queue = queues[identity] = self.queue_class()
             self._queue = queue
-            alone = not any(waiter.wakeup.alive for waiter in queue.in_order())
+            alone = True
+            for waiter in InOrder(queue.waiters):
+                if waiter.wakeup.alive:
+                    alone = False
+                    break
             queue.waiters[self] = None
             channel, wakeup = queue.channel, self.wakeup
             if wait is None and not alone and channel is not None and channels.join_behind(channel, wakeup, self.need):
