@@ -69,6 +69,7 @@ class TestProcesses:
         holder = client.get_fair_lock("a")
         await backend.do(holder.lock())
         head = child(WAIT, server.url, 30)
+        assert await backend.run_blocking(head.receive) == "ready"
         await backend.until(lambda: waiting(admin) == 1)
         following = await in_line(backend, admin, client.get_fair_lock("a", owner=1))
         head.signal(signal.SIGKILL)
@@ -138,11 +139,13 @@ import pyredisson
 client = pyredisson.connect(sys.argv[1])
 for _ in range(3):
     threading.Thread(target=client.get_fair_lock("a").lock, daemon=True).start()
+print("ready", flush=True)
 sys.stdin.readline()
 """
         holder = backend.connect(server.url).get_fair_lock("a")
         await backend.do(holder.lock())
         waiter = child(program, server.url)
+        assert await backend.run_blocking(waiter.receive) == "ready"
         await backend.until(lambda: waiting(admin) == 3)
         # It sends heartbeats: so no command is on its way that only its lease would end.
         await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)

@@ -63,7 +63,7 @@ class Child:
         command = [sys.executable, "-u", "-c", HEEDS_CTRL_C + NOT_ANNOUNCED + program, *map(str, args)]
         self._program = Program(command, self._lines.put, lambda: self._lines.put(""))
 
-    def receive(self, seconds: float = 2 * TIME_LIMIT) -> str:
+    def receive(self, seconds: float = 4 * TIME_LIMIT) -> str:
         """The next line from the process; empty at its end."""
         return self._lines.get(timeout=seconds)
 
