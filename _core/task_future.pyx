@@ -19,6 +19,25 @@ cdef bint runs(loop) except -1:
     return loop in current_tasks or loop.is_running()
 
 
+# The method of event loops for which `may_run_inside_a_task` was computed last, and the result.
+cdef object known_method = None
+cdef bint known_result = False
+
+
+cdef bint may_run_inside_a_task(loop) except -1:
+    """Whether a task may run the event loop, as far as known. Those of asyncio and uvloop refuse that.
+
+    nest_asyncio and others replace methods of asyncio's loops, at any time.
+    """
+    global known_method, known_result
+    method = type(loop).run_forever
+    if method is not known_method:
+        module = getattr(method, "__module__", None) or type(loop).__module__
+        known_result = module.partition(".")[0] not in ("asyncio", "uvloop")
+        known_method = method
+    return known_result
+
+
 # The delivery that goes on in each thread.
 cdef dict deliveries = {}
 
@@ -142,12 +161,9 @@ cdef class Delivery:
 
     cdef wake_tasks(self):
         """Has the tasks go on, in the order in which their futures were done."""
-        # If an event loop runs inside a task, no other task can go on at once.
-        cdef bint at_once = current_task(self.loop) is None
+        # A loop that a task runs in here could neither call this callback nor have the other tasks go on.
+        cdef bint at_once = not may_run_inside_a_task(self.loop) and current_task(self.loop) is None
         try:
-            if at_once and len(self.futures) > 1:
-                # If the first task runs an event loop, the others go on in there.
-                self.loop.call_soon(self.wake_tasks_soon)
             while at_once and self.futures:
                 (<TaskFuture> self.futures.popleft()).wake()
         except BaseException as error:

@@ -320,6 +320,26 @@ class CallQueues:
     def leave(self, key: Hashable, call: OwnerCall) -> None:
         """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
 
+class TaskWakeup:
+    """The part of `pyredisson._backends.aio.wakeup.AioWakeup` that is used without sleeping.
+
+    `_loop`: the event loop of the task that waits; None: it is not known. `_future`: what the task awaits; None: it
+    doesn't sleep. `ends_at`: when the time of the present wait is over; infinite: it has no end, or there is no wait.
+    """
+
+    ends_at: float
+    _loop: AbstractEventLoop | None
+    _future: TaskFuture | None
+
+    def __init__(self, *args: object) -> None: ...
+    @property
+    def alive(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def on_end(self) -> None:
+        """The time of the present wait is over."""
+
 class TaskOwners:
     """The fields of `pyredisson._backends.aio.callers.Callers`.
 

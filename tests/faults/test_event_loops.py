@@ -145,3 +145,39 @@ def test_a_lock_is_not_handed_on_to_a_waiter_of_a_closed_loop(
     assert not admin.exists("a")
     user.send()
     assert user.wait() == 0
+
+
+NESTED = """
+import asyncio, sys
+import nest_asyncio
+import pyredisson.asyncio
+
+async def main():
+    async with pyredisson.asyncio.connect(sys.argv[1]) as client:
+        # Before the loop is patched, it is one of asyncio's own.
+        await client.get_lock("before").lock()
+        nest_asyncio.apply()
+        loop = asyncio.get_running_loop()
+
+        async def take(number):
+            lock = client.get_lock("a")
+            for _ in range(5):
+                async with lock:
+                    loop.run_until_complete(client.get_lock(f"inner:{number}").lock())
+
+        await asyncio.gather(*map(take, range(4)))
+
+asyncio.run(main())
+print("done", flush=True)
+"""
+
+
+def test_tasks_that_run_the_event_loop(
+    server: Server, admin: Redis, child: Callable[..., Child], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """nest_asyncio allows that, and many notebooks use it. What they run in there gets its replies."""
+    user = child(NESTED, server.url)
+    assert user.receive() == "done"
+    assert user.wait() == 0
+    assert not admin.keys()
+    assert capfd.readouterr().err == ""

@@ -9,29 +9,18 @@ from _thread import get_ident
 from heapq import heapify, heappop, heappush
 from time import monotonic
 
+from pyredisson._core import TaskWakeup
+
 FEW = 64
 """So many entries of waits that are over are never looked for."""
 NEVER = math.inf
+"""When a wait ends that has no end."""
 
 _numbers = itertools.count()
 
 
-class Sleep:
-    """A wait that has an end."""
-
-    __slots__ = ("ends_at",)
-
-    def __init__(self) -> None:
-        self.ends_at = NEVER
-        """When the time of the present wait is over. `NEVER`: it has no end, or there is no wait."""
-
-    def on_end(self) -> None:
-        """The time is over."""
-        raise NotImplementedError
-
-
 class Sleeps:
-    """The waits of one event loop.
+    """The waits of one event loop, each by the wakeup that its task awaits.
 
     Nearly all waits end early, by a wakeup. So an end is only forgotten, and neither is it taken out of the heap, nor
     the timer cancelled. A timer of the loop for each wait costs ten times as much. The garbage collector looks into a
@@ -44,7 +33,7 @@ class Sleeps:
         self.loop = loop
         self.thread = get_ident()
         """The thread on which the loop runs."""
-        self._heap: list[tuple[float, int, Sleep]] = []
+        self._heap: list[tuple[float, int, TaskWakeup]] = []
         """The ends in their order; those that differ from `ends_at` are forgotten."""
         self._limit = FEW
         """At this size of the heap the forgotten ends are taken out."""
@@ -52,7 +41,7 @@ class Sleeps:
         self._rings_at = NEVER
         """The time for which the loop's timer is set."""
 
-    def begin(self, sleep: Sleep, seconds: float) -> None:
+    def begin(self, sleep: TaskWakeup, seconds: float) -> None:
         """Has `on_end` called after so many seconds, not earlier, unless `ends_at` is changed before."""
         sleep.ends_at = end = monotonic() + seconds
         if end == NEVER:
