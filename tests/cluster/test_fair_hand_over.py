@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +25,11 @@ pytestmark = pytest.mark.asyncio
 NAME = "orders"
 HAND_OVER = b":1\r\n$6\r\n300000\r\n$38\r\n"
 """The end of the name of owner 1, the time of a place, the beginning of another name: only a hand-over has them."""
+
+HEARTBEAT = b"\r\n$6\r\n300000\r\n$38\r\n"
+"""The time of a place, and a waiter: in a heartbeat and in a hand-over."""
+ACQUIRE = b"\r\n$6\r\n300000\r\n$1\r\n1\r\n"
+"""The time of a place, and that the owner will wait."""
 
 
 def started(program: str, **fields: Any) -> Iterator[Cluster]:
@@ -176,6 +182,22 @@ async def test_try_again(line: Line, *, late: bool) -> None:
     line.cluster.move_keys(line.slot)
     line.cluster.finish_move(line.slot)
     await release.result()
+    await line.follow()
+
+
+async def test_heartbeats_go_on_while_keys_move(line: Line) -> None:
+    """An attempt would pause for longer than the places last without a heartbeat."""
+    line.cluster.begin_move(line.slot, line.target)
+    line.cluster.move_keys(line.slot, NAME)
+    line.proxy.forget()
+    # Of both clients. Usually they are 0.4 s apart.
+    begun = time.monotonic()
+    await line.backend.until(lambda: line.proxy.seen(HEARTBEAT) >= 10)
+    assert time.monotonic() - begun < 1.6
+    assert not line.proxy.seen(ACQUIRE)
+    line.cluster.move_keys(line.slot)
+    line.cluster.finish_move(line.slot)
+    await line.locks[0].unlock()
     await line.follow()
 
 

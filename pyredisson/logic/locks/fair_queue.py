@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, TryAgainError
 
 from pyredisson._core import AcquireCall
 from pyredisson._protocol.no_reply import NoReply
@@ -18,6 +18,8 @@ from pyredisson.logic.ports import Runtime
 
 HEARTBEAT_INTERVAL = 0.4
 """Seconds between two heartbeats of a client. Its waiters lose their places after 1.5 s without one."""
+WHILE_KEYS_MOVE = 0.1
+"""Seconds between two heartbeats while a part of the keys is on each of two nodes of a cluster."""
 MOST_NAMED = 16
 """How many waiters a heartbeat names, to learn which of them are not in the queue any more. The first ones are enough:
 Redisson removes waiters from the head of the queue."""
@@ -185,6 +187,10 @@ class LocalQueue:
         try:
             # Sent once: after a failure the next acquire meets the same trouble, and deals with it.
             reply = await retry.send_once(runtime, payload)
+        except TryAgainError:
+            # An attempt would meet the same, and then pause for so long that the places are lost.
+            self.heartbeat_at = runtime.clock() + WHILE_KEYS_MOVE
+            return True
         except (NoReply, RedisError):
             return False
         lease_left, known, notified, unfinished, without_place = reply
