@@ -52,7 +52,10 @@ cdef class HoldTableFields:
         return target
 
     def begin_hold(self, AcquireCall call not None, tuple key, commands, double valid_until, RenewalStep step not None):
-        """Records a new hold, which `call` acquired, and has it watched. No interrupt strikes between these steps.
+        """Records a new hold, which `call` acquired, and has it watched.
+
+        No interrupt strikes between the entry in the table and the note on the call, by which an interrupted acquire is
+        released.
 
         False: it is another case, and nothing was changed. The owner has a hold, or the call was overtaken.
         """

@@ -23,8 +23,7 @@ cdef class TaskWakeup:
 
     def set(self):
         self.flag = True
-        if self._future is not None:
-            self.end()
+        self.wake_task()
 
     def clear(self):
         self.flag = False
@@ -34,11 +33,10 @@ cdef class TaskWakeup:
 
     def on_end(self):
         """The time of the present wait is over."""
-        if self._future is not None:
-            self.end()
+        self.wake_task()
 
-    cdef end(self):
-        if self._future.outcome == PENDING:
+    cdef wake_task(self):
+        if self._future is not None and self._future.outcome == PENDING:
             try:
                 self._future.finish(RESULT, None)
             except RuntimeError:

@@ -275,7 +275,10 @@ class HoldTableFields:
     def begin_hold(
         self, call: AcquireCall, key: tuple[Hashable, int], commands: object, valid_until: float, step: RenewalStep
     ) -> bool:
-        """Records a new hold, which `call` acquired, and has it watched. No interrupt strikes between these steps.
+        """Records a new hold, which `call` acquired, and has it watched.
+
+        No interrupt strikes between the entry in the table and the note on the call, by which an interrupted acquire is
+        released.
 
         False: it is another case, and nothing was changed. The owner has a hold, or the call was overtaken.
         """
