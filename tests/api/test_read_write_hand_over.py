@@ -346,7 +346,8 @@ async def test_the_client_is_closed_while_a_waiter_is_entered(
     await client.close()
     with pytest.raises(ClosedError):
         await waiting.result()
-    await asyncio.wait([releasing])
+    with pytest.raises(ClosedError):
+        await releasing
     await tasks.until(lambda: server_state.redis.keys() == [])
 
 
