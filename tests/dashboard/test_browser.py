@@ -485,11 +485,9 @@ class TestUse:
             assert page.run("return document.documentElement.scrollWidth") <= 320
             # Whatever the state in the header says. Nothing is drawn between the two statements.
             for words in ("no connection", "token needed", "live, 12.3 ms", "live, 12345.6 ms"):
-                assert page.run(
-                    "document.getElementById('status-text').textContent = arguments[0];"
-                    "return document.documentElement.scrollWidth",
-                    words,
-                ) <= 320, words
+                say = "document.getElementById('status-text').textContent = arguments[0];"
+                width = page.run(say + "return document.documentElement.scrollWidth", words)
+                assert width <= 320, words
         finally:
             page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
