@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import script
 from pyredisson.asyncio import Semaphore
 from pyredisson.errors import ClosedError
-from pyredisson.logic.permits import claims
+from pyredisson.logic.permits import claims, permit_queue
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.faults import FLAGS
@@ -150,8 +150,12 @@ class TestOthers:
         for each in others:
             await each.result()
 
-    async def test_a_series_ends(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_series_ends(
+        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """After the time for hand-overs the next release is published. Then others come first for as long."""
+        # Long enough also for a busy machine.
+        monkeypatch.setattr(permit_queue, "OTHERS_FIRST", 0.5)
         client, other = backend.connect(local_hand_over_time=0.3), backend.connect()
         semaphore = client.get_semaphore("stock")
         await semaphore.try_set_permits(1)
