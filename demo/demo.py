@@ -158,7 +158,7 @@ class Demo:
         )
         self.screen.check(
             0 <= taken - released < SLACK,
-            f"who waited got the lock when the job was done, {(taken - released) * 1000:.2f} ms later",
+            f"the waiter got the lock when the job was done, {(taken - released) * 1000:.2f} ms later",
         )
 
     def crash(self) -> None:
