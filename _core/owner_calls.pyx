@@ -18,6 +18,9 @@ cdef class CallQueues:
 
     def enter(self, key, OwnerCall call not None):
         """Whether this call has the turn; it gets the turn at once if no other call has it."""
+        return self.take(key, call)
+
+    cdef bint take(self, key, OwnerCall call) except -1:
         if self.current.setdefault(key, call) is not call:
             return False
         call.thread = PyThread_get_thread_ident()
@@ -37,7 +40,7 @@ cdef class CallQueues:
         queue = self.waiting.get(key)
         if queue is None:
             queue = self.waiting.setdefault(key, {})
-        if self.enter(key, call):
+        if self.take(key, call):
             return True
         (<dict> queue)[call] = wakeup
         return False

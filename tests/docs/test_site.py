@@ -19,6 +19,8 @@ import pyredisson.asyncio
 import pyredisson.errors
 import pyredisson.testing
 
+# A build of the site uses much computing time, which other tests take from it.
+pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PICTURE = DOCS / "assets" / "which-primitive.svg"
