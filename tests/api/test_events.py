@@ -382,7 +382,7 @@ class TestLatches:
 
 class TestServers:
     async def test_renewals(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder(), lock_watchdog_timeout=0.9)
+        client = backend.connect(observer=Recorder(), lock_watchdog_timeout=6)
         for number in range(3):
             await client.get_lock(f"a{number}").lock()
 
@@ -394,7 +394,7 @@ class TestServers:
         for event in renewed():
             assert event.late is not None
             # After a third of the lease, or a little earlier. Much later the lease would have ended.
-            assert -0.3 < event.late < 0.6
+            assert -2 < event.late < 4
 
     async def test_an_outage(self, backend: Backend, proxy: Proxy) -> None:
         client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=30, retry_attempts=0)

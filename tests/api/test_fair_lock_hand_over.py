@@ -100,11 +100,11 @@ async def test_the_lease_of_the_next_owner(backend: Backend, server_state: Serve
 
 
 async def test_what_was_handed_on_is_renewed(backend: Backend) -> None:
-    client = backend.connect(lock_watchdog_timeout=0.5)
+    client = backend.connect(lock_watchdog_timeout=2)
     holder, waiter, other = await two_wait(backend, client)
     await holder.unlock()
     await other.result()
-    await backend.sleep(1.2)
+    await backend.sleep(2.6)
     assert await waiter.is_held()
     await waiter.unlock()
 

@@ -151,10 +151,10 @@ async def test_a_shorter_lease_of_the_next_owner_that_never_releases(backend: Ba
     client = backend.connect(local_hand_over_time=LONG)
     holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
     await holder.lock()
-    others = [backend.spawn(lambda: next_owner.lock(lease_time=1.5))]
+    others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
     await backend.until(lambda: waiters(client, "orders") == 1)
     if one_leaves:
-        leaver = backend.spawn(lambda: leaving.try_lock(wait_time=1))
+        leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
         await backend.until(lambda: waiters(client, "orders") == 2)
     others.append(backend.spawn(waiter.lock))
     await backend.until(lambda: waiters(client, "orders") == 2 + one_leaves)
@@ -167,14 +167,14 @@ async def test_a_shorter_lease_of_the_next_owner_that_never_releases(backend: Ba
 
 
 async def test_what_was_handed_on_is_renewed(backend: Backend) -> None:
-    client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=0.5)
+    client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
     holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
     await holder.lock()
     other = backend.spawn(waiter.lock)
     await backend.until(lambda: waiters(client, "orders") == 1)
     await holder.unlock()
     await other.result()
-    await backend.sleep(1.2)
+    await backend.sleep(2.6)
     assert await waiter.is_held()
     await waiter.unlock()
 

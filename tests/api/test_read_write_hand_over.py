@@ -112,7 +112,7 @@ async def test_readers_ask_the_server_when_the_claim_is_withdrawn(backend: Backe
     client = backend.connect()
     first, _ = sides(client, 99)
     await first.lock()
-    writing = backend.spawn(lambda: sides(client, 1)[WRITE].try_lock(wait_time=1))
+    writing = backend.spawn(lambda: sides(client, 1)[WRITE].try_lock(wait_time=3))
     await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
     readers = [backend.spawn(sides(client, owner)[READ].lock) for owner in (2, 3)]
     await backend.until(lambda: waiters(client, "orders", "read") == 2)
@@ -245,7 +245,7 @@ async def test_a_writer_that_reads_hands_the_lock_on_to_no_writer(backend: Backe
 
 
 async def test_the_leases_of_readers(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(lock_watchdog_timeout=0.6)
+    client = backend.connect(lock_watchdog_timeout=2)
     _, write = sides(client, 1)
     await write.lock(lease_time=100)
     renewed, fixed = sides(client, 2)[READ], sides(client, 3)[READ]
@@ -255,7 +255,7 @@ async def test_the_leases_of_readers(backend: Backend, server_state: ServerState
     for other in others:
         await other.result()
     assert 15_000 < server_state.redis.pttl("orders") <= 20_000
-    await backend.sleep(1.5)
+    await backend.sleep(2.6)
     for lock in (renewed, fixed):
         assert await lock.is_held()
         await lock.lock()

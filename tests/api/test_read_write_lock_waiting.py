@@ -184,7 +184,7 @@ class TestClaims:
         # The second one claims after the first, again and again.
         writers.append(backend.spawn(partial(take, 2, 1)))
         readers = [backend.spawn(partial(take, owner, 0)) for owner in (3, 4)]
-        await backend.until(lambda: all(reader.done() for reader in readers), 6.0)
+        await backend.until(lambda: all(reader.done() for reader in readers), 12.0)
         assert time.monotonic() - began > 4
         server_state.redis.delete("orders", lease_key(JAVA))
         server_state.redis.publish(CHANNEL, "0")
@@ -199,10 +199,10 @@ class TestClaims:
         client = backend.connect()
         writer = backend.spawn(sides(client, 1)[1].lock)
         await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
-        server_state.redis.pexpire(TURN, 1_000)
+        server_state.redis.pexpire(TURN, 3_000)
         server_state.redis.delete(CLAIM)
         read, _ = sides(client, 2)
-        assert await read.try_lock(wait_time=0.5)
+        assert await read.try_lock(wait_time=2.5)
         await backend.until(lambda: bool(server_state.redis.exists(CLAIM)))
         assert not await sides(client, 3)[0].try_lock()
         await read.unlock()

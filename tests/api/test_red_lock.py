@@ -44,10 +44,14 @@ async def gone(backend: Backend, redises: list[Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def all_members_have_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a majority has replied, a red lock waits for the others only briefly: too briefly on a busy machine."""
+    """After a majority has replied, a red lock waits for the others only briefly: too briefly on a busy machine.
+
+    And it waits for each reply for a tenth of the lease only.
+    """
     if "proxies" not in request.fixturenames:
         # All servers reply.
         monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
+        monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", TIME_LIMIT)
 
 
 class TestMajority:

@@ -104,11 +104,11 @@ class TestLock:
 class TestWaiting:
     async def test_it_asks_at_the_pace_that_was_given(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.hset("orders", "somebody", 1)
-        lock = backend.connect().get_spin_lock("orders", backoff=ConstantBackoff(timedelta(milliseconds=100)))
+        lock = backend.connect().get_spin_lock("orders", backoff=ConstantBackoff(timedelta(milliseconds=500)))
         await lock.try_lock()
         before = server_state.scripts()
-        assert not await lock.try_lock(wait_time=0.35)
-        # At 0, 0.1, 0.2 and 0.3 s, and at the very end.
+        assert not await lock.try_lock(wait_time=1.75)
+        # At 0, 0.5, 1 and 1.5 s, and at the very end.
         assert 3 <= server_state.scripts() - before <= 5
 
     async def test_the_usual_pauses_grow(self, backend: Backend, server_state: ServerState) -> None:
@@ -116,9 +116,9 @@ class TestWaiting:
         lock = backend.connect().get_spin_lock("orders")
         await lock.try_lock()
         before = server_state.scripts()
-        assert not await lock.try_lock(wait_time=0.5)
-        # At 1 ms it would be hundreds, at 128 ms four.
-        assert 6 <= server_state.scripts() - before <= 20
+        assert not await lock.try_lock(wait_time=1.5)
+        # At 1 ms it would be more than a thousand. Seven until the pause is 128 ms, and then about fifteen.
+        assert 6 <= server_state.scripts() - before <= 40
 
     @pytest.mark.parametrize("backoff", [ConstantBackoff(30), ExponentialBackoff(30, 60), ConstantBackoff(0.001)])
     async def test_a_wait_ends_when_it_should(self, backend: Backend, server_state: ServerState, backoff: Any) -> None:

@@ -22,7 +22,7 @@ from .conftest import NO_FAILOVER
 
 pytestmark = pytest.mark.asyncio
 
-SHORT = 0.3
+SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
 TURNS = 12
 """As many turns of the event loop as a release needs until its command is on its way, and some more."""

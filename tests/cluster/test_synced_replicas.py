@@ -18,7 +18,7 @@ from .conftest import NO_FAILOVER
 
 pytestmark = pytest.mark.asyncio
 
-SHORT = 0.3
+SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
 REPLICAS = 2
 

@@ -28,7 +28,7 @@ from .conftest import NO_FAILOVER
 
 pytestmark = pytest.mark.asyncio
 
-SHORT = 0.3
+SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""

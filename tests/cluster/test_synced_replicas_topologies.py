@@ -15,7 +15,7 @@ from tests.support.replicated_master import ReplicatedMaster
 
 pytestmark = pytest.mark.asyncio
 
-SHORT = 0.3
+SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
 REPLICAS = 2
 USERS = [f"{name} on >secret ~* &* +@all -{name[3:]}" for name in ("no-info", "no-wait")]

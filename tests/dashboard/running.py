@@ -42,7 +42,7 @@ class Dashboard:
     """A running dashboard."""
 
     def __init__(self, server_url: str, *options: str, port: int = 0) -> None:
-        program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "1"]
+        program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "3"]
         program += ["--port", str(port), "--interval", str(INTERVAL), *options]
         # Not in a group of its own: whatever ends the tests ends the dashboard.
         self.process = subprocess.Popen(
