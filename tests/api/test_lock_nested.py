@@ -83,10 +83,10 @@ async def test_a_short_inner_hold_does_not_stop_the_renewal(backend: Backend) ->
 
 
 async def test_a_renewed_inner_hold_ends_its_renewal_with_itself(backend: Backend, server_state: ServerState) -> None:
-    lock = backend.connect(lock_watchdog_timeout=1.5).get_lock("orders")
-    await lock.lock(0.8)
+    lock = backend.connect(lock_watchdog_timeout=3).get_lock("orders")
+    await lock.lock(2)
     await lock.lock()
-    await backend.sleep(2)
+    await backend.sleep(3.5)
     assert await lock.get_hold_count() == 2
     await lock.unlock()
     assert await lock.is_held()
@@ -95,11 +95,11 @@ async def test_a_renewed_inner_hold_ends_its_renewal_with_itself(backend: Backen
 
 async def test_a_longer_inner_lease_counts(backend: Backend, server_state: ServerState) -> None:
     lock = backend.connect().get_lock("orders")
-    await lock.lock(0.5)
+    await lock.lock(2)
     await lock.lock(60)
     await lock.unlock()
     assert server_state.redis.pttl("orders") > 50_000
-    await backend.sleep(0.55)
+    await backend.sleep(2.05)
     assert await lock.is_held()
 
 

@@ -16,7 +16,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio
-LEASE = 1.2
+LEASE = 2.0
 
 
 async def test_short_nested_leases_never_put_the_renewal_off(backend: RawBackend, server: Server) -> None:

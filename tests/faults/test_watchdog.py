@@ -18,7 +18,7 @@ from tests.support.faults import ACQUIRE, RENEW
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually
 
-LEASE = 1.2
+LEASE = 2.0
 
 
 def unreachable(admin: Redis) -> None:
