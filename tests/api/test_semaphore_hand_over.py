@@ -155,7 +155,7 @@ class TestOthers:
     ) -> None:
         """After the time for hand-overs the next release is published. Then others come first for as long."""
         # Long enough also for a busy machine.
-        monkeypatch.setattr(permit_queue, "OTHERS_FIRST", 2.0)
+        monkeypatch.setattr(permit_queue, "OTHERS_FIRST", 0.5)
         client, other = backend.connect(local_hand_over_time=0.3), backend.connect()
         semaphore = client.get_semaphore("stock")
         await semaphore.try_set_permits(1)
