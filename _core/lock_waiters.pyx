@@ -235,27 +235,23 @@ cdef class LockQueueFields:
         waiter.state = self.waiting
         return True
 
-    def choose_first(self, ReleaseCall releaser not None, commands_type, double now, double limit, dict holds not None):
-        """Has a release hand the lock on to the first waiter, whose call takes the turn of its owner.
+    def offer_to_first(
+        self, ReleaseCall releaser not None, commands_type, double now, double limit, dict holds not None
+    ):
+        """Has a release begin to hand the lock on to the first waiter.
 
         `commands_type`: the class of the commands of the lock. `limit`: for how many seconds the lock is handed on,
         from the first time on. None: another waiter has to be looked for, or there is none, or the time is over;
         nothing was changed.
         """
         cdef LockWaiterFields waiter = self.first_waiter()
-        cdef CallQueues in_flight
         if waiter is None or limit <= 0 or (self.series_ends is not None and <double> self.series_ends <= now):
             return None
         if waiter.lock.commands.__class__ is not commands_type:
             return None
-        in_flight = waiter.call.owner.calls.in_flight
         if not waiter.needs_hold(self.waiting, now, holds, self.lost):
             return None
-        if not in_flight.take(waiter.hold_key, waiter.call):
-            return None
         waiter.begin_offer(self.waiting, self.offered, releaser)
-        if self.series_ends is None:
-            self.series_ends = now + limit
         return waiter
 
     def leave_quietly(self, LockWaiterFields waiter not None, set waiting not None):

@@ -18,9 +18,6 @@ cdef class CallQueues:
 
     def enter(self, key, OwnerCall call not None):
         """Whether this call has the turn; it gets the turn at once if no other call has it."""
-        return self.take(key, call)
-
-    cdef bint take(self, key, OwnerCall call) except -1:
         if self.current.setdefault(key, call) is not call:
             return False
         call.thread = PyThread_get_thread_ident()
@@ -40,7 +37,7 @@ cdef class CallQueues:
         queue = self.waiting.get(key)
         if queue is None:
             queue = self.waiting.setdefault(key, {})
-        if self.take(key, call):
+        if self.enter(key, call):
             return True
         (<dict> queue)[call] = wakeup
         return False

@@ -459,10 +459,10 @@ class LockQueueFields:
         message, or the holder's lease ends, for `longest` seconds at most. False: nothing was changed.
         """
 
-    def choose_first(
+    def offer_to_first(
         self, releaser: ReleaseCall, commands_type: type, now: float, limit: float, holds: dict[Any, Any]
     ) -> Any:
-        """Has a release hand the lock on to the first waiter, whose call takes the turn of its owner.
+        """Has a release begin to hand the lock on to the first waiter.
 
         `commands_type`: the class of the commands of the lock. `limit`: for how many seconds the lock is handed on,
         from the first time on. None: another waiter has to be looked for, or there is none, or the time is over;

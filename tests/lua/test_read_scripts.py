@@ -377,7 +377,7 @@ class TestReadRenew:
 
     def test_a_whole_batch(self, scripts: ReadWriteScripts) -> None:
         for number in range(100):
-            scripts.reading(ME, 1_000, key=f"lock{number}")
+            scripts.reading(ME, 15_000, key=f"lock{number}")
         assert scripts.renew(*[(f"lock{number}", ME, 30_000) for number in range(100)]) == [1] * 100
         assert all(near(scripts.left(f"lock{number}"), 30_000) for number in range(100))
 

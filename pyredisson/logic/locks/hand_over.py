@@ -85,17 +85,15 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
     queue = session.lock_queues.get(lock.identity)
     if queue is None:
         return None
-    now, holds = session.clock(), session.holds.table
-    first: LockWaiter[AcquiredLock] | None = queue.choose_first(
-        releaser, lock.commands.__class__, now, session.local_hand_over_time, holds
+    now, limit = session.clock(), session.local_hand_over_time
+    waiter: LockWaiter[AcquiredLock] | None = queue.offer_to_first(
+        releaser, lock.commands.__class__, now, limit, session.holds.table
     )
-    if first is not None:
-        return first
-    if queue.may_hand_over(now, session.local_hand_over_time):
+    if waiter is None and queue.may_hand_over(now, limit):
         waiter = _choose(queue, lock, releaser, now)
-        if waiter is not None:
-            queue.on_handed_over(now, session.local_hand_over_time)
-            return waiter
+    if waiter is not None and take_turn(waiter, releaser):
+        queue.on_handed_over(now, limit)
+        return waiter
     queue.end_series(now)
     forget_if_idle(session, lock.identity)
     return None
@@ -111,7 +109,7 @@ def _choose(
             # Another kind of lock of the same name, whose holds have other commands. It isn't passed over.
             return None
         if waiter.choose(releaser):
-            return waiter if take_turn(waiter, releaser) else None
+            return waiter
     return None
 
 
