@@ -188,3 +188,47 @@ cdef class InOrder:
             self.others = iter(list(self.keys))
         following = next(self.others)
         return following if following is not self.first else next(self.others)
+
+
+cdef class WaiterFields:
+    """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
+
+    `releaser`: the release that offers it the lock; None as soon as that has had an outcome.
+    """
+
+    cdef public object state
+    cdef public ReleaseCall releaser
+
+    def __cinit__(self, *args):
+        self.state = None
+        self.releaser = None
+
+    def change_state(self, old, new):
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+        if self.state is not old:
+            return False
+        self.state = new
+        return True
+
+    def leave(self, given, left):
+        """Goes to `left` from any state but `given`."""
+        if self.state is not given:
+            self.state = left
+
+    def offer(self, waiting, offered, ReleaseCall releaser not None):
+        """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
+        if self.state is not waiting:
+            return False
+        self.state = offered
+        self.releaser = releaser
+        releaser.successor = self
+        releaser.hands_over = True
+        return True
+
+    def conclude(self, offered, outcome):
+        """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
+        if self.state is not offered:
+            return False
+        self.state = outcome
+        self.releaser = None
+        return True
