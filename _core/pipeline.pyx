@@ -139,7 +139,7 @@ cdef class PipelineSender:
         self.open_state = open_state
 
     cdef bint is_usable(self) except -1:
-        """Whether the pipeline is open, and its event loop is the running one, as `runs_here` says."""
+        """Whether the pipeline is open, and its event loop is the running one, as `SleepsFields.run_here` says."""
         cdef PipelineFields pipeline = self.pipeline
         return (
             pipeline is not None

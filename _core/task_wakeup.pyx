@@ -1,8 +1,13 @@
-# How one task wakes another. As a future, a wakeup belongs to the thread of its event loop.
+# How one task wakes another, and when the time of a wait is over. As a future, a wakeup belongs to the thread of its
+# event loop.
+
+from heapq import heappush
+from time import monotonic
 
 cdef class TaskWakeup:
     """The part of `pyredisson._backends.aio.wakeup.AioWakeup` that is used without sleeping.
 
+    `_sleeps`: those of the running event loop, which many waits share; None: this wait has a timer of its own.
     `_loop`: the event loop of the task that waits; None: it is not known. `_future`: what the task awaits; None: it
     doesn't sleep. `ends_at`: when the time of the present wait is over; infinite: it has no end, or there is no wait.
     """
@@ -10,10 +15,14 @@ cdef class TaskWakeup:
     cdef bint flag
     cdef public double ends_at
     cdef public object _loop
+    cdef public object _sleeps
     cdef public TaskFuture _future
 
-    def __cinit__(self, *args):
+    def __init__(self, sleeps=None):
         self.ends_at = float("inf")
+        self._sleeps = sleeps
+        if sleeps is not None:
+            self._loop = sleeps.loop
 
     @property
     def alive(self):
@@ -42,3 +51,37 @@ cdef class TaskWakeup:
             except RuntimeError:
                 # Its event loop is closed, and has not ended the task.
                 pass
+
+
+cdef class SleepsFields:
+    """The fields of `pyredisson._backends.aio.sleeps.Sleeps`, where their meaning is documented."""
+
+    cdef public object loop
+    cdef public unsigned long thread
+    cdef public list _heap
+    cdef public Py_ssize_t _limit
+    cdef public double _rings_at
+    cdef long long number
+
+    @property
+    def run_here(self):
+        """Whether `loop` is the running loop; False is not certain.
+
+        `get_running_loop` asks the operating system for the process, before Python 3.13. After a fork every client is a
+        new client, without the loops of its parent.
+        """
+        return self.thread == PyThread_get_thread_ident() and runs(self.loop)
+
+    def begin(self, TaskWakeup sleep not None, double seconds):
+        """Has `on_end` called after so many seconds, not earlier, unless `ends_at` is changed before."""
+        cdef double end = monotonic() + seconds
+        sleep.ends_at = end
+        if end == float("inf"):
+            return
+        # No two entries are equal, so the wakeups are never compared.
+        self.number += 1
+        heappush(self._heap, (end, self.number, sleep))
+        if end < self._rings_at:
+            self._set_timer(end)
+        if len(self._heap) > self._limit:
+            self._drop_forgotten()

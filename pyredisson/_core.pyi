@@ -214,28 +214,6 @@ class InOrder(Generic[_T]):
     def __iter__(self) -> Iterator[_T]: ...
     def __next__(self) -> _T: ...
 
-class WaiterFields:
-    """The state of a call that waits for a lock, see `pyredisson.logic.locks.local_queue.LockWaiter`.
-
-    `releaser`: the release that offers it the lock; None as soon as that has had an outcome.
-    """
-
-    state: Any
-    releaser: ReleaseCall | None
-
-    def __init__(self, *args: object) -> None: ...
-    def change_state(self, old: object, new: object) -> bool:
-        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
-
-    def leave(self, given: object, left: object) -> None:
-        """Goes to `left` from any state but `given`."""
-
-    def offer(self, waiting: object, offered: object, releaser: ReleaseCall) -> bool:
-        """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
-
-    def conclude(self, offered: object, outcome: object) -> bool:
-        """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
-
 class RenewalStep:
     """The step of the renewal grid that goes on: leases that are acquired in it are renewed at the same time.
 
@@ -326,15 +304,17 @@ class CallQueues:
 class TaskWakeup:
     """The part of `pyredisson._backends.aio.wakeup.AioWakeup` that is used without sleeping.
 
+    `_sleeps`: those of the running event loop, which many waits share; None: this wait has a timer of its own.
     `_loop`: the event loop of the task that waits; None: it is not known. `_future`: what the task awaits; None: it
     doesn't sleep. `ends_at`: when the time of the present wait is over; infinite: it has no end, or there is no wait.
     """
 
     ends_at: float
+    _sleeps: Any
     _loop: AbstractEventLoop | None
     _future: TaskFuture | None
 
-    def __init__(self, *args: object) -> None: ...
+    def __init__(self, sleeps: object = None) -> None: ...
     @property
     def alive(self) -> bool: ...
     def set(self) -> None: ...
@@ -342,6 +322,158 @@ class TaskWakeup:
     def is_set(self) -> bool: ...
     def on_end(self) -> None:
         """The time of the present wait is over."""
+
+class SleepsFields:
+    """The fields of `pyredisson._backends.aio.sleeps.Sleeps`, where their meaning is documented."""
+
+    loop: AbstractEventLoop
+    thread: int
+    _heap: list[tuple[float, int, TaskWakeup]]
+    _limit: int
+    _rings_at: float
+
+    @property
+    def run_here(self) -> bool:
+        """Whether `loop` is the running loop; False is not certain.
+
+        `get_running_loop` asks the operating system for the process, before Python 3.13. After a fork every client is a
+        new client, without the loops of its parent.
+        """
+
+    def begin(self, sleep: TaskWakeup, seconds: float) -> None:
+        """Has `on_end` called after so many seconds, not earlier, unless `ends_at` is changed before."""
+
+class ChannelFields:
+    """The fields of `pyredisson.logic.channels.Channel`, where their meaning is documented, and some of its steps."""
+
+    waiters: Any
+    confirmed: bool
+    events: int
+    error: Any
+    idle_since: float
+    leader: Any
+
+    def set_aside(self, wakeup: object) -> int:
+        """Messages go to other waiters. Returns the need of a waiter that one has woken already; else 0.
+
+        The caller has the mutex.
+        """
+
+    def take_back(self, wakeup: object, need: int) -> None:
+        """Undoes `set_aside`, unless the waiter has left. The caller has the mutex."""
+
+class WaiterFields:
+    """The fields and the state of a call that waits, see `pyredisson.logic.handed_waiter.HandedWaiter`.
+
+    `deadline`: until when it waits; None: without limit. `wakeup`: what it sleeps on. `releaser`: the release that
+    offers it what it waits for; None as soon as that has had an outcome. `error`: what the waiter has to raise, because
+    what the server had entered was undone for a reason that concerns it alone.
+    """
+
+    state: Any
+    deadline: float | None
+    wakeup: Any
+    error: Exception | None
+    releaser: ReleaseCall | None
+
+    def change_state(self, old: object, new: object) -> bool:
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+
+    def leave(self, given: object, left: object) -> None:
+        """Goes to `left` from any state but `given`."""
+
+    def offer(self, waiting: object, offered: object, releaser: ReleaseCall) -> bool:
+        """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
+
+    def conclude(self, offered: object, outcome: object) -> bool:
+        """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
+
+class LockWaiterFields(WaiterFields):
+    """The fields of `pyredisson.logic.locks.local_queue.LockWaiter`, where their meaning is documented, and some of its
+    steps.
+    """
+
+    lock: Any
+    call: Any
+    hold_key: Any
+    channel_name: bytes
+    queue: Any
+    channel: Any
+    look_at: float
+    owes_attempt: bool
+
+    def begin(
+        self,
+        state: object,
+        lock: object,
+        hold_key: tuple[Hashable, int],
+        call: AcquireCall,
+        wakeup: object,
+        channel_name: bytes,
+    ) -> None:
+        """Sets the fields."""
+
+    def is_ready(self, waiting: object, now: float, holds: dict[Any, Any], lost: object) -> bool:
+        """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: that of a lost hold."""
+
+    def prepare(self, events: int | None, renewed_lease_ms: int, now: float) -> None:
+        """Prepares the call for the command of a release that enters it, as its own attempt would do."""
+
+    def seconds_to_sleep(self, now: float, unconfirmed_wait: float) -> float:
+        """For how long to sleep at most. 0 or less: the deadline has passed.
+
+        `unconfirmed_wait`: the longest sleep while messages may be lost.
+        """
+
+class LockQueueFields:
+    """The fields of `pyredisson.logic.locks.local_queue.LocalQueue`, where their meaning is documented, and some of its
+    steps.
+
+    `held`, `lost`: states of a hold. `waiting`, `offered`: states of a waiter. `unknown_wait`: how many seconds a call
+    waits at most if it doesn't know when the lease of the holder ends.
+    """
+
+    waiters: Any
+    channel: Any
+    holder: Any
+    holder_events: int | None
+    busy_until: float
+    series_ends: float | None
+    others_first_until: float
+
+    def __init__(self, held: object, lost: object, waiting: object, offered: object, unknown_wait: float) -> None: ...
+    @property
+    def is_held(self) -> bool:
+        """Whether a caller of this client holds the lock, as far as known. Its release looks into this queue.
+
+        False after any message: another client may have removed the lock by force.
+        """
+
+    def next_look(self, now: float, held: bool) -> float:
+        """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""
+
+    def join_quietly(self, waiter: LockWaiterFields, need: int, waiting: set[Any], now: float, longest: float) -> bool:
+        """Has a call that has made no attempt wait behind others, in the channel that they listen to.
+
+        The others have made sure that the connection is being read. The waiter sleeps until it gets the lock or a
+        message, or the holder's lease ends, for `longest` seconds at most. False: nothing was changed.
+        """
+
+    def offer_to_first(
+        self, releaser: ReleaseCall, commands_type: type, now: float, limit: float, holds: dict[Any, Any]
+    ) -> Any:
+        """Has a release begin to hand the lock on to the first waiter.
+
+        `commands_type`: the class of the commands of the lock. `limit`: for how many seconds the lock is handed on,
+        from the first time on. None: another waiter has to be looked for, or there is none, or the time is over;
+        nothing was changed.
+        """
+
+    def leave_quietly(self, waiter: LockWaiterFields, waiting: set[Any]) -> bool:
+        """Removes a waiter that has the lock, also from its channel, if others stay.
+
+        False: nothing was changed. Also if it has a wakeup that goes to another waiter, or is the channel's leader.
+        """
 
 class TaskOwners:
     """The fields of `pyredisson._backends.aio.callers.Callers`.

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
+from pyredisson._core import ChannelFields, LockQueueFields, LockWaiterFields
 from pyredisson.logic.ports import Wakeup
 
 _event_numbers = itertools.count(1)
@@ -67,23 +68,27 @@ class ListenedChannels(Protocol):
         """Unsubscribes from channels that have had no waiter for some time."""
 
 
-class Channel:
+class Channel(ChannelFields):
     """The waiters of one channel, in the order in which they joined. A subclass defines what its messages mean."""
 
-    __slots__ = ("confirmed", "error", "events", "idle_since", "leader", "waiters")
+    __slots__ = ()
+
+    waiters: dict[Wakeup, int]
+    error: RedisError | None
+    leader: Wakeup | None
 
     def __init__(self) -> None:
-        self.waiters: dict[Wakeup, int] = {}
+        self.waiters = {}
         """The need of each waiter: 1 for a lock, the number of permits for a semaphore. 0: it is set aside. A negative
         number: it is leaving."""
         self.confirmed = False
         """Whether the server has confirmed the subscription, so that messages arrive."""
         self.events = next(_event_numbers)
         """Another number after each message, and after each change of `confirmed`. No two channels have the same."""
-        self.error: RedisError | None = None
+        self.error = None
         """Why the server refused the subscription."""
         self.idle_since = 0.0
-        self.leader: Wakeup | None = None
+        self.leader = None
         """The waiter that is woken before the others, if the supply is enough for it."""
 
     def on_message(self, payload: bytes) -> None:
@@ -204,16 +209,15 @@ class ChannelRegistry:
                 channel.on_missed(wakeup)
         return channel
 
-    def join_behind(self, channel: Channel, wakeup: Wakeup, need: int) -> bool:
-        """As `join`, for a waiter without an attempt, in a channel to which others listen. False: it can't be done.
+    def join_quietly(
+        self, queue: LockQueueFields, waiter: LockWaiterFields, need: int, now: float, longest: float
+    ) -> bool:
+        """As `join`, for a waiter of a queue whose other waiters listen to the same channel; see `LockQueueFields`."""
+        return queue.join_quietly(waiter, need, self.waiting, now, longest)
 
-        The others have made sure that the connection is being read. The caller has the mutex.
-        """
-        if not channel.confirmed or channel.error is not None or not channel.waiters:
-            return False
-        channel.waiters[wakeup] = need
-        self.waiting.add(wakeup)
-        return True
+    def leave_quietly(self, queue: LockQueueFields, waiter: LockWaiterFields) -> bool:
+        """As `leave`, for a waiter of a queue that has got the lock; see `LockQueueFields`."""
+        return queue.leave_quietly(waiter, self.waiting)
 
     def set_aside(self, name: bytes, wakeup: Wakeup) -> int | None:
         """Messages go to other waiters instead of this one, which keeps its place until `take_back`.
@@ -224,18 +228,17 @@ class ChannelRegistry:
             channel = self.by_name.get(name)
             if channel is None:
                 return None
-            if need := channel.waiters.get(wakeup):
-                channel.waiters[wakeup] = 0
-                if wakeup.is_set():
-                    channel.on_leave(need)
+            woken = channel.set_aside(wakeup)
+            if woken:
+                channel.on_leave(woken)
             return channel.events if channel.confirmed else None
 
     def take_back(self, name: bytes, wakeup: Wakeup, need: int = 1) -> None:
         """Undoes `set_aside`. The waiter may have missed messages."""
         with self.mutex:
             channel = self.by_name.get(name)
-            if channel is not None and wakeup in channel.waiters:
-                channel.waiters[wakeup] = need
+            if channel is not None:
+                channel.take_back(wakeup, need)
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
         """Removes a waiter. If it was woken and did not use the wakeup, the next waiter is woken. Idempotent,

@@ -44,7 +44,10 @@ class HandedWaiter(WaiterFields):
     A subclass adds `give` and `refuse`, which a release calls: from OFFERED to GIVEN, and to LOOKING.
     """
 
-    __slots__ = ("deadline", "error", "wakeup")
+    __slots__ = ()
+
+    state: WaiterState
+    wakeup: Wakeup
 
     longest_sleep = TURN_CHECK
     """Seconds between two calls of `while_offered`, about."""
@@ -52,8 +55,6 @@ class HandedWaiter(WaiterFields):
     def __init__(self, deadline: float | None, wakeup: Wakeup) -> None:
         self.deadline = deadline
         self.wakeup = wakeup
-        self.error: Exception | None = None
-        """What the waiter has to raise: what the server had entered was undone for a reason that concerns it alone."""
         self.state = LOOKING
 
     def sleep(self) -> bool:

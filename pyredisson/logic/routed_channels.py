@@ -7,6 +7,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
+from pyredisson._core import LockQueueFields, LockWaiterFields
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.node import Node
@@ -133,8 +134,14 @@ class RoutedChannels(ChannelRegistry):
                 self._unplaced[name] = None
         return channel
 
-    def join_behind(self, channel: Channel, wakeup: Wakeup, need: int) -> bool:
+    def join_quietly(
+        self, queue: LockQueueFields, waiter: LockWaiterFields, need: int, now: float, longest: float
+    ) -> bool:
         # Each waiter is noted with the node of its channel.
+        return False
+
+    def leave_quietly(self, queue: LockQueueFields, waiter: LockWaiterFields) -> bool:
+        # As above.
         return False
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:

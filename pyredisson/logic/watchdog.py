@@ -82,7 +82,8 @@ class Watchdog(LoopOwner, RenewalStep):
         self.start = start
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
         self._starting = threading.RLock()
-        self._started = False
+        self.started = False
+        """Whether its threads have been started."""
         self._closed = False
         self._renewers: dict[Hashable, Renewer] = {}
         """Those that have not ended."""
@@ -122,7 +123,7 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def begin_waiting(self) -> None:
         """A call waits. So a client that has never held a lock is announced, too."""
-        if self.announcer is not None and not self._started:
+        if self.announcer is not None and not self.started:
             # If no thread can be started, the next wait tries again. Only the announcement depends on it.
             with contextlib.suppress(RuntimeError):
                 self._start_or_wake()
@@ -138,7 +139,7 @@ class Watchdog(LoopOwner, RenewalStep):
             if not renewer.ended:
                 break
         self._wake(renewer)
-        if not self._started:
+        if not self.started:
             self._start_or_wake()
 
     def check(self, holds: Iterable[Hold]) -> None:
@@ -154,7 +155,7 @@ class Watchdog(LoopOwner, RenewalStep):
     def on_topology_change(self, changes: Changes) -> None:
         """Checks soon all holds of the slots that other servers serve now. Takes no mutex and doesn't block."""
         self._step_begins = self._moved_slots.note(self._runtime.clock())
-        if self._started or self._holds.table:
+        if self.started or self._holds.table:
             self._moved_slots.add(changes)
             self._time_wakeup.set()
         for node in changes.removed_nodes:
@@ -166,11 +167,6 @@ class Watchdog(LoopOwner, RenewalStep):
     def closed(self) -> bool:
         """Whether its loops end."""
         return self._closed
-
-    @property
-    def started(self) -> bool:
-        """Whether its threads have been started."""
-        return self._started
 
     def close(self) -> None:
         """Ends all loops. Takes no mutex: a finalizer calls this."""
@@ -316,7 +312,7 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def _add_unsent(self, unsent: Unsent) -> None:
         self.dispatch_unsent(unsent)
-        if not self._started:
+        if not self.started:
             self._start_or_wake()
 
     def _queues(self) -> list[RepairQueue]:
@@ -337,19 +333,19 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def _start_or_wake(self) -> None:
         """Wakes `keep_time`, which is to look earlier than it intended to; starts the loops before the first time."""
-        if self._started:
+        if self.started:
             self._time_wakeup.set()
             return
         with self._starting:
-            if self.announcer is not None and not self._started:
+            if self.announcer is not None and not self.started:
                 self.announcer.begin()
             # Each start is noted after it succeeded: if a thread can't start, the next hold tries again. `keep_time`
             # is last, as it sets `_next_look`: from then on only holds that are due earlier come here.
             if self._sole is not None and not self._sole.started:
                 self._sole.start()
-            if not self._started:
+            if not self.started:
                 self.start(weak_loop(self, "keep_time"))
-                self._started = True
+                self.started = True
 
     def _now_ms(self) -> int:
         return int(self._runtime.clock() * 1000)

@@ -154,7 +154,7 @@ class NoUndoOfFairEntries(FairLockLogic):
 
     def undo_entry(self, waiter: LockWaiter[Any]) -> None:
         waiter.call.owner.new_epoch()
-        waiter.call.ticket.request_attempt()  # type: ignore[attr-defined]
+        waiter.call.ticket.request_attempt()
 
 
 class NoAttemptAfterDoubt(FairLockLogic):
@@ -164,7 +164,7 @@ class NoAttemptAfterDoubt(FairLockLogic):
 
     def undo_entry(self, waiter: LockWaiter[Any]) -> None:
         waiter.call.owner.new_epoch()
-        waiter.call.ticket.entry_in_doubt = True  # type: ignore[attr-defined]
+        waiter.call.ticket.entry_in_doubt = True
 
 
 class NoSemaphoreUndo(SemaphoreLogic):

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
-
-
-def runs_here(loop: asyncio.AbstractEventLoop, thread: int) -> bool:
-    """Whether that is the running loop, if it was made for that thread; False is not certain.
-
-    `get_running_loop` asks the operating system for the process, before Python 3.13. After a fork every client is a new
-    client, without the loops of its parent.
-    """
-    return thread == get_ident() and loop.is_running()
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:

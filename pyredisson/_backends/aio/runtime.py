@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from pyredisson._backends.aio.loops import runs_here
 from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._backends.aio.sleeps import Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
@@ -34,7 +33,7 @@ class AioBackend(BackendRuntime):
     def wakeup(self) -> AioWakeup:
         """A wakeup for a task of the running event loop."""
         sleeps = self._sleeps
-        if sleeps is None or not runs_here(sleeps.loop, sleeps.thread):
+        if sleeps is None or not sleeps.run_here:
             # The loop of an earlier `asyncio.run` has ended.
             sleeps = self._sleeps = Sleeps(asyncio.get_running_loop())
         return AioWakeup(sleeps)

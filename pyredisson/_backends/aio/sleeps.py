@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from _thread import get_ident
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop
 from time import monotonic
 
-from pyredisson._core import TaskWakeup
+from pyredisson._core import SleepsFields, TaskWakeup
 
 FEW = 64
 """So many entries of waits that are over are never looked for."""
 NEVER = math.inf
 """When a wait ends that has no end."""
 
-_numbers = itertools.count()
 
-
-class Sleeps:
+class Sleeps(SleepsFields):
     """The waits of one event loop, each by the wakeup that its task awaits.
 
     Nearly all waits end early, by a wakeup. So an end is only forgotten, and neither is it taken out of the heap, nor
@@ -27,38 +24,35 @@ class Sleeps:
     heap, but not into a wheel of the core: an event loop may be dropped together with its tasks.
     """
 
-    __slots__ = ("_heap", "_limit", "_rings_at", "_timer", "loop", "thread")
+    __slots__ = ("_timer",)
+
+    _heap: list[tuple[float, int, TaskWakeup]]
+    """The ends in their order; those that differ from `ends_at` are forgotten."""
+    _limit: int
+    """At this size of the heap the forgotten ends are taken out."""
+    _rings_at: float
+    """The time for which the loop's timer is set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.thread = get_ident()
         """The thread on which the loop runs."""
-        self._heap: list[tuple[float, int, TaskWakeup]] = []
-        """The ends in their order; those that differ from `ends_at` are forgotten."""
+        self._heap = []
         self._limit = FEW
-        """At this size of the heap the forgotten ends are taken out."""
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = NEVER
-        """The time for which the loop's timer is set."""
-
-    def begin(self, sleep: TaskWakeup, seconds: float) -> None:
-        """Has `on_end` called after so many seconds, not earlier, unless `ends_at` is changed before."""
-        sleep.ends_at = end = monotonic() + seconds
-        if end == NEVER:
-            return
-        heap = self._heap
-        heappush(heap, (end, next(_numbers), sleep))
-        if end < self._rings_at:
-            self._set_timer(end)
-        if len(heap) > self._limit:
-            heap[:] = [entry for entry in heap if entry[2].ends_at == entry[0]]
-            heapify(heap)
-            self._limit = 2 * len(heap) + FEW
 
     def stop(self) -> None:
         """No wait goes on here."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _drop_forgotten(self) -> None:
+        """Takes the forgotten ends out of the heap."""
+        heap = self._heap
+        heap[:] = [entry for entry in heap if entry[2].ends_at == entry[0]]
+        heapify(heap)
+        self._limit = 2 * len(heap) + FEW
 
     def _set_timer(self, end: float) -> None:
         if self._timer is not None:

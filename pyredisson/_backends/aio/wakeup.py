@@ -11,13 +11,9 @@ from pyredisson._core import TaskFuture, TaskWakeup
 class AioWakeup(TaskWakeup):
     """A flag that one task waits for. It is set on the event loop's thread only."""
 
-    __slots__ = ("_sleeps",)
+    __slots__ = ()
 
-    def __init__(self, sleeps: Sleeps | None = None) -> None:
-        """`sleeps`: those of the running event loop, which many waits share. None: this wait has a timer of its own."""
-        self._sleeps = sleeps
-        if sleeps is not None:
-            self._loop = sleeps.loop
+    _sleeps: Sleeps | None
 
     async def wait(self, seconds: float | None) -> bool:
         """Waits until the wakeup is set, or the time is over; returns whether it is set. It stays set."""

@@ -85,12 +85,15 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
     queue = session.lock_queues.get(lock.identity)
     if queue is None:
         return None
-    now = session.clock()
-    if queue.may_hand_over(now, session.local_hand_over_time):
+    now, limit = session.clock(), session.local_hand_over_time
+    waiter: LockWaiter[AcquiredLock] | None = queue.offer_to_first(
+        releaser, lock.commands.__class__, now, limit, session.holds.table
+    )
+    if waiter is None and queue.may_hand_over(now, limit):
         waiter = _choose(queue, lock, releaser, now)
-        if waiter is not None:
-            queue.on_handed_over(now, session.local_hand_over_time)
-            return waiter
+    if waiter is not None and take_turn(waiter, releaser):
+        queue.on_handed_over(now, limit)
+        return waiter
     queue.end_series(now)
     forget_if_idle(session, lock.identity)
     return None
@@ -100,28 +103,20 @@ def _choose(
     queue: LocalQueue, lock: ReleasedLock, releaser: ReleaseCall, now: float
 ) -> LockWaiter[AcquiredLock] | None:
     for waiter in InOrder(queue.waiters):
-        if not _is_ready(waiter, now):
+        if not waiter.is_ready(WAITING, now, lock.session.holds.table, LOST):
             continue
         if waiter.lock.commands.__class__ is not lock.commands.__class__:
             # Another kind of lock of the same name, whose holds have other commands. It isn't passed over.
             return None
         if waiter.choose(releaser):
-            return waiter if take_turn(waiter, releaser) else None
+            return waiter
     return None
 
 
 def choose(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, now: float) -> bool:
     """Chooses a waiter, unless it isn't ready."""
-    return _is_ready(waiter, now) and waiter.choose(releaser) and take_turn(waiter, releaser)
-
-
-def _is_ready(waiter: LockWaiter[AcquiredLock], now: float) -> bool:
-    """Whether it sleeps, has time, and needs a new hold."""
-    deadline = waiter.call.deadline
-    if waiter.state is not WAITING or not waiter.wakeup.alive or (deadline is not None and deadline <= now):
-        return False
-    held = waiter.lock.session.holds.table.get(waiter.hold_key)
-    return held is None or held.state is LOST
+    ready = waiter.is_ready(WAITING, now, waiter.lock.session.holds.table, LOST)
+    return ready and waiter.choose(releaser) and take_turn(waiter, releaser)
 
 
 def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
@@ -156,8 +151,8 @@ def forget_if_idle(session: Session, identity: Hashable) -> None:
     """Forgets the queue of a lock for which nobody waits, and which no waiter has acquired."""
     with session.channels.mutex:
         queue = session.lock_queues.get(identity)
-        if queue is not None and not queue.waiters and not queue.is_held:
-            del session.lock_queues[identity]
+        if queue is not None and not queue.is_held and not queue.waiters:
+            session.lock_queues.pop(identity, None)
 
 
 async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
@@ -168,7 +163,8 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
     """
     waiter: LockWaiter[AcquiredLock] = releaser.successor
     try:
-        payload = _prepare(lock, hold, waiter)
+        prepare(waiter)
+        payload = lock.commands.hand_over(hold.owner, waiter.call.name, waiter.call.lease_ms)
         try:
             # In asyncio the waiter goes on at the same time as this task.
             reply = await lock.session.lock_sender.send_then(payload, partial(_apply, waiter, releaser))
@@ -190,23 +186,12 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
     return None if reply == NOT_HANDED_OVER else reply
 
 
-def _prepare(lock: ReleasedLock, hold: Hold, waiter: LockWaiter[AcquiredLock]) -> bytes:
-    """Prepares the call of the waiter. Returns the command."""
-    prepare(waiter)
-    return lock.commands.hand_over(hold.owner, waiter.call.name, waiter.call.lease_ms)
-
-
 def prepare(waiter: LockWaiter[AcquiredLock]) -> None:
     """Prepares the call of the waiter, as its own attempt would do."""
     lock, call = waiter.lock, waiter.call
     session = lock.session
-    call.events = waiter.set_aside(session.channels)
-    call.target = None
-    call.in_doubt = call.overtaken = False
-    call.lease_ms = session.lease_ms if call.lease is None else call.lease
     call.name = lock.name_for(call) + lock.commands.owner_suffix
-    # A lease counts from before its command was sent.
-    call.sent_at = session.clock()
+    waiter.prepare(waiter.set_aside(session.channels), session.lease_ms, session.clock())
 
 
 async def _send_again(

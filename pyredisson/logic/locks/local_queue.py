@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from pyredisson._core import AcquireCall, InOrder
+from pyredisson._core import AcquireCall, InOrder, LockQueueFields, LockWaiterFields
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.handed_waiter import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
-from pyredisson.logic.holds import HELD, Hold, HoldKey
+from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.ports import Wakeup
 
 OTHERS_FIRST = 0.001
@@ -36,22 +36,26 @@ class LockChannel(Channel):
         self.wake(1)
 
 
-class LockWaiter(HandedWaiter, Generic[Lock]):
-    """One call that waits for a lock. Its state is a `WaiterState`; only the methods below change it."""
+class LockWaiter(LockWaiterFields, HandedWaiter, Generic[Lock]):
+    """One call that waits for a lock. Its state is a `WaiterState`; only methods of it and its queue change it."""
 
-    __slots__ = ("call", "channel_name", "hold_key", "lock", "look_at")
+    __slots__ = ()
 
+    lock: Lock
+    hold_key: HoldKey
+    channel: Channel
+    """The channel that it has joined."""
+    queue: LocalQueue
+    """The queue that it has joined; None: not yet."""
+    look_at: float
+    """When to make the next attempt, even without a wakeup."""
+    owes_attempt: bool
+    """Whether this waiter has got a wakeup without having made its attempt."""
     need = 1
     """Its need in the channel."""
 
     def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
-        super().__init__(call.deadline, wakeup)
-        self.lock = lock
-        self.call = call
-        self.hold_key = hold_key
-        self.channel_name = channel_name
-        self.look_at = 0.0
-        """When to make the next attempt, even without a wakeup."""
+        self.begin(LOOKING, lock, hold_key, call, wakeup, channel_name)
 
     # By a release
 
@@ -75,40 +79,35 @@ class LockWaiter(HandedWaiter, Generic[Lock]):
         return False
 
 
-class LocalQueue:
+class LocalQueue(LockQueueFields):
     """The waiters of one lock in one client, in the order in which they came. It exists while the lock is contended.
 
-    It is changed with the mutex of the channels held; what is read without it is a single value.
+    Waiters join and leave with the mutex of the channels held, or by a step of the core while others wait here. What is
+    read without the mutex is a single value.
     """
 
-    __slots__ = ("_events", "busy_until", "channel", "holder", "others_first_until", "series_ends", "waiters")
+    __slots__ = ()
+
+    waiters: dict[LockWaiter[Any], None]
+    channel: Channel | None
+    """The channel of the lock, as the waiter that came last has joined it."""
+    holder: Hold | None
+    """The latest hold of this client that a waiter has acquired."""
+    holder_events: int | None
+    """The events of the channel before the command was sent by which the holder acquired the lock."""
+    busy_until: float
+    """When the lease of the holder ends, as the latest attempt was told."""
+    series_ends: float | None
+    """Until when the lock is handed on without a message. None: no series of hand-overs has begun."""
+    others_first_until: float
+    """Until when the waiters of this client make no attempt."""
 
     def __init__(self) -> None:
-        self.waiters: dict[LockWaiter[Any], None] = {}
-        self.channel: Channel | None = None
-        """The channel of the lock, as the waiter that came last has joined it."""
-        self.holder: Hold | None = None
-        """The latest hold of this client that a waiter has acquired."""
-        self._events: int | None = None
-        self.busy_until = 0.0
-        """When the lease of the holder ends, as the latest attempt was told."""
-        self.series_ends: float | None = None
-        """Until when the lock is handed on without a message. None: no series of hand-overs has begun."""
-        self.others_first_until = 0.0
-        """Until when the waiters of this client make no attempt."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a caller of this client holds the lock, as far as known. Its release looks into this queue.
-
-        False after any message: another client may have removed the lock by force.
-        """
-        holder, channel = self.holder, self.channel
-        return holder is not None and holder.state is HELD and channel is not None and channel.events == self._events
+        super().__init__(HELD, LOST, WAITING, OFFERED, UNKNOWN_WAIT)
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
         """A waiter has acquired the lock. `events`: those of the channel before the command was sent."""
-        self._events = events
+        self.holder_events = events
         self.holder = hold
         if hold.leases is not None:
             self.wake_if_later(hold.valid_until)
@@ -123,12 +122,6 @@ class LocalQueue:
                 if waiter.look_at > ends + LATER:
                     waiter.wakeup.set()
                 return
-
-    def next_look(self, now: float, *, held: bool) -> float:
-        """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""
-        if held and self.holder is not None and self.holder.valid_until > now:
-            return self.holder.valid_until + 0.001
-        return self.busy_until if self.busy_until > now else now + UNKNOWN_WAIT
 
     def may_hand_over(self, now: float, limit: float) -> bool:
         """Whether the lock may be handed on once more: for `limit` seconds from the first time on."""

@@ -51,18 +51,16 @@ def joins_at_once(lock: QueuedLock, call: AcquireCall) -> bool:
 class QueuedWait(LockWaiter[QueuedLock]):
     """The wait of one call. `run` is called once."""
 
-    __slots__ = ("_channel", "_owes_attempt", "_queue")
+    __slots__ = ()
 
     channel_class: type[Channel] = LockChannel
     queue_class: type[LocalQueue] = LocalQueue
-    _channel: Channel
-    _queue: LocalQueue
+    joins_quietly = True
+    """Whether it may wait behind others of its queue without a look at anything else."""
 
     def __init__(self, lock: QueuedLock, call: AcquireCall) -> None:
-        hold_key = (lock.identity, call.owner.id)
-        LockWaiter.__init__(self, lock, hold_key, call, lock.session.runtime.wakeup(), lock.commands.channel)
-        self._owes_attempt = False
-        """Whether this waiter has got a wakeup without having made its attempt."""
+        wakeup = lock.session.runtime.wakeup()
+        self.begin(LOOKING, lock, (lock.identity, call.owner.id), call, wakeup, lock.commands.channel)
 
     async def run(self, wait: float | None) -> bool:
         """Waits until the lock is acquired or the deadline has passed: False.
@@ -77,9 +75,9 @@ class QueuedWait(LockWaiter[QueuedLock]):
             while True:
                 if must_attempt and await self._attempt():
                     return True
-                if self._channel.error is not None:
-                    raise copy_error(self._channel.error)
-                seconds = self._seconds_to_sleep()
+                if self.channel.error is not None:
+                    raise copy_error(self.channel.error)
+                seconds = self.seconds_to_sleep(session.clock(), UNCONFIRMED_WAIT)
                 if seconds <= 0:
                     if self.state is LOOKING:
                         return False
@@ -103,7 +101,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
                     must_attempt = True
         except BaseException:
             # The wakeup may have been consumed by an attempt that did not finish: the next waiter gets it.
-            self._owes_attempt = True
+            self.owes_attempt = True
             raise
         finally:
             self.end()
@@ -112,26 +110,28 @@ class QueuedWait(LockWaiter[QueuedLock]):
     def _join(self, wait: float | None) -> bool:
         """Takes the last place among the waiters of this client. Returns whether to make an attempt at once."""
         lock, name, call = self.lock, self.channel_name, self.call
-        session = lock.session
-        channels, queues, identity = session.channels, session.lock_queues, lock.identity
+        session, identity = lock.session, lock.identity
+        channels, queues = session.channels, session.lock_queues
+        if wait is None and self.joins_quietly:
+            queue = queues.get(identity)
+            if queue is not None and channels.join_quietly(
+                queue, self, self.need, session.clock(), session.lease_ms / 1000
+            ):
+                return False
         with channels.mutex:
             queue = queues.get(identity)
             if queue is None:
                 queue = queues[identity] = self.queue_class()
-            self._queue = queue
+            self.queue = queue
             alone = True
             for waiter in InOrder(queue.waiters):
                 if waiter.wakeup.alive:
                     alone = False
                     break
             queue.waiters[self] = None
-            channel, wakeup = queue.channel, self.wakeup
-            if wait is None and not alone and channel is not None and channels.join_behind(channel, wakeup, self.need):
-                self._channel = channel
-            else:
-                # A waiter that has made no attempt can't have missed anything since then.
-                events = call.events if wait is not None else channels.events(name)
-                queue.channel = self._channel = channels.join(name, wakeup, self.channel_class, self.need, events)
+            # A waiter that has made no attempt can't have missed anything since then.
+            events = call.events if wait is not None else channels.events(name)
+            queue.channel = self.channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
         if wait is not None:
             tracing.look()
             self._refused(session.clock(), wait)
@@ -140,44 +140,34 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     def _starts_with_attempt(self, *, alone: bool) -> bool:
         """Goes to sleep without an attempt, unless nobody else is seen to wait (`alone`) or to hold the lock."""
-        session, queue = self.lock.session, self._queue
-        now, held = session.clock(), queue.is_held
+        session, queue = self.lock.session, self.queue
+        now = session.clock()
         # No waiter sleeps longer than `lock_watchdog_timeout`: the next holder may have a shorter lease.
-        self.look_at = min(queue.next_look(now, held=held), now + session.lease_ms / 1000)
+        self.look_at = min(queue.next_look(now, queue.is_held), now + session.lease_ms / 1000)
         # Before the look at the holder: so its release finds this waiter, or this waiter finds the release.
         self.sleep()
         return alone and not queue.is_held and self.wake_up()
 
-    def _seconds_to_sleep(self) -> float:
-        """For how long to sleep at most. 0 or less: the deadline has passed."""
-        now, deadline = self.lock.session.clock(), self.call.deadline
-        seconds = self.look_at - now
-        if seconds < 0.001:
-            seconds = 0.001
-        if not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
-            seconds = UNCONFIRMED_WAIT
-        return seconds if deadline is None else min(seconds, deadline - now)
-
     def _is_due(self) -> bool:
         """Whether to make an attempt after a sleep. An attempt that other clients come before is put off."""
-        now, deadline, put_off = self.lock.session.clock(), self.call.deadline, self._queue.put_off_until()
+        now, deadline, put_off = self.lock.session.clock(), self.call.deadline, self.queue.put_off_until()
         if self.wakeup.is_set():
             self.wakeup.clear()
-            self._owes_attempt = True
+            self.owes_attempt = True
             if now < put_off:
                 self.look_at = put_off
         over = deadline is not None and now >= deadline
-        due = now >= self.look_at or (self._owes_attempt and now >= put_off)
-        return over or due or not self._channel.confirmed
+        due = now >= self.look_at or (self.owes_attempt and now >= put_off)
+        return over or due or not self.channel.confirmed
 
     async def _attempt(self) -> bool:
         # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
         self.wakeup.clear()
-        self.call.events = self._channel.events
+        self.call.events = self.channel.events
         wait = await self.lock._attempt(self.call)
-        self._owes_attempt = False
+        self.owes_attempt = False
         if wait is None:
-            self._queue.set_holder(self.call.hold, self.call.events)
+            self.queue.set_holder(self.call.hold, self.call.events)
             return True
         # Here and not before the attempt, which another process may wait for.
         tracing.look()
@@ -185,14 +175,16 @@ class QueuedWait(LockWaiter[QueuedLock]):
         return False
 
     def _refused(self, now: float, wait: float) -> None:
-        self.look_at = self._queue.busy_until = now + wait
+        self.look_at = self.queue.busy_until = now + wait
 
     def end(self) -> None:
         """Leaves the queue and the channel. Never suspends. Idempotent."""
         session = self.lock.session
         self.stop()
-        if self._owes_attempt:
+        if self.owes_attempt:
             self.wakeup.set()
+        if self.queue is not None and session.channels.leave_quietly(self.queue, self):
+            return
         with session.channels.mutex:
             queue = session.lock_queues.get(self.hold_key[0])
             if queue is not None:
@@ -200,6 +192,6 @@ class QueuedWait(LockWaiter[QueuedLock]):
                 if self.call.hold is None and self.look_at == queue.busy_until:
                     # The latest attempt was its own: nobody else knows when the lease ends.
                     queue.wake_if_later(self.look_at)
-                if not queue.waiters and not queue.is_held:
-                    del session.lock_queues[self.hold_key[0]]
+                if not queue.is_held and not queue.waiters:
+                    session.lock_queues.pop(self.hold_key[0], None)
             session.channels.leave(self.channel_name, self.wakeup)

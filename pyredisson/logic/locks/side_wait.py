@@ -105,7 +105,7 @@ class WriterQueue(LocalQueue):
     @property
     def is_held(self) -> bool:
         """As for a lock. The message of a reader that came after the writer's acquire was sent before it."""
-        holder, channel, events = self.holder, self.channel, self._events
+        holder, channel, events = self.holder, self.channel, self.holder_events
         if holder is None or holder.state is not HELD or events is None or not isinstance(channel, ReadWriteChannel):
             return False
         return channel.writer_events <= events and channel.confirmed
@@ -148,7 +148,7 @@ def _may_wait(lock: SideLock, call: AcquireCall) -> bool:
 def _kept_out_until(writers: LocalQueue, now: float) -> float | None:
     """Until when a writer of this client keeps new readers out at most. None: no writer is known to do so."""
     if writers.is_held:
-        return writers.next_look(now, held=True)
+        return writers.next_look(now, True)
     if not isinstance(writers, WriterQueue):
         return None
     if writers.waiters and writers.claimed_until > now:
@@ -164,6 +164,7 @@ class ReaderWait(QueuedWait):
     channel_class = ReadWriteChannel
     need = READER
     queue_class = ReaderQueue
+    joins_quietly = False
     lock: SideLock
 
     def _starts_with_attempt(self, *, alone: bool) -> bool:
@@ -173,7 +174,7 @@ class ReaderWait(QueuedWait):
         self.sleep()
         now, writers = session.clock(), session.lock_queues.get(self.lock.other_identity)
         # The writers may know another channel of that name, which gets no messages any more.
-        known = writers is not None and writers.channel is self._channel
+        known = writers is not None and writers.channel is self.channel
         until = _kept_out_until(writers, now) if writers is not None and known else None
         self.look_at = now if until is None else min(until, now + session.lease_ms / 1000)
         return until is None and self.wake_up()
@@ -200,7 +201,7 @@ class WriterWait(QueuedWait):
     need = WRITER
     queue_class = WriterQueue
     lock: SideLock
-    _queue: WriterQueue
+    queue: WriterQueue
 
     def _starts_with_attempt(self, *, alone: bool) -> bool:
         if not super()._starts_with_attempt(alone=alone):
@@ -211,7 +212,7 @@ class WriterWait(QueuedWait):
         return False
 
     async def _attempt(self) -> bool:
-        self._queue.asking = self
+        self.queue.asking = self
         try:
             return await super()._attempt()
         finally:
@@ -219,7 +220,7 @@ class WriterWait(QueuedWait):
 
     def _asked(self) -> None:
         """The outcome of the attempt is known. Readers that relied on it make attempts, if they were wrong."""
-        session, queue = self.lock.session, self._queue
+        session, queue = self.lock.session, self.queue
         if queue.asking is self:
             queue.asking = None
         readers = session.lock_queues.get(self.lock.other_identity)
@@ -230,7 +231,7 @@ class WriterWait(QueuedWait):
 
     def _refused(self, now: float, wait: float) -> None:
         super()._refused(now, wait)
-        self._queue.claimed_until = self.look_at if wait.__class__ is ClaimWait else 0.0
+        self.queue.claimed_until = self.look_at if wait.__class__ is ClaimWait else 0.0
 
     def end(self) -> None:
         """Readers that come from now on ask the server: the claim is withdrawn, or the claimant has the lock."""

@@ -1,0 +1,269 @@
+# A call that waits for a lock which is handed on inside its client, from its entry into the queue to its end. Each
+# contended acquire makes one. Neither a signal handler nor another thread runs in the middle of a method, except where
+# it says so.
+#
+# "Quietly" means: without the mutex of the channels, and without a word to the subscription connection. A waiter that
+# joins behind others that have done both needs neither. A waiter that leaves while others stay doesn't, either: loops
+# that run with the mutex held expect it on any of their lines, because a finalizer may end a waiter there.
+
+cdef bint is_set(wakeup) except -1:
+    return (<TaskWakeup> wakeup).flag if isinstance(wakeup, TaskWakeup) else wakeup.is_set()
+
+
+cdef class ChannelFields:
+    """The fields of `pyredisson.logic.channels.Channel`, where their meaning is documented, and some of its steps."""
+
+    cdef public dict waiters
+    cdef public bint confirmed
+    cdef public object events
+    cdef public object error
+    cdef public double idle_since
+    cdef public object leader
+
+    def set_aside(self, wakeup):
+        """Messages go to other waiters. Returns the need of a waiter that one has woken already; else 0.
+
+        The caller has the mutex.
+        """
+        cdef long long need = self.waiters.get(wakeup, 0)
+        # Negative: it is leaving.
+        if need <= 0:
+            return 0
+        self.waiters[wakeup] = 0
+        return need if is_set(wakeup) else 0
+
+    def take_back(self, wakeup, need):
+        """Undoes `set_aside`, unless the waiter has left. The caller has the mutex."""
+        if self.waiters.get(wakeup) == 0:
+            self.waiters[wakeup] = need
+
+    cdef bint owes_nothing(self, wakeup) except -1:
+        """Whether a waiter can be removed without any other change. It has no wakeup to pass on, and others stay."""
+        need = self.waiters.get(wakeup)
+        if need is None or self.leader is wakeup or len(self.waiters) == 1:
+            return False
+        return not (need and is_set(wakeup))
+
+
+cdef class WaiterFields:
+    """The fields and the state of a call that waits, see `pyredisson.logic.handed_waiter.HandedWaiter`.
+
+    `deadline`: until when it waits; None: without limit. `wakeup`: what it sleeps on. `releaser`: the release that
+    offers it what it waits for; None as soon as that has had an outcome. `error`: what the waiter has to raise, because
+    what the server had entered was undone for a reason that concerns it alone.
+    """
+
+    cdef public object state
+    cdef public object deadline
+    cdef public object wakeup
+    cdef public object error
+    cdef public ReleaseCall releaser
+
+    def change_state(self, old, new):
+        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+        if self.state is not old:
+            return False
+        self.state = new
+        return True
+
+    def leave(self, given, left):
+        """Goes to `left` from any state but `given`."""
+        if self.state is not given:
+            self.state = left
+
+    def offer(self, waiting, offered, ReleaseCall releaser not None):
+        """Goes from `waiting` to `offered`, and becomes the successor of `releaser`. False: it is in another state."""
+        return self.begin_offer(waiting, offered, releaser)
+
+    cdef bint begin_offer(self, waiting, offered, ReleaseCall releaser) except -1:
+        if self.state is not waiting:
+            return False
+        self.state = offered
+        self.releaser = releaser
+        releaser.successor = self
+        releaser.hands_over = True
+        return True
+
+    def conclude(self, offered, outcome):
+        """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
+        if self.state is not offered:
+            return False
+        self.state = outcome
+        self.releaser = None
+        return True
+
+
+cdef class LockQueueFields
+
+
+cdef class LockWaiterFields(WaiterFields):
+    """The fields of `pyredisson.logic.locks.local_queue.LockWaiter`, where their meaning is documented, and some of its
+    steps.
+    """
+
+    cdef public object lock
+    cdef public AcquireCall call
+    cdef public tuple hold_key
+    cdef public bytes channel_name
+    cdef public LockQueueFields queue
+    cdef public ChannelFields channel
+    cdef public double look_at
+    cdef public bint owes_attempt
+
+    def begin(self, state, lock, tuple hold_key, AcquireCall call not None, wakeup, bytes channel_name):
+        """Sets the fields."""
+        self.state = state
+        self.lock = lock
+        self.hold_key = hold_key
+        self.call = call
+        self.deadline = call.deadline
+        self.wakeup = wakeup
+        self.channel_name = channel_name
+
+    def is_ready(self, waiting, double now, dict holds not None, lost):
+        """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: that of a lost hold."""
+        return self.needs_hold(waiting, now, holds, lost)
+
+    cdef bint needs_hold(self, waiting, double now, dict holds, lost) except -1:
+        cdef HoldFields hold
+        # Other code may run where a wakeup is asked, so that comes first.
+        if not self.wakeup.alive or self.state is not waiting:
+            return False
+        # The deadline of the call, which may be changed: see `give_up`.
+        if self.call.deadline is not None and <double> self.call.deadline <= now:
+            return False
+        hold = holds.get(self.hold_key)
+        return hold is None or hold.state is lost
+
+    def prepare(self, events, long long renewed_lease_ms, double now):
+        """Prepares the call for the command of a release that enters it, as its own attempt would do."""
+        cdef AcquireCall call = self.call
+        call.events = events
+        call.target = None
+        call.in_doubt = False
+        call.overtaken = False
+        call.lease_ms = renewed_lease_ms if call.lease is None else call.lease
+        # A lease counts from before its command was sent.
+        call.sent_at = now
+
+    def seconds_to_sleep(self, double now, double unconfirmed_wait):
+        """For how long to sleep at most. 0 or less: the deadline has passed.
+
+        `unconfirmed_wait`: the longest sleep while messages may be lost.
+        """
+        cdef double seconds = max(self.look_at - now, 0.001)
+        if self.channel is None or not self.channel.confirmed:
+            seconds = min(seconds, unconfirmed_wait)
+        return seconds if self.call.deadline is None else min(seconds, <double> self.call.deadline - now)
+
+
+cdef class LockQueueFields:
+    """The fields of `pyredisson.logic.locks.local_queue.LocalQueue`, where their meaning is documented, and some of its
+    steps.
+
+    `held`, `lost`: states of a hold. `waiting`, `offered`: states of a waiter. `unknown_wait`: how many seconds a call
+    waits at most if it doesn't know when the lease of the holder ends.
+    """
+
+    cdef public dict waiters
+    cdef public ChannelFields channel
+    cdef public HoldFields holder
+    cdef public object holder_events
+    cdef public double busy_until
+    cdef public object series_ends
+    cdef public double others_first_until
+    cdef object held
+    cdef object lost
+    cdef object waiting
+    cdef object offered
+    cdef double unknown_wait
+
+    def __init__(self, held, lost, waiting, offered, double unknown_wait):
+        self.waiters = {}
+        self.held = held
+        self.lost = lost
+        self.waiting = waiting
+        self.offered = offered
+        self.unknown_wait = unknown_wait
+
+    @property
+    def is_held(self):
+        """Whether a caller of this client holds the lock, as far as known. Its release looks into this queue.
+
+        False after any message: another client may have removed the lock by force.
+        """
+        if self.holder is None or self.channel is None:
+            return False
+        return self.holder.state is self.held and self.channel.events == self.holder_events
+
+    def next_look(self, double now, bint held):
+        """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""
+        return self.end_of_lease(now, held)
+
+    cdef double end_of_lease(self, double now, bint held):
+        if held and self.holder is not None and self.holder.valid_until > now:
+            return self.holder.valid_until + 0.001
+        return self.busy_until if self.busy_until > now else now + self.unknown_wait
+
+    cdef LockWaiterFields first_waiter(self):
+        cdef PyObject *key = NULL
+        cdef Py_ssize_t position = 0
+        return <LockWaiterFields?> <object> key if PyDict_Next(self.waiters, &position, &key, NULL) else None
+
+    def join_quietly(self, LockWaiterFields waiter not None, need, set waiting not None, double now, double longest):
+        """Has a call that has made no attempt wait behind others, in the channel that they listen to.
+
+        The others have made sure that the connection is being read. The waiter sleeps until it gets the lock or a
+        message, or the holder's lease ends, for `longest` seconds at most. False: nothing was changed.
+        """
+        cdef LockWaiterFields first = self.first_waiter()
+        # Other code may run where these two are asked, so they come first.
+        if first is None or not first.wakeup.alive:
+            return False
+        look_at = min(self.end_of_lease(now, self.is_held), now + longest)
+        channel = self.channel
+        if not self.waiters or channel is None or not channel.confirmed or channel.error is not None:
+            return False
+        if first.wakeup not in channel.waiters:
+            return False
+        waiter.look_at = look_at
+        self.waiters[waiter] = None
+        channel.waiters[waiter.wakeup] = need
+        waiting.add(waiter.wakeup)
+        waiter.queue = self
+        waiter.channel = channel
+        waiter.state = self.waiting
+        return True
+
+    def offer_to_first(
+        self, ReleaseCall releaser not None, commands_type, double now, double limit, dict holds not None
+    ):
+        """Has a release begin to hand the lock on to the first waiter.
+
+        `commands_type`: the class of the commands of the lock. `limit`: for how many seconds the lock is handed on,
+        from the first time on. None: another waiter has to be looked for, or there is none, or the time is over;
+        nothing was changed.
+        """
+        cdef LockWaiterFields waiter = self.first_waiter()
+        if waiter is None or limit <= 0 or (self.series_ends is not None and <double> self.series_ends <= now):
+            return None
+        if waiter.lock.commands.__class__ is not commands_type:
+            return None
+        if not waiter.needs_hold(self.waiting, now, holds, self.lost):
+            return None
+        waiter.begin_offer(self.waiting, self.offered, releaser)
+        return waiter
+
+    def leave_quietly(self, LockWaiterFields waiter not None, set waiting not None):
+        """Removes a waiter that has the lock, also from its channel, if others stay.
+
+        False: nothing was changed. Also if it has a wakeup that goes to another waiter, or is the channel's leader.
+        """
+        if waiter.call.hold is None or len(self.waiters) < 2 or waiter not in self.waiters:
+            return False
+        if waiter.channel is None or not waiter.channel.owes_nothing(waiter.wakeup):
+            return False
+        del self.waiters[waiter]
+        del waiter.channel.waiters[waiter.wakeup]
+        waiting.discard(waiter.wakeup)
+        return True
