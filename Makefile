@@ -1,6 +1,9 @@
-# Everything from a fresh clone: make demo, make test, make lint, make docs, make bench, make wheel.
+# Everything from a fresh clone: make demo, make test, make test-all, make lint, make docs, make bench, make wheel.
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
 #   TESTS   what pytest is to run                        MARKS  which of it, as in pytest -m "..."
+# make test alone:
+#   VIRTUAL_TESTS  what is run in virtual time too, after all of TESTS
+# make test-all alone:
 #   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of the heavy ones, after the others
 #   UVLOOP_TESTS  what of it is run on uvloop's event loop once more, after all of TESTS
 
@@ -11,6 +14,7 @@ JOBS ?= 5
 HEAVY_JOBS ?= 3
 MARKS ?=
 UVLOOP_TESTS ?= tests/api
+VIRTUAL_TESTS ?= tests/api
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -19,11 +23,11 @@ DOCS_STAMP := $(VENV)/.docs
 CORE := $(wildcard _core/*.pyx) setup.py pyproject.toml
 CHECKED := $(wildcard pyredisson pyredisson_pytest.py tests benchmarks demo tools setup.py)
 
-.PHONY: help venv demo test lint format twins docs pictures bench wheel clean
+.PHONY: help venv demo test test-all lint format twins docs pictures bench wheel clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,2\}//p' Makefile | head -5
+	@sed -n 's/^# \{0,2\}//p' Makefile | head -8
 
 venv: $(STAMP)
 
@@ -44,9 +48,8 @@ $(BIN)/python:
 
 # Compiled in place, so the environment and the working tree are one.
 $(STAMP): $(BIN)/python $(CORE)
-	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' \
-		|| { echo "Python.h is missing, the core can't be compiled; on Debian: apt-get install python3-dev" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'cython>=3.1' wheel
+	@$(BIN)/python setup.py --quiet check_compiler
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
@@ -55,23 +58,21 @@ demo: $(STAMP)
 
 SELECTED := $(if $(MARKS), and ($(MARKS)))
 
-# All parts run, whatever fails in one of them. Of pytest's statuses, 2 is an interrupt, and 5 means that a part of TESTS
-# has no test.
+# The tests that give the same result every time. None of them is run again.
 test: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(PYTEST_ARGS) -m "not real$(SELECTED)" $(TESTS)
+ifeq ($(TESTS),tests)
+	$(BIN)/python -m pytest -q -n 2 --virtual $(PYTEST_ARGS) $(if $(MARKS),-m "$(MARKS)") $(VIRTUAL_TESTS)
+endif
+
+# All others: real time and real faults.
+test-all: $(STAMP)
 	@sh .ci/server
 ifneq ($(filter tests tests/interop%,$(TESTS)),)
 	@$(BIN)/python -m tests.interop.maven
 endif
-	@status=0; \
-	run() { \
-		echo "pytest $$*"; \
-		$(BIN)/python -m pytest -q --dist loadgroup $(PYTEST_ARGS) "$$@"; \
-		case $$? in 0 | 5) ;; 2) exit 2 ;; *) status=1 ;; esac; \
-	}; \
-	run -n $(JOBS) -m "not heavy$(SELECTED)" $(TESTS); \
-	run -n $(HEAVY_JOBS) -m "heavy$(SELECTED)" $(TESTS); \
-	$(if $(filter tests,$(TESTS)),run -n $(JOBS) --uvloop $(UVLOOP_TESTS);) \
-	exit $$status
+	@PYTEST_ARGS="$(PYTEST_ARGS)" $(BIN)/python -m tests.run_all --jobs $(JOBS) --heavy-jobs $(HEAVY_JOBS) \
+		--marks "$(MARKS)" $(if $(filter tests,$(TESTS)),--uvloop $(UVLOOP_TESTS)) $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/python tools/async_to_sync.py --check

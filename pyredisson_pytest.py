@@ -83,7 +83,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server(pytestconfig: pytest.Config) -> Iterator[Server | GivenServer]:
-    """A server of this test run's own (`pyredisson.testing.Server`), or that of `--pyredisson-url`."""
+    """A server of this test run's own (`pyredisson.testing.Server`), or the server of `--pyredisson-url`."""
     if (url := pytestconfig.getoption("--pyredisson-url")) is not None:
         from pyredisson._pytest.servers import GivenServer
 

@@ -1,5 +1,7 @@
 """What pyproject.toml can't say: the compiled core, and the folders that install inside the package."""
 
+import os
+import re
 import subprocess
 import sys
 
@@ -10,9 +12,9 @@ from setuptools.command.build_ext import build_ext
 
 NO_COMPILER = """
 pyredisson: its core can't be compiled. {reason}
-  Debian, Ubuntu: apt-get install gcc python3-dev    Fedora: dnf install gcc python3-devel
-  Alpine: apk add gcc musl-dev python3-dev           macOS: xcode-select --install
-  A wheel needs none of it: pip install --only-binary pyredisson pyredisson
+  Debian, Ubuntu: apt-get install gcc libc6-dev python3-dev    Fedora: dnf install gcc python3-devel
+  Alpine: apk add gcc musl-dev python3-dev                     macOS: xcode-select --install
+  A wheel needs none of it: `make wheel` on a machine where it can be compiled.
 """
 
 
@@ -26,9 +28,12 @@ class BuildCore(build_ext):
     """Says in a few lines what is missing, where otherwise the compiler's output or a traceback would."""
 
     def build_extensions(self) -> None:
+        self.check_compiler()
+        super().build_extensions()
+
+    def check_compiler(self) -> None:
         if self.compiler.compiler_type == "unix" and (reason := self._missing()):
             sys.exit(NO_COMPILER.format(reason=reason))
-        super().build_extensions()
 
     def _missing(self) -> str | None:
         # By the preprocessor, as it also searches where flags and variables (CFLAGS, CPATH) say.
@@ -41,26 +46,38 @@ class BuildCore(build_ext):
                 text=True,
                 capture_output=True,
                 check=True,
+                env={**os.environ, "LC_ALL": "C"},
             )
         except OSError:
             return f"There is no C compiler: {compiler[0]!r} can't be run."
         except subprocess.CalledProcessError as error:
-            if "Python.h" in error.stderr:
+            # As gcc and as clang say it. If something else is wrong, the compiler says it best.
+            missing = re.search(r"error: (.+): No such file|error: '(.+)' file not found", error.stderr)
+            header = missing and (missing[1] or missing[2])
+            if header == "Python.h":
                 return f"Python's headers (Python.h) are missing for {sys.executable}."
-            # Something else is wrong, which the compiler says best.
+            if header:
+                return f"The header {header}, which Python.h includes, is missing: a package of the C library has it."
         return None
 
 
+class CheckCompiler(BuildCore):
+    """Only says what is missing: `make venv` does so before anything is downloaded."""
+
+    def build_extensions(self) -> None:
+        self.check_compiler()
+
+
 setup(
-    packages=[*find_packages(include=["pyredisson", "pyredisson.*"]), "pyredisson.lua"],
+    packages=[*find_packages(include=["pyredisson", "pyredisson.*"]), "pyredisson.lua", "pyredisson.dashboard.page"],
     py_modules=["pyredisson_pytest"],
     package_dir={"pyredisson.lua": "lua"},
     package_data={
         "pyredisson": ["py.typed", "*.pyi"],
-        "pyredisson.dashboard": ["page/*"],
+        "pyredisson.dashboard.page": ["*"],
         "pyredisson.lua": ["*.lua"],
     },
-    cmdclass={"build": Build, "build_ext": BuildCore},
+    cmdclass={"build": Build, "build_ext": BuildCore, "check_compiler": CheckCompiler},
     ext_modules=cythonize(
         # Without -g0 the debug symbols that some interpreters ask for make the core ten times as large.
         [Extension("pyredisson._core", ["_core/core.pyx"], extra_compile_args=["-O3", "-g0"])],

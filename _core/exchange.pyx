@@ -78,7 +78,7 @@ cdef class IdleCheck:
         return False
 
     def detach(self):
-        """Stops using the file descriptor, whose number may soon be that of another file."""
+        """Stops using the file descriptor, whose number another file may soon have."""
         self.descriptor = -1
 
 
@@ -145,7 +145,7 @@ cdef class Exchange(IdleCheck):
                 ready = wait_for_either(descriptor, other, milliseconds)
             if ready == 1:
                 # With the GIL held: on another thread no `detach` comes in between, after which the number of the
-                # descriptor may be that of another connection.
+                # descriptor may name another connection.
                 if self.descriptor < 0:
                     raise_error(EBADF)
                 into = PyByteArray_AS_STRING(self.buffer)

@@ -119,7 +119,7 @@ cdef class ReleaseCall(OwnerCall):
 cdef class AcquireCall(OwnerCall):
     """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
-    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got. `events`: those of the
+    `hold`: what this call acquired, or added a level to. `token`: the fencing token. `events`: the events of the
     lock's channel when the first attempt was made; None: its messages did not arrive then. `began`: when a call
     was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait.
 
@@ -161,7 +161,7 @@ cdef class AcquireCall(OwnerCall):
 
 @cython.final
 cdef class InOrder:
-    """The keys of a dict that others may change meanwhile: the first one, and then those of a copy.
+    """The keys of a dict that others may change meanwhile: the first one, and then the keys of a copy.
 
     Mostly the first key is enough, and a copy of a long queue takes time. Another key may be the first one by then.
     """

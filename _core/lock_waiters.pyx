@@ -121,7 +121,7 @@ cdef class LockWaiterFields(WaiterFields):
         self.channel_name = channel_name
 
     def is_ready(self, waiting, double now, dict holds not None, lost):
-        """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: that of a lost hold."""
+        """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: a lost hold's."""
         return self.needs_hold(waiting, now, holds, lost)
 
     cdef bint needs_hold(self, waiting, double now, dict holds, lost) except -1:

@@ -91,15 +91,18 @@ cdef class PipelineFields:
     def hand_out_replies(self, Py_ssize_t size):
         """Parses so many bytes of the buffer, and gives each reply to the future of its command, or to `on_reply`.
 
-        Then the tasks go on that wait for the replies, and those that were woken by `apply`.
+        Then the tasks go on that wait for the replies, and the tasks that were woken by `apply`.
         """
         cdef Delivery delivery = Delivery(self.loop)
         delivery.begin()
         try:
             self.parse(size)
-        except BaseException:
+        except BaseException as error:
             delivery.end()
             delivery.wake_tasks_soon()
+            if not isinstance(error, Exception):
+                # An interrupt. The replies behind this one have come already: they don't wait for another read.
+                self.loop.call_soon(self.read_on)
             raise
         delivery.end()
         delivery.wake_tasks()
@@ -118,7 +121,13 @@ cdef class PipelineFields:
             future = self._replies.popleft()
             count += 1
             if isinstance(reply, Exception):
-                self._on_error_reply(reply)
+                try:
+                    self._on_error_reply(reply)
+                except BaseException as error:
+                    # An interrupt: the command has no longer a place among the waiting ones.
+                    if not future.done():
+                        future.set_exception(error)
+                    raise
                 if not future.done():
                     future.set_exception(reply)
             elif not future.done():
@@ -134,7 +143,7 @@ cdef class PipelineSender:
     cdef object open_state
 
     def __init__(self, open_state):
-        """`open_state`: that of a pipeline that takes commands."""
+        """`open_state`: the state of a pipeline that takes commands."""
         self.pipeline = None
         self.open_state = open_state
 

@@ -1,27 +1,27 @@
 # The part of the watchdog that each acquire uses.
 
 cdef class RenewalStep:
-    """The step of the renewal grid that goes on: leases that are acquired in it are renewed at the same time.
+    """The step of the renewal grid that goes on: holds that begin in it are due at the same time.
 
     `pyredisson.logic.watchdog.Watchdog` computes it. `_step_begins`, `_step_ends`: readings of the clock.
-    `_renewal_due`: the tick at which those leases are renewed. `_next_look`: the tick at which the watchdog looks at
-    the wheel next.
+    `_first_due`: the tick at which those holds are due for the first time. `_next_look`: the tick at which the watchdog
+    looks at the wheel next.
     """
 
     cdef public Wheel wheel
     cdef public double _step_begins
     cdef public double _step_ends
-    cdef public int64_t _renewal_due
+    cdef public int64_t _first_due
     cdef public double _next_look
 
     def watch(self, HoldFields hold not None, double now):
-        """Watches a new hold: for its renewal, or for the end of its lease. `now`: when the acquire was sent."""
+        """Watches a new hold, from its announcement to the end of its lease. `now`: when the acquire was sent."""
         self.watch_hold(hold, now)
 
     cdef watch_hold(self, HoldFields hold, double now):
         if hold.leases is None and self._step_begins <= now < self._step_ends:
-            self.wheel.insert(hold, self._renewal_due, 0)
-            if self._renewal_due < self._next_look:
+            self.wheel.insert(hold, self._first_due, 0)
+            if self._first_due < self._next_look:
                 self._start_or_wake()
         else:
             self._watch_otherwise(hold, now)

@@ -167,7 +167,7 @@ def crc16(bytes data not None):
 
 
 def slot(name):
-    """The cluster slot of a key, 0 to 16383: that of its hash tag, if it has one."""
+    """The cluster slot of a key, 0 to 16383: the slot of its hash tag, if it has one."""
     return slot_of(name)
 
 

@@ -1,4 +1,4 @@
-# The futures of asyncio's hot path. As those of asyncio, they belong to the thread of their event loop.
+# The futures of asyncio's hot path. As asyncio's own, they belong to the thread of their event loop.
 
 from asyncio import CancelledError, InvalidStateError, current_task
 from asyncio import tasks as asyncio_tasks
@@ -25,7 +25,7 @@ cdef bint known_result = False
 
 
 cdef bint may_run_inside_a_task(loop) except -1:
-    """Whether a task may run the event loop, as far as known. Those of asyncio and uvloop refuse that.
+    """Whether a task may run the event loop, as far as known. The loops of asyncio and uvloop refuse it.
 
     nest_asyncio and others replace methods of asyncio's loops, at any time.
     """
@@ -173,7 +173,7 @@ cdef class Delivery:
         self.wake_tasks_soon()
 
     def wake_tasks_soon(self):
-        """Those that are left go on in the next iteration of the event loop."""
+        """The tasks that are left go on in the next iteration of the event loop."""
         while self.futures:
             (<TaskFuture> self.futures.popleft()).wake_soon()
 

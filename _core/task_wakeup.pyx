@@ -7,7 +7,7 @@ from time import monotonic
 cdef class TaskWakeup:
     """The part of `pyredisson._backends.aio.wakeup.AioWakeup` that is used without sleeping.
 
-    `_sleeps`: those of the running event loop, which many waits share; None: this wait has a timer of its own.
+    `_sleeps`: the sleeps of the running event loop, which many waits share; None: this wait has a timer of its own.
     `_loop`: the event loop of the task that waits; None: it is not known. `_future`: what the task awaits; None: it
     doesn't sleep. `ends_at`: when the time of the present wait is over; infinite: it has no end, or there is no wait.
     """

@@ -1,5 +1,5 @@
 # A Celery task of which one instance runs at a time over all workers; a second message for the same day is skipped.
-# pip install 'pyredisson[celery]'; then, in several terminals: celery -A celery_worker worker --concurrency 2
+# Needs the extra celery (docs/installation.md). In several terminals: celery -A celery_worker worker --concurrency 2
 # python celery_worker.py sends three messages and prints what became of them; PYREDISSON_URL names the Redis.
 
 import os

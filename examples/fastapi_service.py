@@ -1,5 +1,5 @@
 # A web service: two requests never change the same account at the same time, in any number of processes and machines.
-# pip install 'pyredisson[fastapi]' uvicorn; then: uvicorn fastapi_service:app --port 8000 --workers 2
+# Needs uvicorn and the extra fastapi (docs/installation.md). Start: uvicorn fastapi_service:app --port 8000 --workers 2
 # curl -X POST 'http://127.0.0.1:8000/accounts/7/deposit?amount=10'; PYREDISSON_URL names the Redis.
 
 import os

@@ -1,5 +1,5 @@
 # Leader election: of all processes that run this program one works, and when it ends another one takes over.
-# pip install pyredisson; then, in several terminals: python leader.py NAME; end the leader by Ctrl-C or by kill.
+# In several terminals: python leader.py NAME; end the leader by Ctrl-C or by kill.
 # PYREDISSON_URL names the Redis.
 
 import contextlib

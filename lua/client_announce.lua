@@ -15,8 +15,9 @@
 --
 -- redis-cli --eval client_announce.lua pyredisson_client:{me} , 1 0 30000 0 host web-3 -1 since '' 1000
 local number, base, removed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
-local stored = tonumber(redis.call('HGET', KEYS[1], 'n') or nil)
-if stored and stored >= number then
+-- pcall: a key of another type was written by somebody else, as a number beyond 2^53. The hash is made anew in its place.
+local stored = tonumber(redis.pcall('HGET', KEYS[1], 'n'))
+if stored and stored >= number and stored < 2 ^ 53 then
     return 2
 end
 if base == 0 then

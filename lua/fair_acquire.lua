@@ -35,7 +35,7 @@ if ARGV[3] ~= '1' then
 end
 -- include: fair_queue
 local owner, place_lasts = ARGV[2], tonumber(ARGV[5])
-local asked_at = redis.call('HGET', KEYS[4], owner)
+local asked_at = when_asked(owner)
 if asked_at and has_left(asked_at) then
     -- A late copy of a command: its owner has left the queue.
     return remaining == -2 and OFFER_LASTS or remaining
@@ -50,7 +50,7 @@ local function raise_margin()
         -- Several waiters were evicted together: the margin is raised once.
         return
     end
-    local ms = margin(raised)
+    local ms = margin(raised, place_lasts)
     if redis.call('EXISTS', KEYS[2]) == 1 then
         ms = math.max(ms, math.min(ms * 4, 3 * place_lasts))
     end
@@ -68,7 +68,7 @@ end
 -- the lock. Returns the old score (false: the caller has no place).
 local function keep_place()
     local score = redis.call('ZSCORE', KEYS[3], owner)
-    if score and asked_at and tonumber(asked_at) < now then
+    if score and asked_at and asked_at < now then
         redis.call('ZADD', KEYS[3], 'XX', text(score + now - asked_at), owner)
     end
     if score then
@@ -111,8 +111,8 @@ if not keep_place() then
     local soonest = now + math.max(remaining, 0)
     local score = soonest + place_lasts
     if tail then
-        local last = tonumber(redis.call('ZSCORE', KEYS[3], tail) or soonest)
-        if redis.call('HEXISTS', KEYS[4], tail) == 1 then
+        local last = number_in(redis.call('ZSCORE', KEYS[3], tail)) or soonest
+        if when_asked(tail) then
             score = math.max(last, score)
         else
             score = math.max(last, soonest) + place_lasts

@@ -16,7 +16,8 @@
 
 -- include: publish
 local held = redis.call('DEL', KEYS[1])
-local first = redis.call('LRANGE', KEYS[2], 0, ARGV[2] - 1)
+-- pcall: a queue of another type is deleted like any other.
+local first = redis.pcall('LRANGE', KEYS[2], 0, ARGV[2] - 1)
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 for _, owner in ipairs(first) do
     publish(ARGV[1] .. ':' .. owner, '0')

@@ -5,12 +5,27 @@ local OFFERED_FIELD = ':offered' -- field of KEYS[4]: when the free lock was off
 local GRACE_FIELD = ':grace' -- field of KEYS[4]: until when no waiter counts as dead, because all clients were silent
 local MARGIN_FIELD = ':margin' -- field of KEYS[4]: a margin above HEAD_MARGIN, and when it was raised
 
+local MOST = 2 ^ 53 -- beyond it, Lua can't tell a number from the next one
+
+-- A number for a command, whole and finite: Redisson reads no other score.
 local function text(number)
-    return string.format('%.0f', number)
+    return string.format('%.0f', math.max(-MOST, math.min(MOST, number)))
+end
+
+-- The number that a field of KEYS[4] holds; nil: none, or somebody else has written something else.
+local function number_in(value)
+    local number = tonumber(value)
+    return number and math.abs(number) <= MOST and number or nil
+end
+
+-- When a waiter of pyredisson last asked for the lock; nil: it is a waiter of Redisson, or somebody else has written the
+-- field. Then it keeps its place as one of Redisson does, until its client's next heartbeat.
+local function when_asked(waiter)
+    return number_in(redis.call('HGET', KEYS[4], waiter))
 end
 
 local function has_left(asked_at)
-    return tonumber(asked_at) <= 0
+    return asked_at <= 0
 end
 
 -- Drops the owner at one end of the queue: `pop` is 'LPOP' or 'RPOP'.

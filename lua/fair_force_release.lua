@@ -13,9 +13,10 @@
 -- Not idempotent: a second run could remove the lock of the next holder. It is never sent again.
 --
 -- redis-cli --eval fair_force_release.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} 300000
+
+-- include: fair_queue
 if redis.call('DEL', KEYS[1]) == 0 then
     return 0
 end
--- include: fair_queue
 notify_head(tonumber(ARGV[2]), true)
 return 1

@@ -45,7 +45,9 @@ local function enter()
 end
 
 if redis.call('LINDEX', KEYS[2], 0) == next_owner then
-    local asked_at = redis.call('HGET', KEYS[4], next_owner)
+    local asked_at = when_asked(next_owner)
+    -- A key of another type raises its error here, before anything is changed.
+    redis.call('ZSCORE', KEYS[3], next_owner)
     if not (asked_at and has_left(asked_at)) then
         return enter()
     end

@@ -39,7 +39,8 @@ for i = 4, #ARGV do
     local owner = ARGV[i]
     if not has_queue or not redis.call('ZSCORE', KEYS[3], owner) then
         without_place[#without_place + 1] = owner
-    elseif redis.call('HSETNX', KEYS[4], owner, text(now)) == 1 then
+    elseif not when_asked(owner) then
+        redis.call('HSET', KEYS[4], owner, text(now))
         -- The keys of pyredisson were lost. This waiter keeps its place all the same. The client's waiters that this
         -- command doesn't name must keep theirs, too: -1 makes them ask again.
         known = -1

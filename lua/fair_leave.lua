@@ -37,7 +37,7 @@ for i = 4, #ARGV do
         drop(owner, 'RPOP')
     elseif not score then
         was_there = false
-    elseif not has_left(redis.call('HGET', KEYS[4], owner) or now) then
+    elseif not has_left(when_asked(owner) or now) then
         -- The owner is in the middle of the queue. Searching a long queue would block the server, so KEYS[4]
         -- only records that the owner has left. It is dropped when it comes to an end of the queue, or by a sweep.
         -- Redisson drops it by its score, and computes the score of the next newcomer from it. So the score loses the

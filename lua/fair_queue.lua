@@ -4,7 +4,7 @@
 -- which they last asked for the lock (0 or less: the waiter has left). Whether such a waiter is alive doesn't depend on
 -- its score, but on that time and on the heartbeat of its client (KEYS[5]).
 --
--- The functions use these names: `asked_at`: the value of a waiter in KEYS[4], false or nil for a waiter of Redisson;
+-- The functions use these names: `asked_at`: see `when_asked`, nil for a waiter of Redisson;
 -- `place_lasts`: how long a place in the queue lasts by Redisson's rules, ms.
 --
 -- To notify a head is to publish a message that the lock is free. Beside that, a head of pyredisson gets an offer: the
@@ -20,6 +20,13 @@ local LATE = 60000 -- ms within which a late copy of a command may arrive
 local FRONT_PLACES = 16 -- number of places whose scores `keep_front` adjusts
 local MOST_DROPS = 200 -- number of dead heads that one call drops at most
 
+-- A key of another type raises its error here, before anything is changed.
+redis.call('LINDEX', KEYS[2], 0)
+redis.call('HGET', KEYS[4], '')
+for _, scores in ipairs({KEYS[3], KEYS[5]}) do
+    redis.call('ZSCORE', scores, '')
+end
+
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -30,7 +37,7 @@ local function drop_leavers(index, pop)
     local dropped = false
     for _ = 1, MOST_DROPS do
         waiter = redis.call('LINDEX', KEYS[2], index)
-        local asked_at = waiter and redis.call('HGET', KEYS[4], waiter)
+        local asked_at = waiter and when_asked(waiter)
         if not asked_at or not has_left(asked_at) then
             break
         end
@@ -59,7 +66,7 @@ end
 -- Returns the end of the latest period of grace, ms; it may be over.
 local function begin_grace_if_all_silent()
     local last_sign = tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2])
-    local grace_ends = tonumber(redis.call('HGET', KEYS[4], GRACE_FIELD) or 0)
+    local grace_ends = number_in(redis.call('HGET', KEYS[4], GRACE_FIELD)) or 0
     if grace_ends > now + ALIVE then
         -- The clock was set back.
         grace_ends = 0
@@ -118,7 +125,7 @@ local function living_head(check_offer)
             return nil, false, drops > 0, false
         end
         local score = redis.call('ZSCORE', KEYS[3], head)
-        local asked_at = redis.call('HGET', KEYS[4], head)
+        local asked_at = when_asked(head)
         if not is_dead(head, score, asked_at, check_offer) then
             return head, asked_at and true or false, drops > 0, false
         end
@@ -135,10 +142,10 @@ local function living_head(check_offer)
 end
 
 -- How far in the future the score of a head of pyredisson is kept, ms. `raised` is the value of MARGIN_FIELD.
-local function margin(raised)
+local function margin(raised, place_lasts)
     local ms, raised_at = string.match(raised or '', '^(%d+) (%d+)$')
     if ms and now < raised_at + MEMORY then
-        return tonumber(ms)
+        return math.min(tonumber(ms), math.max(HEAD_MARGIN, 3 * place_lasts))
     end
     return HEAD_MARGIN
 end
@@ -155,14 +162,14 @@ local function keep_front(place_lasts, remaining)
     local scores = redis.call('ZMSCORE', KEYS[3], unpack(front))
     local fields = redis.call('HMGET', KEYS[4], MARGIN_FIELD, unpack(front))
     -- `turn_by`: when the waiters of Redisson before this place have had their turns, at the latest.
-    local ahead, turn_by, changes = margin(fields[1]), now, {}
+    local ahead, turn_by, changes = margin(fields[1], place_lasts), now, {}
     for i, waiter in ipairs(front) do
-        local score, asked_at = tonumber(scores[i] or nil), fields[i + 1]
+        local score, asked_at = tonumber(scores[i] or nil), number_in(fields[i + 1])
         local new = score
         -- The highest plausible score. Only a waiter of Redisson with a longer `place_lasts` explains more.
         local most = turn_by + 3 * place_lasts + math.max(remaining, 0) + LATE
         if not asked_at then
-            turn_by = score and score > most and score or turn_by + place_lasts
+            turn_by = score and score > most and score < MOST and score or turn_by + place_lasts
         elseif score and has_left(asked_at) then
             new = math.min(score, turn_by)
         elseif score and score > turn_by + ahead then
@@ -191,7 +198,7 @@ local function notify_head(place_lasts, just_released)
     if ours then
         if just_released or not offered_at(head) then
             redis.call('HSET', KEYS[4], OFFERED_FIELD, text(now) .. ' ' .. head)
-            local ahead = margin(redis.call('HGET', KEYS[4], MARGIN_FIELD))
+            local ahead = margin(redis.call('HGET', KEYS[4], MARGIN_FIELD), place_lasts)
             redis.call('ZADD', KEYS[3], 'XX', text(now + ahead), head)
         end
     else

@@ -5,13 +5,16 @@ local CURSOR_FIELD = ':cursor' -- field of KEYS[4]: where the next `sweep` conti
 
 -- Removes some waiters that left the middle of the queue, and the fields of waiters that have no place any more.
 local function sweep()
-    local reply = redis.call('HSCAN', KEYS[4], redis.call('HGET', KEYS[4], CURSOR_FIELD) or '0', 'COUNT', SLICE)
+    local cursor = redis.call('HGET', KEYS[4], CURSOR_FIELD)
+    -- Any other value was written by somebody else.
+    local is_cursor = cursor and string.find(cursor, '^%d+$') and #cursor < 20
+    local reply = redis.call('HSCAN', KEYS[4], is_cursor and cursor or '0', 'COUNT', SLICE)
     local fields = reply[2]
     -- Searching the queue takes time: at most about 10000 elements are examined.
     local length = redis.call('LLEN', KEYS[2])
     local searches = length > 10000 and 0 or math.min(SLICE, math.ceil(10000 / (length + 1)))
     for i = 1, #fields, 2 do
-        local owner, asked_at = fields[i], tonumber(fields[i + 1])
+        local owner, asked_at = fields[i], number_in(fields[i + 1])
         if asked_at and (asked_at <= 0 or asked_at + UNSEEN < now) then
             local has_place = redis.call('ZSCORE', KEYS[3], owner)
             if has_place and asked_at <= 0 and searches > 0 and redis.call('LINDEX', KEYS[2], 0) ~= owner then
@@ -20,8 +23,9 @@ local function sweep()
                 redis.call('ZREM', KEYS[3], owner)
                 has_place = false
             end
-            -- A negative value keeps out late copies of an acquire until its time has come (see fair_leave).
-            if not has_place and asked_at + now >= 0 then
+            -- A negative value keeps out late copies of an acquire until its time has come (see fair_leave). That time is
+            -- near, unless somebody else has written the field.
+            if not has_place and (asked_at + now >= 0 or asked_at + now < -KEEP) then
                 redis.call('HDEL', KEYS[4], owner)
             end
         end

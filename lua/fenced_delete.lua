@@ -17,11 +17,12 @@ local DAY = 86400000
 local newest = redis.pcall('GET', KEYS[2])
 -- DEL comes before the write that needs memory: older servers let a script continue that has begun to write.
 local counters = redis.call('DEL', KEYS[2])
--- Smaller tokens are Java's: those of pyredisson begin at the server's time. Larger ones can't be counted further.
+-- Smaller tokens are Java's: the tokens of pyredisson begin at the server's time. Larger ones can't be counted further.
 if type(newest) == 'string' and string.match(newest, '^%d+$') and #newest >= 16 and tonumber(newest) < 2 ^ 53 then
     -- New tokens begin at the server's time. If the clock is set back by less than a day, this token is still known.
-    local before = redis.call('GET', KEYS[3])
-    if not before or tonumber(before) < tonumber(newest) then
+    local before = redis.pcall('GET', KEYS[3])
+    before = type(before) == 'string' and tonumber(before) or 0
+    if not (before >= tonumber(newest) and before < 2 ^ 53) then
         redis.call('SET', KEYS[3], newest, 'PX', DAY)
     end
 end

@@ -9,7 +9,11 @@ local function next_token(counter, newest_before_delete)
         -- This token is below the server's time, at which the tokens of pyredisson begin: the counter was deleted, or
         -- Java has begun a new one. The clock may have been set back since the deletion, so the deleted token counts,
         -- too.
-        now = math.max(now, tonumber(redis.call('GET', newest_before_delete) or 0) + 1)
+        -- pcall: whatever is no token was written by somebody else. Tokens end at 2^53.
+        local newest = tonumber(redis.pcall('GET', newest_before_delete))
+        if newest and newest < 2 ^ 53 then
+            now = math.max(now, math.floor(newest) + 1)
+        end
     end
     if token < now then
         -- Tokens begin at the server's time, so they continue above earlier tokens after the key was deleted.

@@ -12,8 +12,14 @@
 -- As idempotent as the command that it runs.
 --
 -- redis-cli --eval fenced_write.lua report pyredisson_fencing:{report} , 7 86400000 SET done
-local newest = redis.call('GET', KEYS[2])
-if newest and tonumber(newest) > tonumber(ARGV[1]) then
+
+-- include: number_of
+-- A newest token that is none is an error: without it, an old token can't be told from a new one.
+local newest = number_of(KEYS[2])
+if newest == false then
+    return NO_NUMBER
+end
+if newest and newest > tonumber(ARGV[1]) then
     return {0, newest}
 end
 -- Before the command: a command that fails, too, shows that this token is in use.

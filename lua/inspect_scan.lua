@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-cross-slot-keys
--- Looks at some of the keys of one server, and returns those that may belong to locks or to other objects.
+-- Looks at some of the keys of one server, and returns the ones that may belong to locks or to other objects.
 --
 -- ARGV[1]  where to begin: 0, or the first value of the reply before
 -- ARGV[2]  about how many keys to look at

@@ -13,8 +13,12 @@
 
 -- include: publish
 -- include: exactly_once
-local count = tonumber(redis.call('GET', KEYS[1]) or 0)
-if count > 1 then
+-- include: number_of
+local count = number_of(KEYS[1], 2 ^ 63)
+if count == false then
+    return NO_NUMBER
+end
+if count and count > 1 then
     record(0)
     redis.call('DECR', KEYS[1])
     return 0

@@ -14,7 +14,12 @@
 
 -- include: publish
 -- include: exactly_once
-if tonumber(redis.call('GET', KEYS[1]) or 0) > 0 then
+-- include: number_of
+local count = number_of(KEYS[1], 2 ^ 63)
+if count == false then
+    return NO_NUMBER
+end
+if count and count > 0 then
     return record(0)
 end
 record(1)

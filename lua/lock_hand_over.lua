@@ -11,7 +11,7 @@
 --
 -- redis-cli --eval lock_hand_over.lua orders , me:1 me:2 30000
 
--- The lease of the former owner may be longer than that of the next one: nothing of it remains.
+-- The lease of the former owner may be longer than the lease of the next one: nothing of it remains.
 local remaining = -1
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
     if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then

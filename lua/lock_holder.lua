@@ -9,14 +9,17 @@
 --
 -- redis-cli --eval lock_holder.lua orders ,
 local MOST = 64
-local found = {redis.call('PTTL', KEYS[1]), 0}
-for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+local MOST_LOOKS = 10000 -- number of fields that one call looks at for a writer, which has few beside it
+local fields = redis.call('HKEYS', KEYS[1])
+local found = {redis.call('PTTL', KEYS[1]), #fields - redis.call('HEXISTS', KEYS[1], 'mode')}
+for i = 1, math.min(#fields, MOST_LOOKS) do
+    local field = fields[i]
     if field ~= 'mode' then
-        found[2] = found[2] + 1
-        if string.sub(field, -6) == ':write' then
-            table.insert(found, 3, field)
-        elseif #found < MOST + 2 then
-            found[#found + 1] = field
+        local place = string.sub(field, -6) == ':write' and 3 or #found + 1
+        if #found < MOST + 2 then
+            table.insert(found, place, field)
+        elseif place == 3 then
+            found[3] = field
         end
     end
 end

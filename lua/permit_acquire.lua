@@ -19,6 +19,7 @@
 -- redis-cli --eval permit_acquire.lua p {p}:timeout pyredisson_permit_withdrawn:{p}:1 pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} , redisson_sc:{p} 30000 '' 0123456789abcdef
 
 -- include: publish
+-- include: number_of
 local claim, claims_period, caller = KEYS[4], KEYS[5], ARGV[3]
 -- include: permit_claims
 local forever = 922337203685477
@@ -54,10 +55,14 @@ if acquired > 0 then
     -- some were released meanwhile. In both cases it must not change anything.
     return {-2, 0}
 end
-local free = redis.call('GET', KEYS[1])
--- Frees no more ended permits than needed: a million of them at once would block the server.
-local limit = wanted - math.min(tonumber(free or 0), 0)
-local ended = redis.call('ZRANGEBYSCORE', KEYS[2], 0, string.format('%.0f', now), 'LIMIT', 0, limit)
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
+-- Frees no more ended permits than needed, and at most a thousand more than are wanted: a million of them at once would
+-- block the server. From -inf on: a score below zero would be an end that never comes.
+local limit = wanted + math.min(math.max(-(free or 0), 0), 1000)
+local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
 for _, id in ipairs(ended) do
     redis.call('ZREM', KEYS[2], id)
 end
@@ -67,7 +72,6 @@ end
 if not free then
     return {-3, 0}
 end
-free = tonumber(free)
 local claimed = free >= wanted and held_back(free, wanted) or 0
 if free >= wanted and claimed == 0 then
     redis.call('DECRBY', KEYS[1], wanted)
@@ -76,7 +80,7 @@ if free >= wanted and claimed == 0 then
     end
     local semaphore_lasts = redis.call('PTTL', KEYS[1])
     if semaphore_lasts > 0 then
-        redis.call('PEXPIRE', KEYS[2], semaphore_lasts)
+        redis.call('PEXPIRE', KEYS[2], math.min(semaphore_lasts, 2 ^ 53))
     end
     if caller ~= '' and redis.call('DEL', claim) == 1 and free > wanted then
         -- Because of the claim, other waiters left these permits when they were notified.

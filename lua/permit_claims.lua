@@ -5,10 +5,15 @@ local CLAIM, ASK_AGAIN = 2000, 1000
 -- Claims in a row hold other callers back for at most 5 s (IN_A_ROW). Then no claim is possible for 5 s (TURN).
 local IN_A_ROW, TURN = 5000, 5000
 
--- How long the claim lasts, ms. A key without an expiry was not made by these scripts: it counts as a new claim.
+-- How long the claim lasts, ms. A claim that lasts for longer than one of these scripts' was made by somebody else: it
+-- ends as a new claim does.
 local function claim_remaining()
     local remaining = redis.call('PTTL', claim)
-    return remaining < 0 and CLAIM or math.max(remaining, 1)
+    if remaining < 0 or remaining > CLAIM then
+        redis.call('PEXPIRE', claim, CLAIM)
+        return CLAIM
+    end
+    return math.max(remaining, 1)
 end
 
 -- For how long another waiter's claim keeps the caller from acquiring `wanted` of the free permits, ms; 0: it doesn't.
@@ -31,7 +36,7 @@ local function make_claim(wanted)
         return claim_remaining(), false
     end
     local period = redis.call('PTTL', claims_period)
-    if period < 0 then
+    if period < 0 or period > IN_A_ROW + TURN then
         period = IN_A_ROW + TURN
         redis.call('SET', claims_period, '1', 'PX', period)
     end

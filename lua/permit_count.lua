@@ -1,5 +1,5 @@
 #!lua
--- Counts the permits of a semaphore, after it has freed those whose leases have ended.
+-- Counts the permits of a semaphore, after it has freed permits whose leases have ended.
 --
 -- KEYS[1]  the semaphore: the number of its free permits
 -- KEYS[2]  its permits in use: a sorted set, id -> when it ends, ms
@@ -11,14 +11,18 @@
 -- redis-cli --eval permit_count.lua p {p}:timeout , redisson_sc:{p}
 
 -- include: publish
+-- include: number_of
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local free = redis.call('GET', KEYS[1])
-local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], 0, string.format('%.0f', now))
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
+local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
 if ended > 0 then
     free = redis.call('INCRBY', KEYS[1], ended)
     if free > 0 then
         publish(ARGV[1], string.format('%.0f', free))
     end
 end
-return {tonumber(free) or false, redis.call('ZCOUNT', KEYS[2], 0, '+inf')}
+return {free or false, redis.call('ZCOUNT', KEYS[2], '-inf', '+inf')}

@@ -5,7 +5,7 @@
 -- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms
 -- KEYS[i+2]  optional: a key that keeps a late copy of the acquire from acquiring these permits again
 -- ARGV[1]    the semaphore's channel
--- ARGV[2]    1: release all of them or, if one is unknown or has ended, none; 0: release those that exist, ended or not
+-- ARGV[2]    1: release all of them or, if one is unknown or has ended, none; 0: release any that exist, ended or not
 -- ARGV[i+2]  the ids of the permits
 -- returns    empty: done; otherwise the number of unknown ids, then the ids that are unknown or have ended
 --
@@ -14,6 +14,7 @@
 -- redis-cli --eval permit_release.lua p {p}:timeout , redisson_sc:{p} 1 0123456789abcdef
 
 -- include: publish
+-- include: number_of
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = ARGV[2] == '1'
@@ -33,6 +34,10 @@ end
 if all and missing[2] then
     return missing
 end
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
 for _, id in ipairs(held) do
     redis.call('ZREM', KEYS[2], id)
 end
@@ -41,7 +46,7 @@ for i = 3, #KEYS do
     redis.call('SET', KEYS[i], '1', 'PX', 660000)
 end
 if held[1] then
-    local free = redis.call('INCRBY', KEYS[1], #held)
+    free = redis.call('INCRBY', KEYS[1], #held)
     if free > 0 then
         publish(ARGV[1], string.format('%.0f', free))
     end

@@ -16,9 +16,14 @@
 
 -- include: publish
 -- include: exactly_once
-local larger = ARGV[2] - (redis.call('GET', KEYS[1]) or 0) - redis.call('ZCOUNT', KEYS[2], 0, '+inf')
+-- include: number_of
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
+local larger = ARGV[2] - (free or 0) - redis.call('ZCOUNT', KEYS[2], '-inf', '+inf')
 record(larger)
-local free = redis.call('INCRBY', KEYS[1], string.format('%.0f', larger))
+free = redis.call('INCRBY', KEYS[1], string.format('%.0f', larger))
 if larger > 0 and free > 0 then
     publish(ARGV[3], string.format('%.0f', free))
 end

@@ -14,10 +14,14 @@
 -- Idempotent: the number of levels is absolute.
 --
 -- redis-cli --eval read_acquire.lua orders {orders}: pyredisson_rwlock_writer:{orders} , me:1 1 30000 me:1:write
+local LONGEST_CLAIM = 2000 -- ms, see write_acquire
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local reader, level, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local levels = tonumber(redis.call('HGET', lock, reader) or 0)
+if level > MOST_LEVELS then
+    return redis.error_reply('ERR a reader has at most 1000 levels')
+end
+local levels = levels_of(redis.call('HGET', lock, reader))
 if levels == 0 then
     if level > 1 then
         return -2
@@ -28,6 +32,11 @@ if levels == 0 then
         -- New readers wait for a claim: readers that follow each other without a gap would starve the writer. A reader
         -- that has a hold may add a level.
         local claimed = redis.call('PTTL', KEYS[3])
+        if claimed == -1 or claimed > LONGEST_CLAIM then
+            -- Made by somebody else: it ends as a new claim does.
+            redis.call('PEXPIRE', KEYS[3], LONGEST_CLAIM)
+            claimed = LONGEST_CLAIM
+        end
         if claimed ~= -2 then
             return claimed
         end

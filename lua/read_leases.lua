@@ -2,6 +2,23 @@
 -- lease is a key with an expiry (the lease key, in Redisson `rwlock_timeout`). Needs `lock`, the name of the read-write
 -- lock, and `leases`, the prefix of the names of all its lease keys.
 
+local MOST_LEVELS = 1000 -- of one reader
+local ENDLESS = 2 ^ 53 -- ms; no command gets a larger number
+local MOST_LOOKS = 10000 -- number of lease keys that one call looks at for the longest lease
+
+-- How many levels a reader's field states; 0: there is no field. Any other value than 1 to 1000 was written by somebody
+-- else: then the reader counts as one that may have every level, so a reader that has a lease is never overlooked. The
+-- second value: whether that is so.
+local function levels_of(value)
+    local levels = tonumber(value)
+    if not value then
+        return 0, false
+    elseif not levels or levels < 1 or levels > MOST_LEVELS or levels % 1 ~= 0 then
+        return MOST_LEVELS, true
+    end
+    return levels, false
+end
+
 local function lease_key(reader, level)
     return leases .. reader .. ':rwlock_timeout:' .. level
 end
@@ -10,16 +27,23 @@ end
 -- which the level is still valid.
 local function remaining_lease(reader, level)
     local remaining = redis.call('PTTL', lease_key(reader, level))
-    return remaining == 0 and 1 or remaining
+    return remaining == 0 and 1 or math.min(remaining, ENDLESS)
 end
 
--- The longest remaining lease of all levels of all readers, ms; 0: all have ended.
+-- The longest remaining lease of all levels of all readers, ms; 0: all have ended. If there are too many to look at, the
+-- lock lasts as long as it does.
 local function longest_lease()
-    local longest = 0
+    local longest, looks = 0, 0
     local fields = redis.call('HGETALL', lock)
     for i = 1, #fields, 2 do
-        -- The value of `mode` is no number. A writer's field has no lease keys.
-        for level = 1, tonumber(fields[i + 1]) or 0 do
+        local has_leases = fields[i] ~= 'mode' and string.sub(fields[i], -6) ~= ':write'
+        local levels = has_leases and levels_of(fields[i + 1]) or 1
+        looks = looks + levels
+        if looks > MOST_LOOKS then
+            local lasts = redis.call('PTTL', lock)
+            return math.max(longest, lasts < 0 and ENDLESS or math.min(lasts, ENDLESS), 1)
+        end
+        for level = 1, has_leases and levels or 0 do
             longest = math.max(longest, remaining_lease(fields[i], level))
         end
     end

@@ -17,7 +17,7 @@
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local reader, remaining = ARGV[2], tonumber(ARGV[3])
-local levels = tonumber(redis.call('HGET', lock, reader) or 0)
+local levels = levels_of(redis.call('HGET', lock, reader))
 if levels == 0 then
     return false
 end

@@ -14,23 +14,26 @@
 -- Idempotent: a lease is only ever extended.
 --
 -- redis-cli --eval read_renew.lua orders {orders}:me:1:rwlock_timeout:1 , {orders}: me:1 30000
+local lock, leases
+-- include: read_leases
 local renewed = {}
 for i = 1, #ARGV / 3 do
-    local lock, leases, reader, lease = KEYS[i], ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
+    local reader, lease = ARGV[3 * i - 1], tonumber(ARGV[3 * i])
+    lock, leases = KEYS[i], ARGV[3 * i - 2]
     -- pcall: a key of a wrong type is no lock, and must not prevent the renewal of the other locks.
-    local levels = redis.pcall('HGET', lock, reader)
+    local field = redis.pcall('HGET', lock, reader)
     local longest = 0
-    if type(levels) == 'string' then
+    if type(field) == 'string' then
         longest = lease
-        for level = 1, tonumber(levels) do
-            local key = leases .. reader .. ':rwlock_timeout:' .. level
-            local remaining = redis.call('PTTL', key)
-            if lease > 0 and remaining < lease then
-                -- Also if the key is missing: without it, the release of another reader would remove the lock.
-                redis.call('SET', key, '1', 'PX', lease)
+        local levels, is_damaged = levels_of(field)
+        for level = 1, levels do
+            local remaining = remaining_lease(reader, level)
+            -- Also if the key is missing: without it, the release of another reader would remove the lock. Of a field
+            -- that somebody else has written, it isn't known which levels there are.
+            if lease > 0 and remaining < lease and (remaining ~= -2 or level == 1 or not is_damaged) then
+                redis.call('SET', lease_key(reader, level), '1', 'PX', lease)
             else
-                -- PTTL returns 0 in the last millisecond of a lease, in which the level is still valid.
-                longest = math.max(longest, remaining == 0 and 1 or remaining)
+                longest = math.max(longest, remaining)
             end
         end
     end

@@ -15,13 +15,16 @@
 -- redis-cli --eval semaphore_acquire.lua stock pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1
 
 -- include: exactly_once
+-- include: number_of
 local claim, claims_period, caller = KEYS[2], nil, ''
 -- include: permit_claims
-local free = redis.call('GET', KEYS[1])
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
 if not free then
     return -2 ^ 52
 end
-free = tonumber(free)
 local wanted = tonumber(ARGV[2])
 if wanted == 0 then
     wanted = free

@@ -16,11 +16,16 @@
 
 -- include: publish
 -- include: exactly_once
-if ARGV[4] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
+-- include: number_of
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
+if ARGV[4] == '1' and not free then
     return record(0)
 end
 record(1)
-local free = redis.call('INCRBY', KEYS[1], ARGV[2])
+free = redis.call('INCRBY', KEYS[1], ARGV[2])
 if free > 0 and tonumber(ARGV[2]) > 0 then
     local receivers = publish(ARGV[3], string.format('%.0f', free))
     if type(receivers) ~= 'number' or receivers > 1 then

@@ -21,13 +21,16 @@
 
 -- include: publish
 -- include: exactly_once
+-- include: number_of
 local claim, claims_period, caller = KEYS[2], KEYS[3], ARGV[3]
 -- include: permit_claims
-local free = redis.call('GET', KEYS[1])
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
 if not free then
     return -2 ^ 52
 end
-free = tonumber(free)
 local wanted = tonumber(ARGV[2])
 local remaining = wanted <= free and held_back(free, wanted) or 0
 if wanted > free or remaining > 0 then

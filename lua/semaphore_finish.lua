@@ -7,7 +7,7 @@
 -- ARGV[2]  how many permits the hand-over had to release
 -- ARGV[3]  the semaphore's channel
 -- ARGV[4]  1: only if the semaphore exists; 0: create it if it doesn't
--- returns  how many permits were released: those that the hand-over has acquired or, if it has not run, those that it
+-- returns  how many permits were released: what the hand-over has acquired or, if it has not run, what it
 --          had to release
 --
 -- Idempotent: a copy of the call is answered with the recorded result (see exactly_once). A late copy of the hand-over
@@ -17,14 +17,19 @@
 
 -- include: publish
 -- include: exactly_once
-local has_run = tonumber(last_number) == tonumber(ARGV[1]) - 1
-local permits = has_run and math.max(tonumber(last_result), 0) or tonumber(ARGV[2])
+-- include: number_of
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
+local has_run = last_number == tonumber(ARGV[1]) - 1
+local permits = has_run and math.max(last_result, 0) or tonumber(ARGV[2])
 -- Of a hand-over that has run, a semaphore that was deleted meanwhile must not be created again.
-if permits == 0 or ((has_run or ARGV[4] == '1') and redis.call('EXISTS', KEYS[1]) == 0) then
+if permits == 0 or ((has_run or ARGV[4] == '1') and not free) then
     return record(0)
 end
 record(permits)
-local free = redis.call('INCRBY', KEYS[1], string.format('%.0f', permits))
+free = redis.call('INCRBY', KEYS[1], string.format('%.0f', permits))
 if free > 0 then
     publish(ARGV[3], string.format('%.0f', free))
 end

@@ -18,14 +18,18 @@
 
 -- include: publish
 -- include: exactly_once
+-- include: number_of
 local claim, claims_period, caller = KEYS[2], nil, ''
 -- include: permit_claims
-local before = redis.call('GET', KEYS[1])
+local before = number_of(KEYS[1])
+if before == false then
+    return NO_NUMBER
+end
 if ARGV[5] == '1' and not before then
     return record(0)
 end
 local released, wanted = tonumber(ARGV[2]), tonumber(ARGV[3])
-local free = tonumber(before or 0) + released
+local free = (before or 0) + released
 local acquires = wanted <= free and held_back(free, wanted) == 0
 record(acquires and wanted or -1)
 free = redis.call('INCRBY', KEYS[1], string.format('%.0f', acquires and released - wanted or released))

@@ -13,13 +13,18 @@
 
 -- include: publish
 -- include: exactly_once
+-- include: number_of
+local free = number_of(KEYS[1])
+if free == false then
+    return NO_NUMBER
+end
 record(0)
 -- A semaphore that was deleted meanwhile must not be created again.
-if tonumber(last_number) ~= tonumber(ARGV[1]) - 1 or redis.call('EXISTS', KEYS[1]) == 0 then
+if last_number ~= tonumber(ARGV[1]) - 1 or last_result < 0 or not free then
     return 0
 end
-local free = redis.call('INCRBY', KEYS[1], last_result)
+free = redis.call('INCRBY', KEYS[1], last_result)
 if free > 0 then
     publish(ARGV[2], string.format('%.0f', free))
 end
-return tonumber(last_result)
+return last_result

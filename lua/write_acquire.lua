@@ -21,7 +21,7 @@ local IN_A_ROW, TURN = 5000, 1000
 -- Claims the lock if that is possible now. Returns after how many ms to ask again, and whether it is claimed.
 local function claim()
     local period = redis.call('PTTL', KEYS[3])
-    if period < 0 then
+    if period < 0 or period > IN_A_ROW + TURN then
         period = IN_A_ROW + TURN
         redis.call('SET', KEYS[3], '1', 'PX', period)
     end

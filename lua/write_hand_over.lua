@@ -17,7 +17,7 @@
 -- include: publish
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
--- The lease of the former writer may be longer than that of the next one: nothing of it remains.
+-- The lease of the former writer may be longer than the lease of the next one: nothing of it remains.
 local remaining = -1
 if redis.call('HEXISTS', lock, ARGV[2]) == 1 then
     redis.call('HDEL', lock, ARGV[2])

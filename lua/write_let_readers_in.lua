@@ -27,7 +27,7 @@ end
 local empty = writes and redis.call('HLEN', lock) == 1
 local entered, levels, any = {}, {}, false
 for i = 3, #ARGV, 2 do
-    levels[i] = empty and 0 or tonumber(redis.call('HGET', lock, ARGV[i]) or 0)
+    levels[i] = empty and 0 or levels_of(redis.call('HGET', lock, ARGV[i]))
     entered[#entered + 1] = (writes or levels[i] > 0) and 1 or 0
     any = any or levels[i] > 0
 end
@@ -61,7 +61,7 @@ if writes then
 end
 -- Also by a second run: a WAIT behind it counts only writes. If the writer has released the lock just now, its lease ends
 -- with that. Else the lock may last for longer, for other readers.
-redis.call('PEXPIRE', lock, writes and longest or math.max(longest, redis.call('PTTL', lock)))
+redis.call('PEXPIRE', lock, writes and longest or math.max(longest, math.min(redis.call('PTTL', lock), ENDLESS)))
 if writes then
     -- For readers of other clients, and for writers, which may claim the lock now.
     publish(ARGV[1], '1')

@@ -15,7 +15,7 @@ def crc16(data: bytes) -> int:
     """The CRC16 (XMODEM) with which Redis hashes a key."""
 
 def slot(name: str | bytes) -> int:
-    """The cluster slot of a key, 0 to 16383: that of its hash tag, if it has one."""
+    """The cluster slot of a key, 0 to 16383: the slot of its hash tag, if it has one."""
 
 def slot_of_command(payload: bytes) -> int:
     """The slot of a packed command's first key; -1: it has no key. ValueError: these bytes are no command.
@@ -177,7 +177,7 @@ class ReleaseCall(OwnerCall):
 class AcquireCall(OwnerCall):
     """One acquire: for which owner, for how long, until when, and its result. It may need several attempts.
 
-    `hold`: what this call acquired, or added a level to. `token`: the fencing token that it got. `events`: those of the
+    `hold`: what this call acquired, or added a level to. `token`: the fencing token. `events`: the events of the
     lock's channel when the first attempt was made; None: its messages did not arrive then. `began`: when a call
     was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait.
 
@@ -205,7 +205,7 @@ class AcquireCall(OwnerCall):
 
 @final
 class InOrder(Generic[_T]):
-    """The keys of a dict that others may change meanwhile: the first one, and then those of a copy.
+    """The keys of a dict that others may change meanwhile: the first one, and then the keys of a copy.
 
     Mostly the first key is enough, and a copy of a long queue takes time. Another key may be the first one by then.
     """
@@ -215,21 +215,21 @@ class InOrder(Generic[_T]):
     def __next__(self) -> _T: ...
 
 class RenewalStep:
-    """The step of the renewal grid that goes on: leases that are acquired in it are renewed at the same time.
+    """The step of the renewal grid that goes on: holds that begin in it are due at the same time.
 
     `pyredisson.logic.watchdog.Watchdog` computes it. `_step_begins`, `_step_ends`: readings of the clock.
-    `_renewal_due`: the tick at which those leases are renewed. `_next_look`: the tick at which the watchdog looks at
-    the wheel next.
+    `_first_due`: the tick at which those holds are due for the first time. `_next_look`: the tick at which the watchdog
+    looks at the wheel next.
     """
 
     wheel: Wheel
     _step_begins: float
     _step_ends: float
-    _renewal_due: int
+    _first_due: int
     _next_look: float
 
     def watch(self, hold: HoldFields, now: float) -> None:
-        """Watches a new hold: for its renewal, or for the end of its lease. `now`: when the acquire was sent."""
+        """Watches a new hold, from its announcement to the end of its lease. `now`: when the acquire was sent."""
 
 class HoldTableFields:
     """The fields of `pyredisson.logic.holds.HoldTable`, and what is done with them by each acquire and each release.
@@ -304,7 +304,7 @@ class CallQueues:
 class TaskWakeup:
     """The part of `pyredisson._backends.aio.wakeup.AioWakeup` that is used without sleeping.
 
-    `_sleeps`: those of the running event loop, which many waits share; None: this wait has a timer of its own.
+    `_sleeps`: the sleeps of the running event loop, which many waits share; None: this wait has a timer of its own.
     `_loop`: the event loop of the task that waits; None: it is not known. `_future`: what the task awaits; None: it
     doesn't sleep. `ends_at`: when the time of the present wait is over; infinite: it has no end, or there is no wait.
     """
@@ -414,7 +414,7 @@ class LockWaiterFields(WaiterFields):
         """Sets the fields."""
 
     def is_ready(self, waiting: object, now: float, holds: dict[Any, Any], lost: object) -> bool:
-        """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: that of a lost hold."""
+        """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: a lost hold's."""
 
     def prepare(self, events: int | None, renewed_lease_ms: int, now: float) -> None:
         """Prepares the call for the command of a release that enters it, as its own attempt would do."""
@@ -530,7 +530,7 @@ class IdleCheck:
         """Whether the server has closed the socket; False without a system call if it was open less than 5 ms ago."""
 
     def detach(self) -> None:
-        """Stops using the file descriptor, whose number may soon be that of another file."""
+        """Stops using the file descriptor, whose number another file may soon have."""
 
 @final
 class Exchange(IdleCheck):
@@ -633,7 +633,7 @@ class PipelineFields:
     def hand_out_replies(self, size: int) -> None:
         """Parses so many bytes of the buffer, and gives each reply to the future of its command, or to `on_reply`.
 
-        Then the tasks go on that wait for the replies, and those that were woken by `apply`.
+        Then the tasks go on that wait for the replies, and the tasks that were woken by `apply`.
         """
 
 class PipelineSender:
@@ -642,7 +642,7 @@ class PipelineSender:
     pipeline: Any
 
     def __init__(self, open_state: object) -> None:
-        """`open_state`: that of a pipeline that takes commands."""
+        """`open_state`: the state of a pipeline that takes commands."""
 
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Any]:
         """Sends one command and returns its reply, as an awaitable.

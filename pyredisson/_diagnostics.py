@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger("pyredisson")
+REPOSITORY = "git+https://github.com/pyredisson/pyredisson"
+"""Where pip gets this library from."""
 
 
 class Tracing:
@@ -50,6 +52,16 @@ def readable(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
+def with_notes(text: str, error: BaseException) -> str:
+    """The text, and what was noted on the error."""
+    return "; ".join([text, *getattr(error, "__notes__", ())])
+
+
+def installation_of(extra: str) -> str:
+    """The command that installs this library with an extra."""
+    return f"pip install 'pyredisson[{extra}] @ {REPOSITORY}'"
+
+
 @contextmanager
 def naming_extra(name: str, extra: str) -> Iterator[None]:
     """Around the imports of what `name` needs: if a package is missing, the error says which extra brings it."""
@@ -58,7 +70,7 @@ def naming_extra(name: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("pyredisson"):
             raise
-        text = f"{name} needs {error.name}: pip install 'pyredisson[{extra}]'"
+        text = f"{name} needs {error.name}: {installation_of(extra)}"
         raise ModuleNotFoundError(text, name=error.name) from error
 
 

@@ -38,7 +38,7 @@ class Event:
     reason: str | None = None
     """Of a loss: why."""
     server: str | None = None
-    """The address of the server, for `connected` and `disconnected`."""
+    """The address of the server, for `discovered`, `connected` and `disconnected`."""
     wait_id: int | None = None
     """The same number in `waiting` and in the event that ends that wait. None: the call didn't wait."""
     hold_id: int | None = None
@@ -80,6 +80,10 @@ class Observer:
     def renewal_failed(self, event: Event) -> None:
         """The leases of `count` locks were not extended. That is tried again."""
 
+    def discovered(self, event: Event) -> None:
+        """The client knows a server: at its begin the one that it was given, later each that it finds. Nothing is said
+        of whether the server is available."""
+
     def disconnected(self, event: Event) -> None:
         """A server is not available."""
 
@@ -97,7 +101,7 @@ Handler = Callable[[Event], object]
 
 
 def handlers_of(observer: object) -> dict[str, Handler]:
-    """The methods of an observer by their names, without those that it inherits from `Observer`.
+    """The methods of an observer by their names, without the methods that it inherits from `Observer`.
 
     Raises `ValueError` if it has none, or one that can't be called.
     """

@@ -6,7 +6,7 @@ import inspect
 import string
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -17,6 +17,7 @@ from pyredisson._api.arguments import warn_not_released
 from pyredisson._diagnostics import naming_extra
 from pyredisson._frameworks import is_loss_of
 from pyredisson._settings.durations import Duration
+from pyredisson._settings.fields import ConfigFields
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.owners import new_owner
 
@@ -34,7 +35,9 @@ _LOST = 409
 _NO_REDIS = 503
 
 
-def locks_lifespan(address: object = None, *, lifespan: Lifespan | None = None, **fields: Any) -> Lifespan:
+def locks_lifespan(
+    address: object = None, *, lifespan: Lifespan | None = None, **fields: Unpack[ConfigFields]
+) -> Lifespan:
     """`FastAPI(lifespan=locks_lifespan(URL))`: a client of `pyredisson.asyncio` while the application runs.
 
     It is `app.state.locks`. `address` and `fields` as for `pyredisson.asyncio.connect`; `lifespan` is the application's

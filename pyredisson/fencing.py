@@ -66,7 +66,7 @@ def _result(reply: list[Any], key: Name, token: int) -> Any:
 
 
 class Connection(Protocol):
-    """A connection of Python's DB-API (PEP 249), as those of sqlite3 and psycopg."""
+    """A connection of Python's DB-API (PEP 249), as sqlite3 and psycopg have it."""
 
     def cursor(self) -> Any: ...
 

@@ -38,7 +38,7 @@ class Holder:
     owner_id: int | None = None
     """The id of the owner within that client: of a thread, a task or an explicit owner."""
     since: datetime | None = None
-    """When the hold began, in UTC. Known from the first renewal of its lease on."""
+    """When the hold began, in UTC. Known once it has lived for a second or two."""
     time_to_live: float | None = None
     """Seconds until the server frees the lock, unless it is renewed or released before; `math.inf`: it has no lease."""
     foreign: bool | None = None
@@ -98,7 +98,7 @@ def holder_of(field: bytes, ttl: int) -> Holder:
 def with_announcement(holder: Holder, values: Sequence[bytes | None]) -> Holder:
     """The holder with what its client has announced: the values of `ANNOUNCED`, and the moment when its hold began."""
     if values[0] is None:
-        # A client that announces nothing, with ids as those of Java's threads.
+        # A client that announces nothing, with ids as Java's threads have them.
         if holder.foreign is None and holder.client_id is not None and _UUID.fullmatch(holder.client_id):
             return dataclasses.replace(holder, foreign=True)
         return holder

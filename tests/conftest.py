@@ -1,39 +1,36 @@
-"""Fixtures of all tests: servers, a proxy that breaks connections, the backends; and the checks around each test.
-
-Leases and deadlines use real time, so a test can fail because the machine stood still. A test that fails is repeated,
-up to twice, only if a standstill overlaps what the test has timed until then. The failure stays in the run's summary,
-with the length of the standstill. A test times everything from its first client on, because leases and deadlines run
-then, and what it marks with the fixture `timed`. Fixtures time nothing.
-"""
+"""Fixtures of all tests: servers, a proxy that breaks connections, the backends; and the checks around each test."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import signal
 import threading
-import time
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import cast
 
 import hypothesis
 import pytest
 import pytest_asyncio
 from redis import Redis
 
-import pyredisson
-import pyredisson.asyncio
 from pyredisson._protocol.scripts import NAMES, script
-from pyredisson.logic import announcement
+from pyredisson.logic import announcement, renewer
 from pyredisson.testing import Proxy, Server, ServerError
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
-from tests.support.timing import Timed, Watcher, longest_standstill, start_watcher, time_from
+from tests.support.items import awaits
 
-BEGUN = pytest.StashKey[float]()
-TIMED = pytest.StashKey["Timed"]()
-WATCHER = pytest.StashKey[Watcher]()
-STOOD_STILL = "The machine stood still"
+DETERMINISTIC = (
+    "tests/core/",
+    "tests/docs/",
+    "tests/logic/",
+    "tests/lua/",
+    "tests/packaging/test_",
+    "tests/virtual/",
+)
+"""The tests that `make test` runs, by the beginning of their ids. All others are marked `real`: they depend on real
+time, or on faults of real processes and networks."""
 HEAVY = (
     "tests/cluster/test_scenario_",
     "tests/dashboard/test_browser.py",
@@ -52,8 +49,8 @@ HEAVY = (
 """The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, run a whole
 pytest, or compute for long."""
 LONG = 300
-"""Seconds after which a slow or heavy test fails. The general limit (pyproject.toml) is for hangs; what works for
-10 s on an idle machine may take minutes on a busy one."""
+"""Seconds after which a test fails that is slow, heavy, or run by `make test`. The general limit (pyproject.toml) is
+for hangs; what works for 10 s on an idle machine may take minutes on a busy one."""
 
 
 # An example has no time limit of its own: on a busy machine any limit is exceeded now and then.
@@ -68,17 +65,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--uvloop", action="store_true", help="run only the tests of the asyncio backend, on uvloop")
+    parser.addoption("--virtual", action="store_true", help="run only tests of the asyncio backend, in virtual time")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("uvloop"):
         config.pluginmanager.register(OnUvloop())
-    config.stash[WATCHER] = start_watcher()
-    config.stash[TIMED] = Timed()
+    if config.getoption("virtual"):
+        from tests.virtual.plugin import InVirtualTime
+
+        config.pluginmanager.register(InVirtualTime())
     # Most tests look at all keys of a server, or count its commands.
     announcement.FIRST_AFTER = math.inf
-    for kind in (pyredisson.Client, pyredisson.asyncio.Client):
-        time_from(kind, lambda: config.stash[TIMED].begin())
+    renewer.LOOK_EVERY = math.inf
 
 
 class OnUvloop:
@@ -95,24 +94,14 @@ class OnUvloop:
         config.hook.pytest_deselected(items=others)
 
 
-def awaits(item: pytest.Item) -> bool:
-    fixtures: list[str] = getattr(item, "fixturenames", [])
-    awaited = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
-    return awaited and "threads" not in fixtures and "[threads" not in item.name
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    with config.stash[WATCHER] as watcher:
-        watcher.terminate()
-
-
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=2, condition=stood_still))
+        if not item.nodeid.startswith(DETERMINISTIC) or item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.real)
         if item.nodeid.startswith(HEAVY):
             item.add_marker(pytest.mark.heavy)
-        if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
+        if any(map(item.get_closest_marker, ("slow", "heavy"))) or not item.get_closest_marker("real"):
             # Behind a limit of the test's own.
             item.add_marker(pytest.mark.timeout(LONG))
         if item.get_closest_marker("asyncio") is not None:
@@ -120,55 +109,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:a client for threads is used:RuntimeWarning"))
 
 
-def stood_still(error: BaseException) -> bool:
-    return any(note.startswith(STOOD_STILL) for note in getattr(error, "__notes__", ()))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.config.stash[TIMED] = Timed()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    item.stash[BEGUN] = time.monotonic()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
-    if call.when == "call" and call.excinfo is not None and not isinstance(call.excinfo.value, pytest.skip.Exception):
-        timed = item.config.stash[TIMED].stretches(item.stash[BEGUN])
-        length = longest_standstill(item.config.stash[WATCHER], timed)
-        if length:
-            call.excinfo.value.add_note(f"{STOOD_STILL} for {length:.2f} s.")
-    return (yield)
-
-
-@pytest.fixture
-def timed(request: pytest.FixtureRequest) -> Timed:
-    """For what depends on time without a client: `with timed:` around it, or `timed.begin()` before it."""
-    return request.config.stash[TIMED]
-
-
-@pytest.fixture
-def all_timed(timed: Timed) -> None:
-    """All of the test depends on time."""
-    timed.begin()
-
-
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are made in the test announce themselves, at once after their first hold or wait."""
     monkeypatch.setattr(announcement, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(announcement, "PAUSE", 0.05)
 
 
 @pytest.fixture
-def child(timed: Timed) -> Iterator[Callable[..., Child]]:
+def restarts_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are made in the test look each second whether the server was restarted, as usual."""
+    monkeypatch.setattr(renewer, "LOOK_EVERY", 1.0)
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
     """Starts child processes, and ends them with the test."""
     children: list[Child] = []
 
     def start(program: str, *args: object) -> Child:
-        timed.begin()
         children.append(Child(program, *args))
         return children[-1]
 
@@ -178,8 +137,13 @@ def child(timed: Timed) -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """One server for all tests of this process, empty at the start of each. Not to be stopped or paused."""
+    if request.config.getoption("virtual"):
+        from tests.virtual.plugin import memory_server
+
+        yield cast(Server, memory_server())
+        return
     with Server() as running:
         yield running
 

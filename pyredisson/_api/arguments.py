@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -30,18 +31,18 @@ Clock = Callable[[], float]
 def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = False) -> bytes:
     """The key on the server for a name, after the user's `name_mapper`.
 
-    `TypeError` if the name or the mapper's result has another type; `ValueError` if it is empty, if bytes that must be
-    mapped aren't UTF-8, or if the name can't be used on a cluster.
+    `TypeError` if the name or the mapper's result has another type; `ValueError` if it is empty, if it has no form in
+    UTF-8, if bytes that must be mapped aren't UTF-8, or if the name can't be used on a cluster.
     """
     if not isinstance(name, (str, bytes)):
         raise TypeError(f"a name must be str or bytes, not {type(name).__name__}")
     if mapper is not None:
-        name = mapper(name if isinstance(name, str) else name.decode())
+        name = mapper(name if isinstance(name, str) else _decoded(name))
         if not isinstance(name, str):
             raise TypeError(f"name_mapper must return str, not {type(name).__name__}")
     if not name:
         raise ValueError("a name must not be empty")
-    key = name.encode() if isinstance(name, str) else name
+    key = _encoded(name) if isinstance(name, str) else name
     if on_cluster and parts_on_cluster(key):
         # Redisson acquires such a lock, but can't release it: its script has keys of two slots.
         raise ValueError(
@@ -49,6 +50,22 @@ def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = F
             " into different slots. Braces can only be a hash tag, as in '{orders}:1'"
         )
     return key
+
+
+def _encoded(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        # Half of a surrogate pair, as Python makes it of a byte that isn't UTF-8 in a file's name or an argument.
+        raise ValueError(f"the name {name!r} can't be encoded as UTF-8 (position {error.start})") from None
+
+
+def _decoded(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        text = f"the name {name!r} isn't UTF-8 (position {error.start}), so the name_mapper can't be given its text"
+        raise ValueError(text) from None
 
 
 def name_to_keep(name: Name, mapper: Callable[[str], str] | None) -> Name | None:
@@ -103,9 +120,11 @@ def deadline_of_acquire(blocking: bool, timeout: Duration, clock: Clock) -> floa
         return LIMITED_BY_RETRIES
     if timeout == -1:
         return None
-    # `threading` refuses None here, so it isn't "no limit", as it is elsewhere.
+    # `threading` refuses None and infinity here, so they aren't "no limit", as they are elsewhere.
     limit = seconds(timeout, "timeout", allow_inf=True)
-    return deadline_after(None if limit == math.inf else limit, clock)
+    if limit > TIMEOUT_MAX:
+        raise OverflowError(f"timeout must be at most {TIMEOUT_MAX:g} s (threading.TIMEOUT_MAX), not {limit:g} s")
+    return deadline_after(limit, clock)
 
 
 def count_of(value: int, name: str, maximum: int = MAX_PERMITS) -> int:

@@ -15,7 +15,7 @@ PATH = re.compile(r"[.\[]")
 class Template:
     """The name of a lock with fields for arguments, as `"order:{order_id}"`, for one function.
 
-    The fields are those of `str.format`, by the names of the parameters. Only the text of the template is parsed:
+    The fields are written as for `str.format`, by the names of the parameters. Only the text of the template is parsed:
     braces in an argument are part of the name.
     """
 

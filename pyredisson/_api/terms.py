@@ -49,7 +49,7 @@ class AnyTerm:
         self.name = readable(logic.key)
         """The name of the election on the server."""
         self.token = token
-        """The fencing token of the term: larger than those of all terms before."""
+        """The fencing token of the term: larger than the tokens of all terms before."""
         self.since = datetime.now(UTC)
         """When the term began here."""
         self._lost = lost
@@ -61,7 +61,7 @@ class AnyTerm:
         At no moment two terms of an election are valid, by whichever clock: a term ends here before the lease does.
         """
         holds = self._logic.session.holds
-        # In a forked child the holds are those of a new client.
+        # In a forked child the holds belong to a new client.
         return holds.table.get(self._hold.key) is self._hold and not holds.expire_if_due(self._hold)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ The script and WAIT travel in one write on one connection, as WAIT counts only w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -15,6 +15,7 @@ from pyredisson._backends.runtime import NodeConnections, ReplyApplier
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING, Redirected
+from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.ports import Granted, Sender
 
@@ -71,17 +72,19 @@ class AcquireSender(ReplyApplier):
         self.pause = router.pause
         self.jitter = router.jitter
 
-    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         """Sends an acquire and returns its reply. Raises an error reply, `NoReply` or `NotConfirmed`."""
-        node = self._node_for(payload)
-        if node is not None and node.replicas.none_until > self.clock():
-            return self._send_unconfirmed(payload, new_connection=new_connection)
-        return self._send(payload, new_connection=new_connection)
-
-    async def _send(self, payload: bytes, *, new_connection: bool) -> Reply:
-        reply, _ = await self.send_identified(payload, new_connection=new_connection)
-        if isinstance(reply, RedisError):
-            raise reply
+        node, now = self._node_for(payload), self.clock()
+        if node is None or node.replicas.none_until <= now or node.replicas.ask_again_at <= now:
+            reply, _ = await self.send_identified(payload, new_connection=new_connection)
+            if isinstance(reply, RedisError):
+                raise reply
+            return reply
+        reply = await self._send_unconfirmed(payload, new_connection=new_connection)
+        # The process may have been stopped, or the master replaced, before the acquire was sent.
+        node = self._node_for(payload) or node
+        if node.replicas.none_until <= self.clock() and self._granted(reply):
+            await self._check.check(node, 0, None, None)
         return reply
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
@@ -110,5 +113,9 @@ class AcquireSender(ReplyApplier):
             new_connection=new_connection or bool(node.suspects),
         )
         if not isinstance(reply, RedisError) and self._granted(reply):
-            await check.check(node, needed, confirmed, server_id)
+            try:
+                await check.check(node, needed, confirmed, server_id)
+            except NotConfirmed as problem:
+                problem.reply = reply
+                raise
         return reply, server_id

@@ -1,4 +1,4 @@
-"""Commands for several servers at once: those that go to one of them."""
+"""Commands for several servers at once: the part that goes to one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyredisson._protocol.redirects import ASKING
 
 
 class Batch:
-    """Those of several commands that go to one server, and the list into which their replies belong."""
+    """Of several commands the ones that go to one server, and the list into which their replies belong."""
 
     __slots__ = ("_as_sent", "_payloads", "_places", "_replies", "node")
 
@@ -25,7 +25,7 @@ class Batch:
         as_sent: Callable[..., bytes],
         node: Node | None = None,
     ) -> None:
-        """`places`: which of all commands these are. `as_sent`: `RoutedRuntime.as_sent`. `node`: that which ASK has
+        """`places`: which of all commands these are. `as_sent`: `RoutedRuntime.as_sent`. `node`: the one which ASK has
         named."""
         self._payloads = payloads
         self._replies = replies

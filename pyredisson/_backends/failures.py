@@ -8,15 +8,28 @@ import ssl
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._core import Unsent
+from pyredisson._diagnostics import with_notes
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+
+NO_TLS = "no TLS handshake: the server may not use TLS at this port"
 
 
 def as_redis_error(error: OSError, node: Node, action: str) -> RedisError:
     """The exception that users of redis-py expect for `error`, with the action that failed and the address."""
     if isinstance(error, (BlockingIOError, builtins.TimeoutError)):
-        return TimeoutError(f"timeout {action} {node.address}")
-    return ConnectionError(f"error {action} {node.address}: {error}")
+        return TimeoutError(with_notes(f"timeout {action} {node.address}", error))
+    return ConnectionError(with_notes(f"error {action} {node.address}: {error}", error))
+
+
+def note_tls(error: BaseException) -> None:
+    """Notes that `error` has ended a TLS handshake, or the connecting before it, if a server without TLS is a cause.
+
+    Such a server waits for the end of what it takes for a command, replies in plain text, or closes the connection.
+    """
+    silence = isinstance(error, (builtins.TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError))
+    if silence or (isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError)):
+        error.add_note(NO_TLS)
 
 
 def closed_by_server(node: Node) -> ConnectionError:

@@ -42,7 +42,7 @@ class PeerConnections(Generic[C]):
         self._nodes: dict[Address, Node] = {}
 
     def connections_of(self, address: Address, master: Node, make: Callable[[Node], C]) -> C:
-        """The connections to a server, or those that `make` makes."""
+        """The connections to a server, or the connections that `make` makes."""
         node = self._nodes.get(address)
         if node is None:
             made = PeerNode(self._config.at(address)).with_timeout(LONGEST)

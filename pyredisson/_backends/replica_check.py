@@ -14,6 +14,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.replication import (
     INFO,
     NotConfirmed,
+    ReplicaState,
     is_refusal,
     read_replication,
     wait_command,
@@ -50,19 +51,13 @@ class ReplicaCheck:
     async def needed(self, node: Node) -> int:
         """How many replicas have to confirm an acquire on this master. The master is asked from time to time."""
         state = node.replicas
-        now = self._masters.clock()
-        if state.is_due(now):
-            # If nothing is known, each of the other calls asks, too.
-            state.begin_question(now)
+        if state.is_due(self._masters.clock()):
             try:
                 await self._ask(node)
-            except BaseException as error:
-                state.forget_question()
-                if isinstance(error, NoReply):
-                    # The acquire was not sent.
-                    raise NoReply(error.error, may_have_run=False, stale=error.stale) from error
-                raise
-        return 0 if state.refused else min(self._most, state.online or 0)
+            except NoReply as failure:
+                # The acquire was not sent.
+                raise NoReply(failure.error, may_have_run=False, stale=failure.stale) from failure
+        return 0 if state.refused else self._present(state)
 
     def wait_command(self, needed: int) -> bytes | None:
         """The WAIT for so many replicas; None: none is needed."""
@@ -82,29 +77,36 @@ class ReplicaCheck:
             self._note_refusal(node, confirmed)
         if state.refused:
             return
-        if needed and confirmed < needed:
-            await self._check_with_present_number(node, confirmed, server_id)
+        count = confirmed if needed else 0
+        if count < needed or (count < self._most and state.is_due(self._masters.clock())):
+            # A replica that has left confirms nothing, and is not missed. One that has come back since the master was
+            # asked may be promoted without what was acquired.
+            await self._ask_after(node, server_id)
+        present = self._present(state)
+        if count < min(needed, present):
+            raise NotConfirmed(count, present, state.online or 0, self._seconds)
+        if count < present:
+            error = ConnectionError(f"{node.address} has {present} replicas that can confirm an acquire, not {count}")
+            raise NoReply(error, may_have_run=True, server_id=server_id)
         if state.online is None:
             # A replica that takes writes.
             raise self._in_doubt(node, "is not a master any more", server_id)
-        if state.left or (state.away and (not needed or confirmed < self._most)):
+        if state.left or (state.away and count < self._most):
             successor = await self._succession.successor(node)
             if successor is not None:
                 raise self._in_doubt(node, f"was replaced as the master by {successor}", server_id)
 
-    async def _check_with_present_number(self, node: Node, confirmed: int, server_id: bytes | None) -> None:
-        """Checks it again: a replica that has left confirms nothing, and is not missed."""
+    def _present(self, state: ReplicaState) -> int:
+        """How many replicas have to confirm an acquire, as far as is known."""
+        return min(self._most, state.online or 0)
+
+    async def _ask_after(self, node: Node, server_id: bytes | None) -> None:
+        """Asks a server about its replicas after it has granted an acquire."""
         try:
-            is_master = await self._ask(node)
+            await self._ask(node)
         except (NoReply, RedisError) as problem:
             error = problem.error if isinstance(problem, NoReply) else problem
             raise NoReply(error, may_have_run=True, server_id=server_id) from problem
-        if not is_master:
-            return
-        online = node.replicas.online or 0
-        needed = min(self._most, online)
-        if confirmed < needed:
-            raise NotConfirmed(confirmed, needed, online, self._seconds)
 
     def _in_doubt(self, node: Node, what: str, server_id: bytes | None) -> NoReply:
         """For an acquire that counts for nothing. The logic sends it again, to the new master once that is known."""
@@ -112,19 +114,18 @@ class ReplicaCheck:
         self._masters.request_refresh(str(error))
         return NoReply(error, may_have_run=True, server_id=server_id)
 
-    async def _ask(self, node: Node) -> bool:
-        """Asks a server about its replicas. Returns whether it is a master."""
+    async def _ask(self, node: Node) -> None:
+        """Asks a server about its replicas."""
         masters, state = self._masters, node.replicas
         now = masters.clock()
+        state.begin_question(now)
         (reply,), _ = await masters.connections_of(node).exchange((INFO,))
         if not isinstance(reply, RedisError):
-            replication = read_replication(reply).mapped(self._map_address)
-            state.set(replication, masters.successors_in_view(node), now)
-            return replication.is_master
-        if not is_refusal(reply):
+            state.set(read_replication(reply).mapped(self._map_address), masters.successors_in_view(node), now)
+        elif is_refusal(reply):
+            state.set_number(masters.replicas_in_view(node), now)
+        else:
             raise reply
-        state.set_number(masters.replicas_in_view(node), now)
-        return True
 
     def _note_refusal(self, node: Node, error: RedisError) -> None:
         if not node.replicas.refused:

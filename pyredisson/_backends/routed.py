@@ -102,7 +102,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self.as_sent = table.settling.command
         self._changes = table.settling.changes
         self._connections: dict[Node, C] = {}
-        """Also those of `_peers`."""
+        """Also the connections of `_peers`."""
         self._peers = PeerConnections(config, self._connections)
         self._retries: dict[_Pause, None] = {}
         self._config = config
@@ -199,7 +199,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     async def _ask_all(
         self, asked: dict[int, Node], payloads: Sequence[bytes], replies: list[Reply], new_connection: bool
     ) -> None:
-        """Sends those of several commands, by their places, that ASK has sent to other nodes."""
+        """Of several commands, sends the ones that ASK has sent to other nodes, by their places."""
         redirects = {i: replies[i] for i in asked}
         groups: dict[Node, list[int]] = {}
         for i, node in asked.items():
@@ -333,8 +333,11 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         """Whether a connection exists that is not closed."""
         return any(connections.connected for connections in list(self._connections.values()))
 
+    def is_open(self) -> bool:
+        return True
+
     def _end_all(self) -> None:
-        """Ends all pauses and connections, also those that begin later."""
+        """Ends all pauses and connections, also any that begin later."""
         self._end_pauses()
         for connections in list(self._connections.values()):
             self._end(connections)

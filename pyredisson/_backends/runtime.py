@@ -137,6 +137,9 @@ class DirectRuntime(OneServer, BackendRuntime):
         """Whether a connection exists that is not closed."""
         return self._connections.connected
 
+    def is_open(self) -> bool:
+        return self.connected
+
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         (reply,), server_id = await self._connections.exchange((payload,), new_connection=new_connection)
         return reply, server_id

@@ -55,7 +55,7 @@ class Succession:
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001
-                # Any exception: that of a provider of credentials, or of TLS. No lock must depend on a server that is
+                # Any exception: one of a provider of credentials, or of TLS. No lock must depend on a server that is
                 # away: it may be gone for good.
                 self._on_no_answer(state, address, error)
             else:

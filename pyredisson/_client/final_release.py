@@ -74,7 +74,7 @@ class FinalRelease:
     def send(self, *, main_thread_stopped: bool = False) -> None:
         """Sends until no call is in flight any more, or until the deadline. What can't be sent is logged and dropped.
 
-        `main_thread_stopped`: one of the calls in flight may be that of the main thread, which a signal handler has
+        `main_thread_stopped`: one of the calls in flight may be a call of the main thread, which a signal handler has
         stopped. Such a call never ends. So no call is waited for after the abort.
         """
         self._starts_threads = not main_thread_stopped
@@ -128,7 +128,7 @@ class FinalRelease:
             raise next(iter(self._failed.values()))
 
     def _send_groups(self, groups: dict[Target, list[bytes]]) -> dict[Target, list[bytes]]:
-        """Sends the commands of each server, with ASKING or without. Returns those that were redirected."""
+        """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected."""
         redirected: dict[Target, list[bytes]] = {}
         # A server that fails anyway comes last, as it takes the most time.
         in_order = sorted(groups, key=lambda target: self._servers.is_failing(target[0]))

@@ -213,7 +213,7 @@ class ClientLifecycle:
         )
 
     def _count_calls_in_flight(self) -> int:
-        # Those of threads only: in asyncio, `close` waits for its calls itself before the final release.
+        # The calls of threads only: in asyncio, `close` waits for its calls itself before the final release.
         runtime = self.session.runtime
         return runtime.calls_in_flight if isinstance(runtime, ThreadBackend) else 0
 

@@ -24,7 +24,7 @@ class SingleServer:
     def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.node = Node(config)
         self.node.client_id = client_id
-        self.node.availability.observe = observe
+        self.node.availability.tell(observe, self.node.address)
 
     def serving(self, payload: bytes) -> Node | None:
         """The server that serves a command."""

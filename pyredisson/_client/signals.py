@@ -22,8 +22,8 @@ def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT))
     """Makes each of these signals release what all clients of this process hold, before it does what it did before.
 
     By default SIGTERM ends a process at once, and its locks stay until their leases end. With this function, the signal
-    first closes all clients, also those that are made later, which takes about a second at most. Then it calls the
-    previous handler, or takes the default action, so that the exit status is that of the signal. (SIGINT raises
+    first closes all clients, also clients that are made later, which takes about a second at most. Then it calls the
+    previous handler, or takes the default action, so that the exit status names the signal. (SIGINT raises
     `KeyboardInterrupt` as before.) A second signal that arrives meanwhile doesn't wait for the release. An ignored
     signal stays ignored.
 

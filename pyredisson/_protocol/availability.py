@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable
 from time import monotonic
 
-from pyredisson._diagnostics import logger
+from pyredisson._diagnostics import logger, with_notes
 
 FORGOTTEN_AFTER = 60.0
 """Seconds without a failed attempt after which the next failure begins another outage. The end of the earlier outage
 was not observed, because no call was made."""
 
 Observe = Callable[[str, str, BaseException | None], None]
-"""Is called with `disconnected` or `connected`, the server's address, and the error; on any thread. Must not block."""
+"""Is called with `discovered`, `disconnected` or `connected`, the server's address, and the error; on any thread. Must
+not block."""
 
 
 class Outage:
@@ -35,15 +36,20 @@ class Availability:
     change at the same time, only one of them logs it.
     """
 
-    __slots__ = ("_connected_at", "_outage", "observe")
+    __slots__ = ("_connected_at", "_observe", "_outage")
 
     def __init__(self) -> None:
-        self.observe: Observe | None = None
-        """Is told of each change."""
+        self._observe: Observe | None = None
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
         self._connected_at = -math.inf
         """When the latest connection was made."""
+
+    def tell(self, observe: Observe | None, address: str) -> None:
+        """Has `observe` told of each change, and now that the client knows the server."""
+        self._observe = observe
+        if observe is not None:
+            observe("discovered", address, None)
 
     def on_unreachable(self, address: str, error: BaseException, began: float) -> None:
         """A connection could not be made. The attempt began at `began`, on the clock `monotonic`."""
@@ -76,9 +82,10 @@ class Availability:
         new = Outage(now, unreachable=unreachable)
         present = self._outage.setdefault("present", new)
         if present is new:
-            if self.observe is not None:
-                self.observe("disconnected", address, error)
-            logger.warning("the server %s is not available: %s; calls try again within their limits", address, error)
+            if self._observe is not None:
+                self._observe("disconnected", address, error)
+            reason = with_notes(str(error) or "timed out", error)  # asyncio's timeouts have no text
+            logger.warning("the server %s is not available: %s; calls try again within their limits", address, reason)
             return
         present.last_failure = now
         present.unreachable = present.unreachable or unreachable
@@ -87,6 +94,6 @@ class Availability:
     def _end_outage(self, address: str) -> None:
         outage = self._outage.pop("present", None)
         if outage is not None:
-            if self.observe is not None:
-                self.observe("connected", address, None)
+            if self._observe is not None:
+                self._observe("connected", address, None)
             logger.warning("the server %s is available again after %.1f s", address, monotonic() - outage.began)

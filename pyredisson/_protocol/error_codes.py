@@ -16,7 +16,7 @@ another such error, after which it may have been."""
 
 
 NON_LOCAL_KEY = "access a non local key in a cluster node"
-"""In the text of a `NonLocalKeyError`, whose code is that of many errors. Servers differ in the words around it."""
+"""In the text of a `NonLocalKeyError`, whose code many errors have. Servers differ in the words around it."""
 
 
 class NonLocalKeyError(TryAgainError):

@@ -24,13 +24,13 @@ _MESSAGES = {
     "read_write_force_release": b"1",
 }
 """The scripts that publish, and that can run behind ASKING: they have one key, or all their keys exist. Their first
-argument is the channel. The message wakes at least those whom that of the script wakes."""
+argument is the channel. The message wakes at least whom the script's own message wakes."""
 
 
 def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
     """The command that repeats the message of a call which has followed ASK. None: it has published nothing."""
     if reply == 0 or isinstance(reply, RedisError):
-        # 0: an inner level was released, or somebody holds the lock. A nil may be that of a copy which ran before.
+        # 0: an inner level was released, or somebody holds the lock. A nil may be the reply to a copy which ran before.
         return None
     reader = hiredis.Reader()
     reader.feed(payload)

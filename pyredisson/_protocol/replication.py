@@ -10,22 +10,28 @@ from typing import NamedTuple
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._core import command
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._settings.address import Address
 
 INFO = command(b"INFO", b"replication")
 NEVER = -math.inf
 """Before every reading of the clock."""
 ASKED_EVERY = 1.0
-"""Seconds for which what a master says about its replicas is relied on."""
+"""Seconds after which a master is asked again about its replicas, by one call."""
+RELIED_ON = 2.0
+"""Seconds for which what a master says about its replicas is relied on at most, counted from before it was asked."""
 REMEMBERED = 60.0
 """Seconds for which a replica is remembered that has left its master, and that the routing table doesn't know."""
 
 
 class NotConfirmed(Exception):
-    """Too few replicas have confirmed what a command has acquired. Users never see it.
+    """A command has run, and too few replicas have confirmed it. Users never see it.
 
-    The logic undoes the acquire, and raises `NotReplicatedError`.
+    The logic undoes an acquire, and raises `NotReplicatedError`.
     """
+
+    reply: Reply
+    """The reply of the master to the command."""
 
     def __init__(self, confirmed: int, needed: int, online: int, seconds: float) -> None:
         replicas = "replica" if needed == 1 else "replicas"
@@ -39,7 +45,7 @@ class Replication(NamedTuple):
 
     is_master: bool
     history: bytes
-    """The id of the history that it writes (`master_replid`). A replica has that of its master."""
+    """The id of the history that it writes (`master_replid`). A replica has the id of its master."""
     former_history: bytes
     """The id of the history that it has continued since it became a master (`master_replid2`)."""
     replicas: tuple[Address, ...]
@@ -62,13 +68,25 @@ class ReplicaState:
     """Which replicas one master has, as that master itself says, and which of them have left it.
 
     The replicas change while the client lives, and the routing table learns that late. So the master is asked again
-    from time to time, and before an acquire fails because of it.
+    from time to time, and before an acquire fails because of it. An answer counts for `RELIED_ON` only: a replica may
+    have come back since, which then may be promoted without what was acquired; or it has left, and confirms nothing.
 
     A replica that has left may have been promoted, and the master may not have been demoted yet. Then both grant locks.
     So where replicas are away, an acquire counts only after they were asked (`_backends.succession`).
     """
 
-    __slots__ = ("asked_at", "away", "history", "left", "none_until", "online", "refused", "seen", "unreachable")
+    __slots__ = (
+        "ask_again_at",
+        "asked_at",
+        "away",
+        "history",
+        "left",
+        "none_until",
+        "online",
+        "refused",
+        "seen",
+        "unreachable",
+    )
 
     def __init__(self) -> None:
         self.online: int | None = None
@@ -76,7 +94,9 @@ class ReplicaState:
         self.history = b""
         """The id of the history that the master writes. Empty: unknown."""
         self.asked_at = NEVER
-        """When the master was asked, on the clock of the runtime."""
+        """When the question was sent that was answered, on the clock of the runtime."""
+        self.ask_again_at = NEVER
+        """When a call is to ask the master again. The latest question may not be answered yet."""
         self.none_until = NEVER
         """Until when the master is known to have no replica that can be waited for, and none that is away."""
         self.refused = False
@@ -91,19 +111,14 @@ class ReplicaState:
         """Until when a server that gave no answer isn't asked again."""
 
     def begin_question(self, now: float) -> None:
-        """The server is asked. Until it has replied, other calls use what it has said last, if there is anything."""
-        self.asked_at = now
-        if self.none_until > NEVER:
-            self.none_until = now + ASKED_EVERY
-
-    def forget_question(self) -> None:
-        """The server didn't reply. The next call asks again."""
-        self.asked_at = NEVER
-        if not self.refused:
-            self.none_until = NEVER
+        """The server is asked. Until it has replied, other calls use what it has said last, if that isn't too old."""
+        self.ask_again_at = now + ASKED_EVERY
 
     def set(self, replication: Replication, known: Iterable[Address], now: float) -> None:
         """The server was asked at `now`. `known`: what the routing table knows as its replicas, connected or not."""
+        if now < self.asked_at:
+            # A later question was answered first.
+            return
         if not replication.is_master:
             self.online, self.asked_at, self.none_until = None, now, NEVER
             return
@@ -119,21 +134,23 @@ class ReplicaState:
                     answers.pop(address, None)
         self.seen, self.away, self.history = seen, away, replication.history
         self.online, self.asked_at = len(connected), now
-        self.none_until = NEVER if connected or away else now + ASKED_EVERY
+        self.none_until = NEVER if connected or away else now + RELIED_ON
 
     def set_number(self, online: int, now: float) -> None:
-        """The server may not be asked, and has so many replicas as far as is known."""
+        """The server may not be asked, and has so many replicas as far as is known at `now`."""
         self.online, self.asked_at = online, now
-        self.none_until = NEVER if online else now + ASKED_EVERY
+        self.none_until = NEVER if online else now + RELIED_ON
 
     def refuse(self) -> None:
         """WAIT was refused: nothing can be waited for."""
         self.refused = True
-        self.none_until = math.inf
+        self.none_until = self.ask_again_at = math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether the master has to be asked again."""
-        return not self.refused and (self.online is None or now - self.asked_at >= ASKED_EVERY)
+        """Whether a call has to ask the master, instead of using what it has said last."""
+        if self.refused:
+            return False
+        return self.online is None or now >= self.ask_again_at or now - self.asked_at >= RELIED_ON
 
     def is_unreachable(self, address: Address, now: float) -> bool:
         """Whether a server has not answered lately."""

@@ -45,6 +45,16 @@ def as_error(text: str) -> exceptions.RedisError:
     return kind(text)
 
 
+def public(error: exceptions.RedisError) -> exceptions.RedisError:
+    """The same error for a user: of a class that a user knows. This library tells some errors apart by private ones."""
+    for private, known in ((Redirected, exceptions.ResponseError), (NonLocalKeyError, exceptions.TryAgainError)):
+        if type(error) is private:
+            shown = known(*error.args)
+            shown.__cause__ = error.__cause__
+            return shown.with_traceback(error.__traceback__)
+    return error
+
+
 def reader() -> Any:
     """A reply parser whose error replies are `RedisError` objects; `False` means "not complete yet"."""
     return hiredis.Reader(replyError=as_error, protocolError=exceptions.InvalidResponse)

@@ -66,7 +66,7 @@ class RoutingTable:
         settling: float = 0.0,
     ) -> None:
         """`make_node` makes a node for a server. `map_address` translates an address that a server has announced.
-        `settling`: that of `Settling`."""
+        `settling`: as for `Settling`."""
         self._make_node = make_node
         self._map_address = map_address
         self._slots = SlotMap()
@@ -262,7 +262,7 @@ class RoutingTable:
                 self._moved.pop(slot, None)
 
     def _compare(self, view: TopologyView, masters: dict[Address, Node]) -> tuple[set[int], set[int], dict[Node, None]]:
-        """The slots that moved, those that failed over, and the nodes that were replaced. Notes who serves now."""
+        """The slots that moved, the slots that failed over, and the nodes that were replaced. Notes who serves now."""
         moved: set[int] = set()
         failed_over: set[int] = set()
         demoted: dict[Node, None] = {}

@@ -53,6 +53,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "semaphore_acquire": (3, 2),
     "semaphore_add": (2, 4),
     "semaphore_claim": (4, 4),
+    "semaphore_correct": (2, 4),
     "semaphore_finish": (2, 4),
     "semaphore_hand_over": (3, 5),
     "semaphore_set": (2, 4),
@@ -72,7 +73,7 @@ class Script:
 
     Servers from 7.0 on get the text with its `#!lua` line. Its flags let a release run when the server is out of
     memory, and make a replica reply READONLY. Older servers would not compile that line. A line `-- include: name`
-    is replaced by the text of `name.lua`, which several scripts share; `-- include: publish` by that of the file for
+    is replaced by the text of `name.lua`, which several scripts share; `-- include: publish` by the file for
     the flavours of messages.
     """
 
@@ -103,7 +104,7 @@ def _sha(text: bytes) -> bytes:
 
 
 def _text(name: str, pubsub: PubSub) -> str:
-    """The text of a file, with that of the files that it includes."""
+    """The text of a file, with the texts of the files that it includes."""
     lines = files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8").splitlines(keepends=True)
     return "".join(_included(line, pubsub) if line.startswith(_INCLUDE) else line for line in lines)
 
@@ -117,7 +118,7 @@ class ScriptSet:
     """All scripts, as attributes with their names.
 
     The attribute of a script with a shape is its head, the beginning of a whole command: `pack(scripts.name, *keys,
-    *args)`. That of a script whose numbers of keys and arguments vary (None in `_SHAPES`) is its SHA1, one word of the
+    *args)`. For a script whose numbers of keys and arguments vary (None in `_SHAPES`) it is its SHA1, one word of the
     command: `command(b"EVALSHA", scripts.name, number_of_keys, *keys, *args)`.
 
     A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to. How
@@ -157,7 +158,7 @@ NAMES = tuple(_SHAPES)
 _KNOWN: dict[bytes, tuple[str, PubSub]] = {}
 """The name and the form of each script that a client has used, by its SHA1."""
 _PUBLISHING_BOTH: dict[bytes, bytes] = {}
-"""For each script of `PubSub.AUTO` that publishes, by its SHA1 and by its text, those of `PubSub.BOTH`."""
+"""For each script of `PubSub.AUTO` that publishes, by its SHA1 and by its text, what `PubSub.BOTH` has instead."""
 _EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
 _EVAL = b"$4\r\nEVAL\r\n$"
 _LONGEST_COUNT = 16
@@ -199,7 +200,7 @@ def script_name(words: Sequence[bytes]) -> str:
 
 
 def as_publishing_both(payload: bytes) -> bytes:
-    """The same call with the script of `PubSub.BOTH` for that of `PubSub.AUTO`. Any other command stays as it is."""
+    """The same call with the script of `PubSub.BOTH` instead of `PubSub.AUTO`. Any other command stays as it is."""
     at = payload.find(_EVALSHA, 0, _LONGEST_COUNT + len(_EVALSHA)) + len(_EVALSHA)
     if at >= len(_EVALSHA):
         sha = _PUBLISHING_BOTH.get(payload[at : at + 40])

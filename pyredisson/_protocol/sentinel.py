@@ -28,7 +28,7 @@ class SentinelAnswer(NamedTuple):
     sentinels: tuple[Address, ...]
     """The other Sentinels."""
     replicas: tuple[Address, ...] = ()
-    """The replicas of the master, also those that are not connected to it. One of them is promoted in a failover."""
+    """The replicas of the master, also replicas that are not connected to it. One of them is promoted in a failover."""
 
 
 def sentinel_query(master_name: str) -> tuple[bytes, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Unpack
 
 import pytest
 
@@ -14,6 +14,7 @@ from pyredisson._api.sync.client import Client, connect
 from pyredisson._pytest.servers import AnyServer, GivenServer
 from pyredisson._settings.address import Address as ServerAddress
 from pyredisson._settings.config import Config
+from pyredisson._settings.fields import ConfigFields
 from pyredisson.testing import Proxy
 
 FAULT_TIMEOUT = 0.5
@@ -28,12 +29,12 @@ class Address:
         if proxy is not None:
             config = config.at(ServerAddress(proxy.host, proxy.port))
         self.config = config
-        self._defaults: dict[str, Any] = {"timeout": FAULT_TIMEOUT} if has_fault else {}
+        self._defaults: ConfigFields = {"timeout": FAULT_TIMEOUT} if has_fault else {}
         if isinstance(server, GivenServer):
             prefix = server.prefix()
             self._defaults["name_mapper"] = lambda name: prefix + name
 
-    def settings(self, address: object, fields: dict[str, Any]) -> tuple[object, dict[str, Any]]:
+    def settings(self, address: object, fields: ConfigFields) -> tuple[object, ConfigFields]:
         """The arguments of `connect` for a client of this server, or of another one."""
         if address is not None:
             return address, fields
@@ -49,7 +50,7 @@ class Connections:
         self._address = address
         self._clients: list[Client] = []
 
-    def __call__(self, address: object = None, **fields: Any) -> Client:
+    def __call__(self, address: object = None, **fields: Unpack[ConfigFields]) -> Client:
         where, settings = self._address.settings(address, fields)
         client = connect(where, **settings)
         self._clients.append(client)
@@ -70,7 +71,7 @@ class AioConnections:
         self._address = address
         self._clients: list[AioClient] = []
 
-    def __call__(self, address: object = None, **fields: Any) -> AioClient:
+    def __call__(self, address: object = None, **fields: Unpack[ConfigFields]) -> AioClient:
         where, settings = self._address.settings(address, fields)
         client = aio_connect(where, **settings)
         self._clients.append(client)

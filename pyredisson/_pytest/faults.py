@@ -110,7 +110,7 @@ class Injection:
     def server_restart(self) -> Callable[[], bool]:
         server = self._server
         if isinstance(server, GivenServer):
-            pytest.skip("server_restart needs a server of the test run's own, not that of --pyredisson-url")
+            pytest.skip("server_restart needs a server of the test run's own, not the server of --pyredisson-url")
         # The request is held, so that it has certainly not run before the server lost its data.
         return self._drive(self._proxy.hold_request(self.plan.match), server.restart)
 

@@ -16,7 +16,7 @@ class GivenServer:
     """A server that runs already, and whose data is not the tests' own.
 
     The clients of the fixtures put a random prefix before the names of their objects. So tests don't meet each other's
-    locks, nor those of a program.
+    locks, nor the locks of a program.
     """
 
     def __init__(self, url: str) -> None:

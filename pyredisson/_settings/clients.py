@@ -74,7 +74,7 @@ def _from_sentinel_pool(pool: Any) -> dict[str, Any]:
 def _from_cluster(cluster: Any) -> dict[str, Any]:
     manager = cluster.nodes_manager
     options: Mapping[str, Any] = manager.connection_kwargs
-    # redis-py sets a redis_connect_func of its own. That of the user is only in the synchronous client.
+    # redis-py sets a redis_connect_func of its own. The user's function is only in the synchronous client.
     if getattr(cluster, "user_on_connect_func", None) is not None:
         raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
     kind = options.get("connection_class")

@@ -8,19 +8,17 @@ import os
 import re
 import ssl as tls
 from collections.abc import Callable, Iterable
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Unpack, get_args
 
 from redis.credentials import CredentialProvider
 
 from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address
 from pyredisson._settings.clients import settings_of_client
 from pyredisson._settings.durations import MAX_LEASE_MS, seconds
+from pyredisson._settings.fields import ConfigFields, ShardedPubsub, Topology, refuse_unknown
 from pyredisson._settings.urls import settings_of_url
 from pyredisson.errors import ConfigError
 from pyredisson.events import handlers_of
-
-Topology = Literal["single", "cluster", "sentinel", "replicated"]
-ShardedPubsub = Literal["auto", "both", "on", "off"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,9 @@ class Config:
     clients that wait for it. 0: each release notifies all clients. A fair lock is acquired in the order of its queue,
     so for it only 0 makes a difference."""
     retry_attempts: int = 4
-    """How often a command is sent again, after a pause, when a try has failed. A command whose reply was lost is sent
-    once more at once, also with 0: else nobody would know whether it has run."""
+    """How often a call without time to wait sends its command again, after a pause, when a try has failed. It doesn't
+    limit other calls: `lock()` waits until the server is back, also with 0, and `try_lock(10)` tries for ten seconds. A
+    command whose reply was lost is sent once more at once, also with 0: else nobody would know whether it has run."""
     connect_timeout: float = 10.0
     """Seconds that connecting may take, including the handshake."""
     timeout: float = 3.0
@@ -58,7 +57,7 @@ class Config:
     `connect` and `Config.of` also accept pairs of host and port, and text as in `host:6379` or `[::1]:6379`."""
     host: str = "localhost"
     port: int = 6379
-    """`host` and `port` are those of a single server. With another topology they are set to the first of `nodes`."""
+    """`host` and `port` name a single server. With another topology they are set to the first of `nodes`."""
     path: str | None = None
     """The path of a unix socket, which is used instead of `host` and `port`."""
     database: int = 0
@@ -97,7 +96,7 @@ class Config:
     """The name under which the Sentinels know the master."""
     sentinel_username: str | None = None
     sentinel_password: str | None = dataclasses.field(default=None, repr=False)
-    """None: a Sentinel that demands a password gets that of the servers which store the locks, as in Redisson."""
+    """None: a Sentinel that demands a password gets the password of the locks' servers, as in Redisson."""
     sentinel_ssl: bool = False
     """Whether the Sentinels are asked over TLS."""
     sentinel_ssl_context: tls.SSLContext | None = dataclasses.field(default=None, repr=False)
@@ -135,28 +134,33 @@ class Config:
         for name in _FLAGS:
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} must be True or False")
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):  # without the value: it may be a password
-                raise ConfigError(f"{name} must be text or None, not {type(value).__name__}")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
         for name in _FUNCTIONS:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{name} must be a function, or None")
-        if self.client_name is not None and not re.fullmatch(r"[!-~]+", self.client_name):
-            # The server would refuse each connection.
-            raise ConfigError(f"client_name must consist of the characters ! to ~, not be {self.client_name!r}")
         if self.observer is not None:
             try:
                 handlers_of(self.observer)
             except ValueError as error:
                 raise ConfigError(f"observer: {error}") from None
+        self._check_texts()
         self._check_servers()
         self._check_tls()
         if self.credential_provider is not None and (self.username is not None or self.password is not None):
             raise ConfigError("credential_provider replaces username and password; give one of them")
+
+    def _check_texts(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):  # without the value: it may be a password
+                raise ConfigError(f"{name} must be text or None, not {type(value).__name__}")
+            if value is not None and name != "path" and not _is_sendable(value, "utf-8"):
+                raise ConfigError(f"{name} can't be encoded as UTF-8")
+        if self.client_name is not None and not re.fullmatch(r"[!-~]+", self.client_name):
+            # The server would refuse each connection.
+            raise ConfigError(f"client_name must consist of the characters ! to ~, not be {self.client_name!r}")
 
     def _check_servers(self) -> None:
         if self.topology == "single":
@@ -170,8 +174,9 @@ class Config:
             object.__setattr__(self, "nodes", nodes)
             object.__setattr__(self, "host", nodes[0].host)
             object.__setattr__(self, "port", nodes[0].port)
-        if not isinstance(self.host, str) or not self.host:
-            raise ConfigError("host must be a name or an address")
+        for host in (self.host, *(node.host for node in self.nodes)):
+            if not isinstance(host, str) or not host or not _is_sendable(host, "idna"):
+                raise ConfigError("host must be a name or an address")
         if self.path == "":
             raise ConfigError("path must name a unix socket")
         if self.topology == "cluster" and self.database:
@@ -197,22 +202,24 @@ class Config:
             object.__setattr__(self, "sentinel_ssl_context", self.ssl_context or tls.create_default_context())
 
     @classmethod
-    def of(cls, address: object = None, **fields: Any) -> Config:
+    def of(cls, address: object = None, **fields: Unpack[ConfigFields]) -> Config:
         """The Config for an address that `connect` accepts: None (localhost), a URL, a Config, or redis-py's client.
 
         A client of redis-py is a `Redis` (also one from `Sentinel(...).master_for(...)`) or a `RedisCluster`, of
         threads or asyncio. Only its settings are used, not its connections. `fields` are Config fields, and take
-        precedence over the address. ConfigError: a URL or a client that can't be used. TypeError: another type.
+        precedence over the address. ConfigError: a URL, a client or a field that can't be used, or an unknown field.
+        TypeError: another type.
         """
+        refuse_unknown(fields, _FIELDS)
         if isinstance(address, cls):
-            return dataclasses.replace(address, **fields) if fields else address
-        if address is None:
-            return cls(**fields)
-        found = settings_of_url(address) if isinstance(address, str) else settings_of_client(address)
+            return dataclasses.replace(address, **fields) if fields else address  # type: ignore[arg-type]  # it converts them
+        found: dict[str, Any] = {}
+        if address is not None:
+            found = settings_of_url(address) if isinstance(address, str) else settings_of_client(address)
         return cls(**{**found, **fields})
 
     @classmethod
-    def from_yaml(cls, source: str | os.PathLike[str] | IO[str], **fields: Any) -> Config:
+    def from_yaml(cls, source: str | os.PathLike[str] | IO[str], **fields: Unpack[ConfigFields]) -> Config:
         """The Config for Redisson's YAML file: a path, an open text file, or text with a newline.
 
         `${NAME}` and `${NAME:-default}` are replaced from the environment. Durations in the file are milliseconds.
@@ -220,6 +227,7 @@ class Config:
         `name_mapper`, `credential_provider` and `address_mapper` replace Java classes. ConfigError: an unknown key,
         or a value that can't be used.
         """
+        refuse_unknown(fields, _FIELDS)
         # Imported here, as most programs never read a file: PyYAML would slow down every import of pyredisson.
         from pyredisson._settings import redisson_yaml
 
@@ -255,7 +263,7 @@ class Config:
         return self._with(host=address.host, port=address.port)
 
     def at_sentinel(self, address: Address, *, data_credentials: bool = False) -> Config:
-        """The settings of one Sentinel. `data_credentials`: the credentials are those of the servers."""
+        """The settings of one Sentinel. `data_credentials`: the credentials are the servers' own."""
         if not data_credentials:
             credentials: dict[str, Any] = {
                 "username": self.sentinel_username,
@@ -303,6 +311,15 @@ def _addresses(nodes: object, default_port: int) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _is_sendable(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeError:
+        return False
+    return True
+
+
+_FIELDS = {field.name for field in dataclasses.fields(Config)}
 _LONGEST_LEASE = MAX_LEASE_MS / 1000
 _LONGEST_SOCKET_WAIT = (2**31 - 1) / 1000  # settimeout() overflows above it, and times out early
 _DURATIONS = {

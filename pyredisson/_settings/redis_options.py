@@ -98,4 +98,4 @@ _IRRELEVANT_OPTIONS = {
     "timeout",  # in redis-py the time to wait for a free connection, not for a reply
 }
 KNOWN_OPTIONS = _TAKEN.keys() | TLS_OPTIONS | OCSP_OPTIONS | _IRRELEVANT_OPTIONS
-"""The options that redis-py knows. Those that are not taken have no meaning here."""
+"""The options that redis-py knows. Options that are not taken have no meaning here."""

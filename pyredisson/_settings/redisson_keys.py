@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from pyredisson._settings.address import Address, AddressMap
+from pyredisson._settings.fields import refuse_unknown
 from pyredisson._settings.redisson_tls import TLS_KEYS
 from pyredisson._settings.yaml_nodes import NULL, as_flag, as_integer, as_mapping, as_seconds, as_text, as_text_mapping
 from pyredisson.errors import ConfigError
@@ -63,14 +63,6 @@ def _nat_mapper(node: yaml.Node, key: str) -> AddressMap | None:
     if "hostsPortMap" in settings:
         return _nat_map(settings["hostsPortMap"], "hostsPortMap")
     return AddressMap(hosts=as_text_mapping(settings["hostsMap"], "hostsMap")) if settings else None
-
-
-def refuse_unknown(settings: Iterable[str], known: Collection[str]) -> None:
-    """ConfigError for the first of `settings` that isn't `known`."""
-    for key in settings:
-        if key not in known:
-            close = difflib.get_close_matches(key, sorted(known), 1)
-            raise ConfigError(f"unknown setting {key}" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 _ROOT_KEYS: Keys = {
@@ -192,7 +184,7 @@ _SHARED = _SHARED_KEYS.keys() | TLS_KEYS | (JAVA_CLASSES.keys() - _NAT.keys()) |
 ROOT = _SHARED | _ROOT_KEYS.keys() | _IGNORED_ROOT
 """All keys that the root may contain, beside the section of the servers."""
 IGNORED = _IGNORED_ROOT | _IGNORED_SHARED | _IGNORED_SERVER
-"""Keys without a meaning in Python. Those of one mode are in `Mode.ignored`."""
+"""Keys without a meaning in Python. Keys of one mode are in `Mode.ignored`."""
 MODES = {
     "singleServerConfig": Mode(
         "single",

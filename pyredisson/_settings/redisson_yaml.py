@@ -10,7 +10,8 @@ import yaml
 
 from pyredisson._diagnostics import logger
 from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address
-from pyredisson._settings.redisson_keys import IGNORED, JAVA_CLASSES, MODES, ROOT, Mode, refuse_unknown
+from pyredisson._settings.fields import refuse_unknown
+from pyredisson._settings.redisson_keys import IGNORED, JAVA_CLASSES, MODES, ROOT, Mode
 from pyredisson._settings.redisson_tls import redisson_ssl_context
 from pyredisson._settings.urls import settings_of_url
 from pyredisson._settings.yaml_nodes import NULL, as_mapping, as_texts, load

@@ -70,7 +70,7 @@ def _of_several_servers(scheme: str, topology: str, rest: str) -> dict[str, Any]
         options = [option for option in options if not _is_for_sentinels(option)]
     if {_name(option) for option in options} & {"host", "port", "path"}:
         raise ConfigError("the options host, port and path aren't for a URL of several servers")
-    # User name, password, database and options are read as those of one server, whose name doesn't matter.
+    # User name, password, database and options are read as for one server, whose name doesn't matter.
     user = "" if form["user"] is None else f"{form['user']}@"
     one = settings_of_url(f"{scheme}://{user}host/{path['database'] or ''}?{'&'.join(options)}")
     del one["host"]
@@ -85,7 +85,7 @@ def _sentinel_settings(options: list[str]) -> dict[str, Any]:
     if ssl not in ("true", "false", "yes", "no", "1", "0"):
         raise ConfigError("the option sentinel_ssl must be true or false")
     if ssl in ("true", "yes", "1"):
-        # redis-py takes the first one of a name, so the options of the Sentinels precede those of the servers.
+        # redis-py takes the first one of a name, so the options of the Sentinels precede the options of the servers.
         tls = [option.removeprefix("sentinel_") for option in options if _name(option) in _SENTINEL_TLS_OPTIONS]
         tls += [option for option in options if _name(option) in TLS_OPTIONS]
         context = settings_of_url(f"rediss://host?{'&'.join(tls)}")["ssl_context"]

@@ -264,14 +264,18 @@ def _leaks(states: list[State]) -> Iterator[Finding]:
     if ours:
         text = f"{len(ours)} keys of pyredisson have no TTL: {_some(ours)}"
         yield Finding("ttl", Level.WARNING, text, "redis-cli PEXPIRE KEY 7200000")
-    dead = [state.name for state in states if any(waiter.alive is False for waiter in state.waiters)]
+    dead = [state.name for state in states if any(waiter.is_silent for waiter in state.waiters)]
     if dead:
         text = f"queues have waiters that are silent, and go when others ask: {_some(dead)}"
-        yield Finding("queues", Level.NOTE, text, "pyredisson inspect NAME; if they stay, delete the lock")
+        yield Finding("queues", Level.NOTE, text, "pyredisson inspect NAME; if they stay, pyredisson rm NAME")
     tokens = [state.name for state in states if state.kind == "fenced" and not state.held and state.token is not None]
     if tokens:
         text = f"{len(tokens)} counters of fencing tokens without a holder stay for ever: {_some(tokens)}"
-        yield Finding("tokens", Level.NOTE, text, "FencedLock.delete() of names that aren't used any more")
+        yield Finding("tokens", Level.NOTE, text, "pyredisson rm NAME, for names that aren't used any more")
+    full = [state.name for state in states if state.kind == "semaphore" and state.free is not None and state.free <= 0]
+    if full:
+        text = f"{len(full)} semaphores have no free permit, and no server knows who has the permits: {_some(full)}"
+        yield Finding("permits", Level.NOTE, text, "pyredisson permits NAME --free N, if those who had them are gone")
     foreign = Counter(owner.holder.client_id for state in states for owner in state.owners if owner.holder.foreign)
     if foreign:
         yield Finding("java", Level.NOTE, f"{len(foreign)} clients of Redisson hold something")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 
 import click
+from redis.exceptions import RedisError
 
+from pyredisson._settings.config import Config
 from pyredisson.cli.exit_codes import UNAVAILABLE
 from pyredisson.cli.options import Seconds, common
 from pyredisson.cli.options import Settings as CommonSettings
-from pyredisson.cli.output import fail
+from pyredisson.cli.output import explained, fail, say_error
+from pyredisson.cli.reading import reader
 from pyredisson.dashboard.server import Settings, serve
+from pyredisson.errors import UnsupportedServerError
 
 SHORTEST_TOKEN = 8
 
@@ -66,7 +70,11 @@ def dashboard(
     """
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise click.UsageError(f"--token must have {SHORTEST_TOKEN} characters at least")
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        # It is sent in a header.
+        raise click.UsageError("--token must be of ASCII characters, without a space at its ends")
     _log_releases()
+    _check_server(settings.config)
     wanted = Settings(
         host=host,
         port=port,
@@ -85,6 +93,18 @@ def dashboard(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         fail(UNAVAILABLE, f"can't listen at {host}, port {port} ({reason}); give another --host or --port")
+
+
+def _check_server(config: Config) -> None:
+    """Says on stderr if no server replies, and goes on: it may be started later. Raises what waiting can't mend."""
+    try:
+        with reader(config):
+            pass
+    except RedisError as error:
+        status, text = explained(error, config)
+        if status != UNAVAILABLE or isinstance(error, UnsupportedServerError):
+            raise
+        say_error(f"{text}; the dashboard starts all the same, and tries again")
 
 
 def _log_releases() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from pyredisson._diagnostics import installation_of
 from pyredisson.cli.exit_codes import INTERRUPTED, USAGE
 
 EXTRA_OF = {"click": "cli", "rich": "cli", "starlette": "dashboard", "uvicorn": "dashboard"}
@@ -21,9 +22,8 @@ def main() -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        extra = EXTRA_OF[package]
         print(
-            f"pyredisson: {package} is missing, which this command needs: pip install 'pyredisson[{extra}]'",
+            f"pyredisson: {package} is missing, which this command needs: {installation_of(EXTRA_OF[package])}",
             file=sys.stderr,
         )
         return USAGE

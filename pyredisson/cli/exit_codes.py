@@ -5,7 +5,7 @@ INCOMPLETE = 1
 USAGE = 2
 """Wrong usage, or an extra is missing."""
 UNAVAILABLE = 69
-"""The server can't be reached, or doesn't serve. This and the next two are those of `sysexits.h`."""
+"""The server can't be reached, or doesn't serve. This status and the next two are as in `sysexits.h`."""
 DEFECT = 70
 LOST = 74
 """`run`: the lock was lost, and the command was stopped."""

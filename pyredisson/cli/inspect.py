@@ -43,7 +43,7 @@ def inspect(settings: Settings, name: str, kind: Kind | None, as_line: bool) -> 
         click.echo(line)
     for columns, rows in _tables(state):
         click.echo()
-        print_table(columns, rows, color=settings.color)
+        print_table(columns, rows, (), color=settings.color)
 
 
 def head(state: State) -> list[str]:

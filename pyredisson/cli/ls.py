@@ -19,6 +19,8 @@ from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import State
 
 COLUMNS = ("NAME", "KIND", "HOLDER", "SINCE", "TTL", "WAITERS")
+OPTIONAL = ("SINCE", "KIND", "WAITERS", "TTL")
+"""In a narrow terminal these are left out, in this order, before a name is cut."""
 PROGRESS_AFTER = 1.0
 """Seconds after which a terminal shows how far the walk is."""
 
@@ -31,7 +33,7 @@ Examples:
   pyredisson ls --json 'cron:*' | jq -r '.owners[].holder.host'
 
 It looks at all keys in small steps, so that a server is busy with it for half of the time at most. SINCE is known of
-holds that have lived to their first renewal. WAITERS are those of a fair lock; of other objects, the clients that
+holds that have lived for a second or two. WAITERS are the queue of a fair lock; of other objects, the clients that
 listen for a release. A semaphore is listed, with its use, also while nobody uses it. The exit status is 1 if
 something may be missing, as a server didn't answer."""
 )
@@ -56,7 +58,7 @@ def ls(settings: Settings, pattern: str, as_lines: bool, everything: bool, kind:
         for state in chosen:
             click.echo(as_json(state))
     elif chosen:
-        print_table(COLUMNS, [row(state) for state in chosen], color=settings.color)
+        print_table(COLUMNS, [row(state) for state in chosen], OPTIONAL, color=settings.color)
     else:
         like = "nothing" if pattern == "*" else f"nothing like {pattern!r}"
         say_error(f"{like} is held at {settings.config.describe()}")

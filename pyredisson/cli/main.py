@@ -32,6 +32,8 @@ COMMANDS = {
     "inspect": Subcommand("inspect:inspect", "Show all of one object: holders, queue, permits, token, its keys."),
     "watch": Subcommand("watch:watch", "Show what is held, live, like 'top'."),
     "unlock": Subcommand("unlock:unlock", "Release a lock in the place of its holder."),
+    "rm": Subcommand("rm:rm", "Remove what is left of locks that nobody uses: counters of tokens, dead queues."),
+    "permits": Subcommand("permits:permits", "Show how many permits of a semaphore are free, and set that number."),
     "doctor": Subcommand("doctor:doctor", "Check the servers: version, rights, eviction, clocks, messages, leaks."),
     "bench": Subcommand("bench:bench", "Measure pairs of lock and unlock a second, against your own server."),
     "dashboard": Subcommand("dashboard:dashboard", "Show all locks live, on a page in the browser."),
@@ -113,7 +115,7 @@ def start(arguments: list[str] | None = None) -> int:
 
 
 def _usage(error: click.ClickException) -> str:
-    # One line, as that of every error.
+    # One line, as for every error.
     text = " ".join(error.format_message().split()).rstrip(".")
     text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)

@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 def name_argument(command: C) -> C:
     """Adds the argument NAME; the command gets `name`."""
-    return click.argument("name", shell_complete=_complete)(command)
+    return click.argument("name", shell_complete=complete)(command)
 
 
 def read_state(reading: Reader, name: str, *, kind: Kind | None = None) -> State:
@@ -56,11 +56,11 @@ def literal(text: str) -> str:
     return "".join(f"[{each}]" if each in "*?[" else each for each in text)
 
 
-def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names that begin like this, as far as they are found at once. Silent on errors: the user is typing."""
     try:
-        quick = {"timeout": COMPLETION_TIME, "connect_timeout": COMPLETION_TIME}
-        config = Config.of(settings_of(context).config, **quick)
+        configured = settings_of(context).config
+        config = Config.of(configured, timeout=COMPLETION_TIME, connect_timeout=COMPLETION_TIME)
         end = time.monotonic() + COMPLETION_TIME
         with reader(config) as reading:
             found = reading.walk(literal(incomplete) + "*", lambda _: time.monotonic() < end).found

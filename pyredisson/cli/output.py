@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, RedisError, TimeoutError
 
+from pyredisson._backends.failures import NO_TLS
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._settings.config import Config
 from pyredisson.cli.exit_codes import DEFECT, NO_PERMISSION, UNAVAILABLE
@@ -73,7 +74,8 @@ def explained(error: BaseException, config: Config) -> tuple[int, str]:
             return NO_PERMISSION, f"{server} wants a password: give it in the URL, or in PYREDISSON_PASSWORD"
         return NO_PERMISSION, f"{server} refuses the user name or the password ({_short(text)})"
     if isinstance(error, TimeoutError):
-        return UNAVAILABLE, f"no reply from {server} within {config.timeout:g} s; is it the right --url?"
+        doubt = NO_TLS if NO_TLS in text else "is it the right --url?"
+        return UNAVAILABLE, f"no reply from {server} within {config.timeout:g} s; {doubt}"
     if isinstance(error, RedisError) and is_transient_reply(error):
         return UNAVAILABLE, f"{server} doesn't serve at the moment ({_short(text)}); try again"
     if isinstance(error, ConnectionError):

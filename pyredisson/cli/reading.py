@@ -98,7 +98,7 @@ class Reader:
         return self.run(lambda: self.inspector.states(keys, kind=kind, clients=clients, limit=limit))
 
     def clients(self, ids: Sequence[str]) -> list[ClientState]:
-        """Those of these clients that have announced themselves."""
+        """These clients, as far as they have announced themselves."""
         return self.run(lambda: self.inspector.clients(ids))
 
 

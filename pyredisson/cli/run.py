@@ -7,8 +7,10 @@ import functools
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from redis.exceptions import RedisError, ResponseError
@@ -35,6 +37,8 @@ from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingCommands, KeepingFairLock, KeepingFencedLock
 
+Block = TypeVar("Block", bound=AbstractContextManager[Any])
+
 
 class Wanted(NamedTuple):
     """What the options say."""
@@ -49,6 +53,13 @@ class Wanted(NamedTuple):
     grace: float
     conflict: int
     quiet: bool
+    verbose: bool = False
+
+    @property
+    def says_that_it_waits(self) -> bool:
+        """Whether somebody is to be told for whom it waits: a person at a terminal, or whoever has asked for it."""
+        waits = self.wait is None or self.wait > 0
+        return waits and not self.quiet and (self.verbose or sys.stderr.isatty())
 
     def say(self, text: str) -> None:
         """One line on stderr."""
@@ -84,7 +95,7 @@ Examples:
   pyredisson run encode --semaphore 4 -- ffmpeg -i in.mov out.mp4
 
 \b
-Exit status: that of COMMAND, or 128 + n if it died of signal n.
+Exit status: what COMMAND returns, or 128 + n if it died of signal n.
   75  the lock was not acquired (another one with -E)
   74  the lock was lost, and COMMAND was stopped
   69  the server can't be reached
@@ -94,7 +105,7 @@ Exit status: that of COMMAND, or 128 + n if it died of signal n.
 \b
 In the environment of COMMAND: PYREDISSON_LOCK (NAME) and, without --fair and
 --semaphore, PYREDISSON_FENCING_TOKEN, which grows with every run. Its counter
-stays on the server, one key for each NAME.
+stays on the server, one key for each NAME, until 'pyredisson rm NAME'.
 """
 )
 @click.argument("name")
@@ -124,6 +135,7 @@ stays on the server, one key for each NAME.
     help=f"The exit status if the lock wasn't acquired.  [default: {NOT_ACQUIRED}]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing about the lock on stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="Say for whom it waits, also if stderr isn't a terminal.")
 @common
 def run(
     name: str,
@@ -137,6 +149,7 @@ def run(
     grace: float,
     conflict: int,
     quiet: bool,
+    verbose: bool,
     settings: Settings,
 ) -> int:
     """Run COMMAND while holding the lock NAME, which is renewed for as long as COMMAND runs.
@@ -148,7 +161,10 @@ def run(
         raise click.UsageError("--wait and --no-wait exclude each other")
     if fair and semaphore is not None:
         raise click.UsageError("--fair and --semaphore exclude each other")
-    wanted = Wanted(name, 0.0 if no_wait else wait, lease, at_least, fair, semaphore, grace, conflict, quiet)
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+    wait = 0.0 if no_wait else wait
+    wanted = Wanted(name, wait, lease, at_least, fair, semaphore, grace, conflict, quiet, verbose)
     _check(wanted, settings.config)
     try:
         return _run(wanted, settings.config, arguments)
@@ -191,9 +207,13 @@ def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) 
             with _held(client, wanted) as held:
                 signals.raising = False
                 ended = _executed(wanted, held, child, signals)
-        except (LockTimeoutError, NotReplicatedError) as error:
+        except LockTimeoutError as error:
+            waited = f"; waited {wanted.wait:g} s" if wanted.wait else ""
+            wanted.say(f"{_refusal(error)}{waited}")
+            return wanted.conflict
+        except NotReplicatedError as error:
             wanted.say(str(error))
-            return wanted.conflict if isinstance(error, LockTimeoutError) else UNAVAILABLE
+            return UNAVAILABLE
         except (LockLostError, PermitNotHeldError) as error:
             # Perhaps nobody has noticed it before the release.
             if ended is None or not ended.lost:
@@ -249,6 +269,30 @@ def _explain_type(error: RedisError, wanted: Wanted) -> None:
         fail(USAGE, f"{wanted.name!r} is used as {used}; {needs} needs a name of its own")
 
 
+def _refusal(error: LockTimeoutError) -> str:
+    """Who has the lock. Without the id of the owner that wanted it: a person has nothing to look it up in."""
+    text = str(error)
+    return text.rpartition("; owner ")[0] or text.partition(" was acquired in ")[0] + " is free"
+
+
+def _enter(stack: contextlib.ExitStack, wanted: Wanted, block: Callable[[float | None], Block]) -> tuple[Block, Any]:
+    """Enters the block for a wait of so many seconds (None: without limit), and tells whoever looks that it waits.
+
+    Returns the block, and what it gives.
+    """
+    wait = wanted.wait
+    if wanted.says_that_it_waits:
+        began = clock()
+        made = block(0.0)
+        try:
+            return made, stack.enter_context(made)
+        except LockTimeoutError as error:
+            wanted.say(f"{_refusal(error)}; waiting")
+        wait = None if wait is None else max(0.0, wait - (clock() - began))
+    made = block(wait)
+    return made, stack.enter_context(made)
+
+
 @contextlib.contextmanager
 def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
     """Holds the lock, or a permit."""
@@ -257,7 +301,8 @@ def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
             yield held
         return
     lock = _lock(client, wanted)
-    with lock.hold(wanted.wait, wanted.lease):
+    with contextlib.ExitStack() as stack:
+        _enter(stack, wanted, lambda wait: lock.hold(wait, wanted.lease))
         environment = {"PYREDISSON_LOCK": wanted.name}
         if isinstance(lock, FencedLock):
             environment["PYREDISSON_FENCING_TOKEN"] = environment["PYREDISSON_TOKEN"] = str(lock.token)
@@ -285,8 +330,9 @@ def _permit(client: Client, wanted: Wanted, permits: int) -> Iterator[Held]:
     semaphore = client.get_permit_expirable_semaphore(wanted.name)
     if not semaphore.try_set_permits(permits) and (present := semaphore.get_permits()) != permits:
         wanted.say(f"semaphore {wanted.name!r} has {present} permits, not {permits}: {present} count")
-    block = semaphore.permit(wanted.wait, wanted.lease, renew=wanted.lease is None)
-    with block as permit:
+    with contextlib.ExitStack() as stack:
+        renew = wanted.lease is None
+        block, permit = _enter(stack, wanted, lambda wait: semaphore.permit(wait, wanted.lease, renew=renew))
         begun = clock()
         holds = semaphore._logic._holds_of([bytes.fromhex(permit)])
         environment = {"PYREDISSON_LOCK": wanted.name, "PYREDISSON_PERMIT": permit}

@@ -26,7 +26,7 @@ Examples:
   pyredisson unlock report --all-readers
   pyredisson unlock db --permit 00112233445566778899aabbccddeeff
 
-Only the hold that was shown is released: if the lock has another holder by then, nothing is done. Those who wait are
+Only the hold that was shown is released: if the lock has another holder by then, nothing is done. The waiters are
 woken. The exit status is 1 if nothing was held, or if nothing was done."""
 )
 @name_argument

@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 
 import click
 from redis.exceptions import NoPermissionError, RedisError
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from pyredisson.cli.exit_codes import USAGE
-from pyredisson.cli.ls import COLUMNS, row
+from pyredisson.cli.ls import COLUMNS, OPTIONAL, row
 from pyredisson.cli.options import Seconds, Settings, common
 from pyredisson.cli.output import fail, readable
 from pyredisson.cli.reading import Reader, reader
-from pyredisson.cli.tables import console, table
+from pyredisson.cli.tables import table
 from pyredisson.inspection.model import State
 
 RATE = 20_000
@@ -45,13 +45,13 @@ Keys: q ends it; the arrows, or j and k, scroll. What is held for longest comes 
 )
 @common
 def watch(settings: Settings, pattern: str, interval: float) -> None:
-    """Show what is held, live, like 'top'. The columns are those of 'ls'.
+    """Show what is held, live, like 'top'. The columns are as in 'ls'.
 
     PATTERN is a glob such as 'cron:*', in quotes.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail(USAGE, "watch needs a terminal; 'pyredisson ls' doesn't")
-    to = console(color=settings.color)
+    to = Console(no_color=not settings.color, highlight=False, markup=False, emoji=False)
     with reader(settings.config) as reading, _Keys() as keys, Live(console=to, screen=True, auto_refresh=False) as live:
         seen = _Seen(reading, pattern)
         first = 0
@@ -77,7 +77,8 @@ def _screen(seen: _Seen, settings: Settings, first: int, width: int, height: int
     parts: list[object] = [Text(head, style="reverse", no_wrap=True)]
     if problem:
         parts.append(Text(problem, style="bold red", no_wrap=True))
-    parts.append(table(COLUMNS, [row(state) for state in shown], width))
+    heading, *lines = table(COLUMNS, [row(state) for state in shown], OPTIONAL, width)
+    parts += [Text(heading, style="bold", no_wrap=True), *(Text(line, no_wrap=True) for line in lines)]
     left = len(seen.states) - first - len(shown)
     if left > 0:
         parts.append(Text(f"{left} more"))

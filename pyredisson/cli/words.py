@@ -91,7 +91,9 @@ def lasts(state: State) -> str:
 def waiters(state: State) -> str:
     """The waiters, for one column. Only a fair lock knows each waiter; else it is known how many clients listen."""
     if state.waiter_count is not None:
-        return str(state.waiter_count or NOTHING)
+        silent = sum(waiter.is_silent for waiter in state.waiters)
+        living = str(state.waiter_count or NOTHING)
+        return living if not silent else f"{silent} silent" if not state.waiter_count else f"{living}, {silent} silent"
     if not state.waiting_clients:
         return NOTHING
     return f"{state.waiting_clients} client{'s' if state.waiting_clients > 1 else ''}"

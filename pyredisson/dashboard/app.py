@@ -19,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson.dashboard.collector import Collector
-from pyredisson.dashboard.guards import LOGIN, Guard, Tokens, cookie_settings
+from pyredisson.dashboard.guards import Guard, Tokens
 from pyredisson.dashboard.history import Point
 from pyredisson.dashboard.queries import Query, QueryError, query_of
 from pyredisson.dashboard.snapshot import Snapshot
@@ -37,7 +38,6 @@ KEEP_ALIVE = 5.0
 """Seconds after which a stream says that it is there, if there is no snapshot."""
 FIRST_SNAPSHOT = 5.0
 """Seconds for which a script waits for a snapshot."""
-WRONG_TOKEN_DELAY = 0.5
 LARGEST_BODY = 200_000
 MOST_STREAMS = 100
 ASSETS: Final[Mapping[str, str]] = {
@@ -48,6 +48,7 @@ ASSETS: Final[Mapping[str, str]] = {
     "cells.js": "text/javascript",
     "charts.js": "text/javascript",
     "dom.js": "text/javascript",
+    "stream.js": "text/javascript",
 }
 """The files of the page. They contain no data, so they need no token."""
 
@@ -55,9 +56,8 @@ ASSETS: Final[Mapping[str, str]] = {
 class Dashboard:
     """Answers requests from the snapshots of a collector."""
 
-    def __init__(self, collector: Collector, tokens: Tokens, *, allow_unlock: bool) -> None:
+    def __init__(self, collector: Collector, *, allow_unlock: bool) -> None:
         self._collector = collector
-        self._tokens = tokens
         self._allow_unlock = allow_unlock
         self._streams = 0
         folder = resources.files("pyredisson.dashboard") / "page"
@@ -69,9 +69,7 @@ class Dashboard:
             Route("/", self.page),
             Route("/page/{name}", self.asset),
             Route("/healthz", self.health),
-            Route(LOGIN, self.login, methods=["POST"]),
             Route("/events", self.events),
-            Route("/api/status", self.status),
             Route("/api/unlock", self.unlock, methods=["POST"]),
             Route("/api/{view}", self.once),
         ]
@@ -95,20 +93,7 @@ class Dashboard:
         away = self._collector.snapshot.away_since is not None or not self._collector.snapshot.number
         return PlainTextResponse("no server replies\n" if away else "ok\n", 503 if away else 200)
 
-    async def login(self, request: Request) -> Response:
-        body = await _json(request)
-        if not self._tokens.fits(str(body.get("token", ""))):
-            await asyncio.sleep(WRONG_TOKEN_DELAY)
-            return PlainTextResponse("this isn't the token\n", 401)
-        response = Response(status_code=204)
-        response.set_cookie(self._tokens.cookie_name, self._tokens.cookie(), **cookie_settings(request.scope))
-        return response
-
     # --- Data
-
-    async def status(self, request: Request) -> Response:
-        """Whether the browser may see anything; what the page asks for when a stream was refused."""
-        return JSONResponse(self._about())
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -148,7 +133,7 @@ class Dashboard:
         """A snapshot after another until the collector is stopped. A slow browser gets fewer of them."""
         self._streams += 1
         try:
-            yield b"retry: 1000\n\n" + _event("about", self._about())
+            yield _event("about", self._about())
             number, latest = 0, 0.0
             with self._collector.watch() as watch:
                 while True:
@@ -200,7 +185,7 @@ def make_app(
     on_failure: Callable[[], None],
 ) -> Starlette:
     """The application. The collector runs for as long as it does. `on_failure`: the collector has ended by itself."""
-    dashboard = Dashboard(collector, tokens, allow_unlock=allow_unlock)
+    dashboard = Dashboard(collector, allow_unlock=allow_unlock)
     guard = Middleware(Guard, tokens=tokens, hosts=hosts)
     return Starlette(routes=dashboard.routes(), middleware=[guard], lifespan=_lifespan(collector, on_failure))
 
@@ -224,10 +209,11 @@ def _lifespan(
             yield
         finally:
             collector.stop()
-            # A server that hangs would keep it for many timeouts.
-            await asyncio.wait({task}, timeout=LAST_SECONDS)
-            task.cancel()
-            await asyncio.wait({task})
+            try:
+                # A server that hangs would keep it for many timeouts.
+                await asyncio.wait({task}, timeout=LAST_SECONDS)
+            finally:
+                await cancel_and_wait(task)
 
     return running
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from redis.exceptions import RedisError
 
 import pyredisson.asyncio
+from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
@@ -29,7 +30,7 @@ from pyredisson.logic.announced import client_key
 logger = logging.getLogger("pyredisson.dashboard")
 
 MOST_OBJECTS = 20_000
-"""Names that are read. Of more, those that come first."""
+"""Names that are read. Of more, the first ones."""
 MOST_CLIENTS = 500
 """Clients whose announcements one round reads."""
 WALK_RATE = 20_000
@@ -88,7 +89,7 @@ class Collector:
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
 
-    # --- For those who look
+    # --- For viewers
 
     @contextmanager
     def watch(self) -> Iterator[Watch]:
@@ -164,8 +165,7 @@ class Collector:
                         # A defect: without this the walk would end in silence.
                         walking.result()
             finally:
-                walking.cancel()
-                await asyncio.gather(walking, return_exceptions=True)
+                await cancel_and_wait(walking)
 
     def _looking(self) -> bool:
         return bool(self._watches) or time.monotonic() - self._looked_at < IDLE_AFTER
@@ -260,7 +260,7 @@ class Collector:
         left_out = len(found) - MOST_OBJECTS
         if left_out <= 0:
             return found, 0
-        # Last those of which only a companion key was found: the counters of fenced locks stay for ever.
+        # Last the names of which only a companion key was found: the counters of fenced locks stay for ever.
         first = sorted(found, key=lambda name: (found[name] is Evidence.COMPANION, name))[:MOST_OBJECTS]
         return {name: found[name] for name in first}, left_out
 

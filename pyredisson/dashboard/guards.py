@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
-import secrets
 from collections.abc import Collection
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOGIN = "/login"
 OWN_HEADER = "x-pyredisson"
 """A page of another site can't send it without asking first, and the answer to that question is no."""
-_WITHOUT_TOKEN = frozenset({"/", "/healthz", LOGIN})
+_WITHOUT_TOKEN = frozenset({"/", "/healthz"})
 _ASSETS = "/page/"
 _OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip"})
 _SECURITY: dict[str, str] = {
@@ -43,40 +38,25 @@ def is_loopback(host: str) -> bool:
 
 
 class Tokens:
-    """The token, and the cookie that stands for it."""
+    """The token that a request must have.
 
-    def __init__(self, token: str | None, port: int) -> None:
-        """`port`: cookies of one host are shared by all ports, and another dashboard may run on another port."""
+    It is sent in a header, by scripts and by the page, and is in no cookie: browsers send a cookie to all web servers
+    of the same host name, whatever their ports, and any of them could use it here.
+    """
+
+    def __init__(self, token: str | None) -> None:
         self._token = token
-        self._key = secrets.token_bytes(32)
-        self.cookie_name = f"pyredisson_{port}"
 
     @property
     def needed(self) -> bool:
         return self._token is not None
 
-    def fits(self, token: str) -> bool:
-        """Whether it is the token. The time that this takes doesn't tell how much of it is right."""
-        return self._token is not None and hmac.compare_digest(_bytes(token), _bytes(self._token))
-
-    def cookie(self) -> str:
-        """The value of the cookie. It isn't the token, and it is of no use after a restart."""
-        return hmac.new(self._key, _bytes(self._token or ""), hashlib.sha256).hexdigest()
-
     def allow(self, headers: Headers) -> bool:
-        """Whether a request has the token or the cookie, if one is needed."""
-        if not self.needed:
+        """Whether a request has the token, if one is needed. The time that this takes tells nothing of the token."""
+        if self._token is None:
             return True
         kind, _, token = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.fits(token.strip()):
-            return True
-        cookie = cookie_parser(headers.get("cookie", "")).get(self.cookie_name, "")
-        return hmac.compare_digest(cookie.encode(), self.cookie().encode())
-
-
-def _bytes(token: str) -> bytes:
-    # JSON can contain halves of characters, which no encoding has.
-    return token.encode("utf-8", "surrogatepass")
+        return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
 
 
 class Guard:
@@ -168,8 +148,3 @@ def _name_of(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
-
-
-def cookie_settings(scope: Scope) -> dict[str, Any]:
-    """How the cookie is set."""
-    return {"httponly": True, "samesite": "strict", "path": "/", "secure": scope["scheme"] == "https"}

@@ -63,7 +63,7 @@ class History:
             waits += max(now[0] - before[0], 0)
             waited += max(now[1] - before[1], 0.0)
             lost += max(now[2] - before[2], 0)
-            # Last in the dict: the clients that are dropped first are those that have been gone for the longest time.
+            # Last in the dict: first the clients are dropped that have been gone for the longest time.
             self._counts.pop(client.id, None)
             self._counts[client.id] = now
         self._begun = True

@@ -99,7 +99,7 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
     def on_failure() -> None:
         server.should_exit = True
 
-    tokens = Tokens(token, port)
+    tokens = Tokens(token)
     app = make_app(collector, tokens, names, allow_unlock=settings.allow_unlock, on_failure=on_failure)
     served = uvicorn.Config(
         app,

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from pyredisson.inspection.model import Evidence
 
 READ_EACH_ROUND = 500
-"""Objects that one round reads, besides those that are visible and new ones. Each takes a server about 0.07 ms."""
+"""Objects that one round reads, besides visible and new ones. Each takes a server about 0.07 ms."""
 NEW_EACH_ROUND = 3_000
 """Objects that were never read, which one round reads."""
 ROUNDS_FOR_ALL = 20
@@ -24,7 +24,7 @@ class Turns:
     def next(
         self, found: Mapping[bytes, Evidence], seen: Container[bytes], visible: Iterable[bytes]
     ) -> dict[bytes, Evidence]:
-        """The names that the next round reads, of all that were found. `seen`: those that were read before."""
+        """The names that the next round reads, of all that were found. `seen`: the names that were read before."""
         names = sorted(found)
         if self._position >= len(names):
             self._position = 0

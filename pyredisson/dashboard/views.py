@@ -168,7 +168,7 @@ def _waiter(waiter: Waiter, passed: float) -> Json:
 
 
 def client_rows(snapshot: Snapshot) -> list[Json]:
-    """A row for each client: those that announce themselves, and others that hold something or wait in a queue."""
+    """A row for each client: clients that announce themselves, and others that hold something or wait in a queue."""
     holds: dict[str, int] = {}
     unknown: dict[str, Holder] = {}
     for seen in snapshot.seen.values():

@@ -40,10 +40,10 @@ class ClientStates(NamedTuple):
 
 @dataclass(frozen=True)
 class Announced:
-    """Who a client is, and what it says of those of its holds that were asked for."""
+    """Who a client is, and what it says of the holds that were asked for."""
 
     values: Sequence[bytes | None]
-    """Those of the fields `ANNOUNCED`."""
+    """The values of the fields `ANNOUNCED`."""
     holds: Mapping[bytes, bytes]
     """The value of each field of a hold that exists: when it began, and its kind."""
 
@@ -78,7 +78,7 @@ def _announced(holds: Sequence[bytes], reply: Reply) -> Announced:
 
 
 async def read_clients(session: Session, ids: Sequence[str]) -> ClientStates:
-    """The states of those of these clients that have announced themselves."""
+    """The states of these clients, as far as they have announced themselves."""
     payloads = []
     for client in ids:
         key = client_key(client)
@@ -111,7 +111,7 @@ def _client_state(client: str, values: Reply, ttl: int, size: int, scanned: Repl
     cursor, pairs = scanned
     holds = [_announced_hold(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
     holds.sort(key=lambda hold: (hold.since, hold.name, hold.owner))
-    # Unless the scan has returned all of them, the number is that of the fields that are none of the others.
+    # Unless the scan has returned all of them, the number counts the fields that are none of the others.
     listed = len(holds) if cursor == b"0" else max(size - len(known), len(holds))
     return ClientState(
         id=client,

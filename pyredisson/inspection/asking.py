@@ -1,4 +1,4 @@
-"""Sends many commands that only read, and repeats those that were not served."""
+"""Sends many commands that only read, and repeats each command that was not served."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DENIED = ("ACL failure in script", "The user executing the script can't run thi
 
 
 async def ask_all(session: Session, payloads: Sequence[bytes]) -> list[Reply]:
-    """The replies to several commands. That of a command that isn't served in the end is its error."""
+    """The replies to several commands. In place of the reply to a command that isn't served in the end, its error."""
     session.check_open()
     # Waiting for a server that doesn't answer takes seconds. So of each such server, and of each slot whose keys are on
     # two servers, one command is repeated; and to such a server no further ones are sent.

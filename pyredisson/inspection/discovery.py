@@ -61,7 +61,7 @@ class Discovery:
         # In a slot that is being moved to a node, the script can look at the keys that have come already only then.
         self._before = (ASKING,) if session.config.topology == "cluster" else ()
         self.found: dict[bytes, Evidence] = {}
-        """Names that may be those of objects: of this pass, and until it ends those of the pass before."""
+        """Names that objects may have: of this pass, and until it ends also of the pass before."""
         self.clients: dict[str, None] = {}
         """The ids of the clients that have announced themselves, likewise."""
         self.scanned = 0
@@ -85,7 +85,7 @@ class Discovery:
         return sum(walk.keys for walk in self._walks.values())
 
     def restart(self) -> None:
-        """Begins another pass. Until it has ended, `found` and `clients` also have those of this one."""
+        """Begins another pass. Until it has ended, `found` and `clients` also have what this one finds."""
         self._walks.clear()
         self._found_now.clear()
         self._clients_now.clear()

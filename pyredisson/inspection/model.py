@@ -17,7 +17,7 @@ Kind = Literal["lock", "fair", "fenced", "spin", "read-write", "semaphore", "per
 
 
 class Evidence(IntEnum):
-    """Why a name is taken for that of an object. Of several reasons the largest one counts."""
+    """Why a name is taken for the name of an object. Of several reasons the largest one counts."""
 
     COMPANION = 0
     """A companion key of it exists."""
@@ -58,6 +58,11 @@ class Waiter:
     place_lasts: float | None
     """Seconds until Redisson drops the place. None: it is in the queue without a score."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it counts as dead: its client is silent, or of Redisson, whose place lasts no longer."""
+        return not self.alive and (self.alive is not None or self.place_lasts == 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Companion:
@@ -85,13 +90,14 @@ class State:
     held: bool
     """Whether it is in use: a lock with an owner, a semaphore that exists, a latch that is not open."""
     owners: tuple[Owner, ...] = ()
-    """Some of the owners, sorted; those of permits by their ends."""
+    """Some of the owners, sorted; owners of permits by their ends."""
     owner_count: int = 0
-    """How many owners there are; of a group those of `owners` only."""
+    """How many owners there are; of a group the number of `owners` only."""
     waiters: tuple[Waiter, ...] = ()
     """The first waiters for a fair lock, in order."""
     waiter_count: int | None = None
-    """The length of the queue of a fair lock, without those of `waiters` that have left it. None: not known."""
+    """The waiters in the queue of a fair lock, without waiters that have left it, and without `waiters` that are
+    silent. None: not known."""
     waiting_clients: int | None = None
     """How many connections are subscribed to its channel at least, on the server that has it: each is a client with
     waiters, or one that had some in the last seconds. None: not known, or each waiter has a channel of its own."""
@@ -102,7 +108,7 @@ class State:
     permits: int | None = None
     """All permits of a semaphore, free or in use. None: not known."""
     free: int | None = None
-    """Permits that are free, and those whose leases have ended."""
+    """Permits that are free, and permits whose leases have ended."""
     count: int | None = None
     """Of a latch; 0: it is open."""
     companions: tuple[Companion, ...] = ()
@@ -160,7 +166,7 @@ class ClientState:
     time_to_live: float
     """Seconds until the announcement ends, if it is not repeated."""
     holds: tuple[AnnouncedHold, ...]
-    """At most 100 of those that have lived to their first renewal; the oldest first."""
+    """At most 100 holds that have lived for a second; the oldest first."""
     hold_count: int
     """All such holds."""
     waits: int

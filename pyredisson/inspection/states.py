@@ -58,7 +58,7 @@ _CHANNELS: dict[Kind, int] = {
 class Inspector:
     """Reads the states of objects and clients, for any backend. Never writes.
 
-    The user needs the rights `+@read +eval +evalsha +time` for all keys, beside those of every connection. Without
+    The user needs the rights `+@read +eval +evalsha +time` for all keys, beside the rights of every connection. Without
     `+pubsub` it isn't known how many clients wait.
     """
 
@@ -88,14 +88,14 @@ class Inspector:
         return States(_without_doubles([state for state in known if state.kind != "unknown"]), failed)
 
     async def clients(self, ids: Sequence[str]) -> list[ClientState]:
-        """The states of those of these clients that have announced themselves. Raises if a server doesn't answer."""
+        """The states of these clients, as far as they have announced themselves. Raises if a server doesn't answer."""
         known, failed = await self.reachable_clients(ids)
         for error in failed.values():
             raise error
         return known
 
     async def reachable_clients(self, ids: Sequence[str]) -> ClientStates:
-        """The same, without those whose server doesn't answer."""
+        """The same, without clients whose server doesn't answer."""
         return await read_clients(self._session, ids)
 
     async def _read(
@@ -190,7 +190,7 @@ class _Builder:
         raw, kind = self._raw, self._kind
         owners, owner_count = self._owners()
         waiters = self._waiters()
-        left = len(raw.queue) - len(waiters)
+        absent = len(raw.queue) - sum(not waiter.is_silent for waiter in waiters)
         free, permits, count = self._numbers()
         place = _CHANNELS.get(kind)
         subscribed = -1 if place is None else raw.subscribed[place]
@@ -205,7 +205,7 @@ class _Builder:
             owners=tuple(owners),
             owner_count=owner_count,
             waiters=tuple(waiters),
-            waiter_count=raw.queue_length - left if kind == "fair" else None,
+            waiter_count=raw.queue_length - absent if kind == "fair" else None,
             waiting_clients=None if subscribed < 0 else subscribed,
             time_to_live=None if raw.owner_ttl == NO_KEY or raw.type == NO_TYPE else seconds(raw.owner_ttl),
             token=number_of(raw.token) if has_token else None,
@@ -294,7 +294,7 @@ class _Builder:
     # --- Waiters
 
     def _waiters(self) -> list[Waiter]:
-        """The waiters for a fair lock, without those that have left."""
+        """The waiters for a fair lock, without waiters that have left."""
         if self._kind != "fair":
             return []
         present = [place for place in self._raw.queue if place.asked_at is None or place.asked_at > 0]

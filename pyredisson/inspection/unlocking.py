@@ -1,4 +1,4 @@
-"""Releases a hold of any client, which a user has been shown."""
+"""Releases a hold of any client, or corrects a number of free permits, as a user has been shown it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_lock import FairLockCommands
 from pyredisson.logic.locks.fenced_lock import FencedLockCommands
 from pyredisson.logic.locks.read_write_lock import ReadCommands, WriteCommands
+from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_commands import PermitCommands
 from pyredisson.logic.session import Session
 
@@ -40,6 +41,18 @@ async def release_shown(session: Session, state: State, owner: Owner) -> bool:
         notice = FairLockCommands(session, state.key).wake_waiters()
         await retry.send(session.runtime, notice, retries=session.retries)
     return released
+
+
+async def correct_free(session: Session, state: State, free: int) -> bool:
+    """Sets how many permits of a semaphore are free. False: another number is free by now than the state says.
+
+    Raises the errors of Redis and of the network. Then it has happened once or not at all.
+    """
+    session.check_open()
+    if state.free is None:
+        raise ValueError(f"{state.name!r} is no semaphore that exists")
+    slot = session.slots.allocate()
+    return bool(await session.slots.send(slot, SemaphoreCommands(session, state.key).correct(slot, state.free, free)))
 
 
 def _commands(session: Session, state: State, owner: Owner) -> LockCommands:

@@ -1,8 +1,9 @@
-"""Tells others who this client is, and which locks it has held for long: a hash under a key of its own.
+"""Tells others who this client is, and which locks it holds: a hash under a key of its own.
 
-The watchdog sends it, as a chore, so nothing of this is part of a lock or an unlock. A hold is listed from the first
-renewal of its lease on. Each announcement has a number, and names the one that the server has confirmed last. So a
-server that lacks an earlier one says so, and gets everything again: after a lost reply, a restart or a failover.
+The watchdog sends it, as a chore, so nothing of this is part of a lock or an unlock. A hold is listed once it has lived
+for a second (`watchdog.LISTED_AFTER`): a shorter one costs nothing. Each announcement has a number, and names the one
+that the server has confirmed last. So a server that lacks an earlier one says so, and gets everything again: after a
+lost reply, a restart or a failover.
 """
 
 from __future__ import annotations
@@ -33,16 +34,18 @@ announced."""
 SHORTEST_TTL = 30_000
 """Milliseconds for which an announcement lasts at least. It is renewed after each third of its time."""
 TICKS_PER_TTL = 3
-PAUSE = 0.1
-"""Seconds between two announcements at least."""
+PAUSE = 1.0
+"""Seconds between two announcements at least, however many holds begin and end."""
+PAUSE_OF_PARTS = 0.1
+"""The same between the parts of one that is too long for one call."""
 MOST_IN_ONE = 500
 """Holds in one call of the script: a longer call would delay other clients."""
 MOST_LISTED = 10_000
 """Holds of one client that are listed."""
-STORED, OUTDATED = 1, 0
-"""Replies of the script. A third one says that the same announcement is stored already."""
+OUTDATED = 0
+"""The reply of the script if the hash must be made anew. Any other one says that the announcement is stored."""
 DENIED = ("ACL failure", "can't run this command", "can't access at least one of the keys")
-"""In the text of the error if a command of a script is denied. Its code is that of many errors."""
+"""In the text of the error if a command of a script is denied. Many errors have its code."""
 
 
 class Announcement:
@@ -76,7 +79,7 @@ class Announcement:
         self._listed: dict[bytes, Hold] = {}
         """The holds that are listed, by their fields."""
         self._more = 0
-        """How many further holds there are, as counted at the latest tick, and those that came since then."""
+        """How many further holds there are, as counted at the latest tick, and the ones that came since then."""
         self._is_counted = True
         """Whether they were counted since the latest tick."""
         self._changed: dict[bytes, None] = {}
@@ -103,7 +106,7 @@ class Announcement:
         self._last_run = first - PAUSE
 
     def add(self, hold: Hold) -> None:
-        """Lists a hold whose lease was renewed for the first time."""
+        """Lists a hold that has lived for a second, or for a third of its lease if that is less."""
         hold.listed = True
         if self._is_denied:
             return
@@ -116,7 +119,7 @@ class Announcement:
         self._changed[field] = None
         # After the entry: a hold that has ended meanwhile calls the listener at once.
         hold.listen(self._on_end)
-        self._ask_soon()
+        self._ask_soon(PAUSE)
 
     def stay_until(self, moment: float) -> None:
         """The client has released a lock that is kept until then. So long others may ask who it was."""
@@ -125,7 +128,9 @@ class Announcement:
     def last(self, scripts: ScriptSet) -> bytes | None:
         """The command of a client that ends, once. None: there is nothing to send.
 
-        It removes the key. If a lock is still kept, it says who the client was, for as long as the lock is kept.
+        It removes the key. If a lock is still kept, it says who the client was, for as long as the lock is kept. An
+        announcement of everything that is on its way may arrive behind it, and make the key anew: without a client that
+        renews it, the key ends with its TTL.
         """
         ttl = 0 if self._is_denied else _milliseconds(self._stays_until - self._clock())
         self._stays_until = 0.0
@@ -146,7 +151,7 @@ class Announcement:
         if self._listed.get(field) is hold:
             del self._listed[field]
             self._changed[field] = None
-            self._ask_soon()
+            self._ask_soon(PAUSE)
 
     def _field(self, hold: Hold) -> bytes:
         return hold_field(hold.owner.removeprefix(self._prefix), hold.commands.key)
@@ -160,9 +165,9 @@ class Announcement:
         self._is_counted = False
         self._ask()
 
-    def _ask_soon(self) -> None:
+    def _ask_soon(self, pause: float) -> None:
         if self._soon.due < 0 and not self._watchdog.closed:
-            self._watchdog.set_alarm(self._soon, max(self._clock(), self._last_run + PAUSE))
+            self._watchdog.set_alarm(self._soon, max(self._clock(), self._last_run + pause))
 
     def _ask(self) -> None:
         # During an outage no chore is run, and this one must not be there many times after it.
@@ -185,11 +190,10 @@ class Announcement:
             self._more = self._count_more()
         reply = await self._send(runtime)
         if reply == OUTDATED:
-            self._confirmed = 0
-            self._changed.update(dict.fromkeys(list(self._listed)))
+            self._begin_anew()
             reply = await self._send(runtime)
         if reply is not None and self._changed:
-            self._ask_soon()
+            self._ask_soon(PAUSE_OF_PARTS)
 
     def _count_more(self) -> int:
         known = sum(hold.listed and hold.state is HELD for hold in list(self._holds.table.values()))
@@ -202,13 +206,19 @@ class Announcement:
         try:
             reply = await retry.send_once(runtime, self._command(runtime.scripts, fields, self._ttl))
         except (NoReply, RedisError) as problem:
-            # Sent again at the next tick. In doubt, the server may have this one, and will say that it is outdated.
-            self._changed.update(dict.fromkeys(fields))
             self._note(problem.error if isinstance(problem, NoReply) else problem)
+            self._begin_anew()
             return None
         if reply != OUTDATED:
             self._confirmed = self._number
         return int(reply)
+
+    def _begin_anew(self) -> None:
+        """The next announcement makes the hash anew. Earlier changes don't count: they would grow without bound."""
+        self._confirmed = 0
+        # In this order: another thread changes what is listed first.
+        self._changed.clear()
+        self._changed.update(dict.fromkeys(list(self._listed)))
 
     def _take_changes(self) -> list[bytes]:
         fields = list(itertools.islice(list(self._changed), MOST_IN_ONE))

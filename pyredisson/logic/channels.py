@@ -15,6 +15,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from pyredisson._core import ChannelFields, LockQueueFields, LockWaiterFields
+from pyredisson._protocol.replies import public
 from pyredisson.logic.ports import Wakeup
 
 _event_numbers = itertools.count(1)
@@ -296,7 +297,7 @@ class ChannelRegistry:
         with self.mutex:
             channel = self.by_name.get(name)
             if channel is not None:
-                channel.error = error
+                channel.error = public(error)
                 channel.wake_all()
 
     def on_dropped(self, name: bytes) -> None:

@@ -1,6 +1,6 @@
 """Calls that are executed exactly once, for scripts that add to a value and so can't be idempotent by themselves.
 
-The scheme is that of the sessions of NFSv4.1 (RFC 5661, section 2.10.6), and so are its terms. A client has a session
+The scheme comes from the sessions of NFSv4.1 (RFC 5661, section 2.10.6), and so are its terms. A client has a session
 with several slots. A slot carries one call at a time, and each call on it has a sequence number that is greater than
 all numbers before it. For each slot the server remembers the number and the reply of the latest call. It replies to
 a repeated call with the remembered reply, and does not execute a call with a number below the remembered one: such a
@@ -18,9 +18,10 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 
 from pyredisson._core import ReleaseCall, prefixed
-from pyredisson._diagnostics import tracing
+from pyredisson._diagnostics import logger, tracing
 from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
 from pyredisson.logic.ports import Runtime, Sender
 
@@ -69,11 +70,17 @@ class SessionSlot:
 class SessionSlots:
     """The slots of one client. There are as many as the client ever had calls at the same time."""
 
-    def __init__(self, client_id: str, runtime: Runtime, acquire_sender: Sender, retries: int) -> None:
-        """`acquire_sender` sends the calls of `send_or_undo`."""
+    def __init__(
+        self, client_id: str, runtime: Runtime, acquire_sender: Sender, change_sender: Sender, retries: int
+    ) -> None:
+        """Replicas confirm what is sent by `acquire_sender`, if it acquires something, and by `change_sender`.
+
+        A release that a failover loses would be lost for good: permits have no leases.
+        """
         self._suffix = f":{client_id}:"
         self._runtime = runtime
-        self.acquire_sender = acquire_sender
+        self._acquire_sender = acquire_sender
+        self._change_sender = change_sender
         self._retries = retries
         self._ids = itertools.count()
         self._free: dict[SessionSlot, None] = {}
@@ -102,7 +109,11 @@ class SessionSlots:
         """
         forgotten_at = self._now() + REMEMBERED
         try:
-            reply, _ = await retry.send(self._runtime, payload, retries=self._retries, idempotent_until=forgotten_at)
+            reply, _ = await retry.send(
+                self._change_sender, payload, retries=self._retries, idempotent_until=forgotten_at
+            )
+        except NotConfirmed as problem:
+            reply = self._unconfirmed(problem)
         except BaseException:
             if complete:
                 # The slot is not used again: a later call with a greater number would keep this one from running.
@@ -115,19 +126,28 @@ class SessionSlots:
         self._free[slot] = None
         return reply
 
-    async def send_again(self, payload: bytes, failure: NoReply | RedisError) -> Reply:
-        """Sends a command again that releases and acquires, after a first try by `acquire_sender` that has failed.
+    async def send_hand_over(self, payload: bytes) -> int:
+        """Sends a command that releases and acquires. A positive reply means that it has acquired something.
 
-        The server remembers any reply to it. The caller frees the slot after the reply. After an error it posts what
-        finishes the call, and doesn't free the slot.
+        Raises `NotConfirmed` if too few replicas have confirmed that. The server remembers any reply. The caller frees
+        the slot after the reply. After an error it posts what finishes the call, and doesn't free the slot.
         """
-        reply, _ = await retry.send_again(
-            self.acquire_sender,
-            payload,
-            failure,
-            retries=self._retries,
-            idempotent_until=self._now() + REMEMBERED,
-        )
+        forgotten_at = self._now() + REMEMBERED
+        reply: int
+        try:
+            reply, _ = await retry.send(
+                self._change_sender, payload, retries=self._retries, idempotent_until=forgotten_at
+            )
+        except NotConfirmed as problem:
+            if problem.reply > 0:
+                raise
+            reply = self._unconfirmed(problem)
+        return reply
+
+    def _unconfirmed(self, problem: NotConfirmed) -> int:
+        """The reply of a call that the master has executed, and that can't be undone."""
+        logger.info("a change of permits or of a count is done, but a failover may lose it: %s", problem)
+        reply: int = problem.reply
         return reply
 
     async def send_or_undo(
@@ -146,7 +166,7 @@ class SessionSlots:
         try:
             reply: int
             reply, _ = await retry.send(
-                self.acquire_sender,
+                self._acquire_sender,
                 payload,
                 retries=self._retries,
                 deadline=forgotten_at if outlasts_memory else deadline,

@@ -39,7 +39,7 @@ GIVEN, LEFT = WaiterState.GIVEN, WaiterState.LEFT
 
 
 class HandedWaiter(WaiterFields):
-    """Its state is a `WaiterState`; only the methods below and those of a subclass change it.
+    """Its state is a `WaiterState`; only the methods below and the methods of a subclass change it.
 
     A subclass adds `give` and `refuse`, which a release calls: from OFFERED to GIVEN, and to LOOKING.
     """

@@ -21,6 +21,7 @@ from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 
 GONE = "its key expired or was taken away on the server"
+FORGOTTEN = "the server has closed its connections, perhaps as it was restarted, and doesn't know it any more"
 NOT_TAKEN_OVER = "another server serves it now, which doesn't know it"
 LEASE_ENDED = "its lease ended without a confirmed renewal"
 
@@ -189,7 +190,7 @@ class HoldTable(HoldTableFields):
     table: dict[HoldKey, Hold]
     """The latest hold of each owner and lock."""
     wheel: Wheel
-    """That of the watchdog, once there is one."""
+    """The wheel of the watchdog, once there is one."""
 
     def __init__(self, clock: Callable[[], float], on_lost: Listener) -> None:
         """`on_lost` is called once for each hold that is lost."""

@@ -181,7 +181,7 @@ class Observing:
         self.emit("renewal_failed", count=count, error=described(error))
 
     def availability_changed(self, what: str, server: str, error: BaseException | None) -> None:
-        """`what`: `disconnected` or `connected`."""
+        """`what`: `discovered`, `disconnected` or `connected`."""
         self.emit(what, server=server, error=None if error is None else described(error))
 
     def _event(self, what: str, **fields: Any) -> Event | None:
@@ -236,6 +236,6 @@ def described(error: BaseException) -> str:
 def lateness(holds: Sequence[Hold], lease: float, now: float) -> float:
     """How many seconds after the moment when these leases should have been extended it is; see `Event.late`.
 
-    To be computed before the holds are extended, in seconds. `lease`: that of the watchdog.
+    To be computed before the holds are extended, in seconds. `lease`: the lease of the watchdog.
     """
     return now - min((hold.valid_until for hold in holds), default=now) + lease * 2 / 3

@@ -26,6 +26,8 @@ class Wakeup(Protocol):
     def is_set(self) -> bool: ...
 
 
+Operation = Callable[[], Coroutine[Any, Any, None]]
+
 Granted = Callable[[Reply], bool]
 """Whether a reply means that the command has acquired what it asked for."""
 
@@ -124,14 +126,23 @@ class Runtime(Sender, Protocol):
         It is referred to weakly, and called on any thread. It must not block.
         """
 
+    def is_open(self) -> bool:
+        """Whether a connection to the server is open that no call uses. Sends nothing.
+
+        True where there are several servers: their restarts are changes of the topology.
+        """
+
     def post(self, payload: bytes) -> None:
         """Sends an idempotent command in the background, after the commands that this backend has sent before.
 
         Never waits and never raises. The command is sent again until it has run, or is of no use any more.
         """
 
-    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, operation: Operation) -> None:
         """Runs an operation in the background to its end, also when the caller fails or is cancelled."""
+
+    def spawner(self) -> Callable[[Operation], None]:
+        """A `spawn` that can be called on any thread. In asyncio for the event loop that runs now, until its end."""
 
     def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]:
         """Waits until the wakeup is set or the time is over."""

@@ -17,7 +17,7 @@ from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson.errors import ClosedError
-from pyredisson.logic.holds import GONE, HELD, Hold, HoldTable, Renewal
+from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.observing import Observing, lateness
 from pyredisson.logic.ports import Chore, Runtime
@@ -29,18 +29,10 @@ PROMISE_STEP = 100
 """Milliseconds, to a multiple of which a fixed lease is rounded up that another server is to confirm."""
 RETRIES_PER_ROUND = 10
 """How often a failed renewal is repeated in the time of one round."""
+LOOK_EVERY = 1.0
+"""Seconds after which it is found out that a single server has closed the connection, at the latest."""
 IDLE_LEASES = 2
 """After so many leases without work a renewer ends, if its client may have several."""
-
-
-class Announcer(Protocol):
-    """What tells others which locks the client has held for long."""
-
-    def begin(self) -> None:
-        """The watchdog is about to start."""
-
-    def add(self, hold: Hold) -> None:
-        """Lists a hold whose lease was renewed for the first time."""
 
 
 class Dispatcher(Protocol):
@@ -48,7 +40,6 @@ class Dispatcher(Protocol):
 
     wheel: Wheel
     observing: Observing | None
-    announcer: Announcer | None
 
     @property
     def closed(self) -> bool:
@@ -109,11 +100,15 @@ class Renewer(LoopOwner):
         """Whether the loop has no work and ends. What is added after that must go to another renewer, too."""
         self._last_work = runtime.clock()
         self._idle_limit = IDLE_LEASES * self._lease_seconds
+        self._look_every = math.inf if runtime.sharded else LOOK_EVERY
+        self._next_look = math.inf
+        """When to find out whether a single server has closed the connection."""
 
     # --- For other threads
 
     def start(self) -> None:
         """Starts the loop on a thread of its own. If that fails, it can be tried again."""
+        self._next_look = self._runtime.clock() + self._look_every
         self._dispatcher.start(weak_loop(self, "renew"))
         self.started = True
 
@@ -146,6 +141,7 @@ class Renewer(LoopOwner):
 
     async def _renew_once(self) -> float:
         """One round. Returns the seconds until the next one."""
+        self._look_for_restart()
         if self.due or self.repairs.unsent or self.chores:
             self._last_work = self._runtime.clock()
         try:
@@ -173,13 +169,27 @@ class Renewer(LoopOwner):
     def _pause(self, failed: bool) -> float:
         pause = self._lease_seconds / ROUNDS_PER_LEASE
         if failed:
-            return pause * (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND
+            return min(pause * (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND, self._look_every)
         idle = self._runtime.clock() - self._last_work
         has_work = self.due or self.repairs.unsent or self.chores
         if self._runtime.sharded and idle > self._idle_limit and not has_work:
             self._end()
             return 0.0
-        return pause
+        return min(pause, max(0.0, self._next_look - self._runtime.clock()))
+
+    def _look_for_restart(self) -> None:
+        """Has all holds checked if a single server has closed the connection: it may be another process, without data.
+
+        Until the next renewal other owners could hold the same locks. In the first second there may be no connection.
+        """
+        now = self._runtime.clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + self._look_every
+        if self._holds.table and not self._runtime.is_open():
+            for hold in list(self._holds.table.values()):
+                if hold.state is HELD:
+                    self.due.setdefault(hold, FORGOTTEN)
 
     def _end(self) -> None:
         # In this order: a thread that adds work and doesn't see `ended` has added it before the last two lines.
@@ -304,7 +314,7 @@ class Renewer(LoopOwner):
         again: list[Batch] = []
         for batch, reply in zip(batches, replies, strict=True):
             if not self._keeps(batch.holds, batch.reason):
-                # The slot has moved meanwhile, so this reply may be that of a server that has lost it.
+                # The slot has moved meanwhile, so this reply may come from a server that has lost it.
                 continue
             if not isinstance(reply, RedisError):
                 self._apply(batch, reply, sent_at)
@@ -319,7 +329,6 @@ class Renewer(LoopOwner):
         ends = sent_at + self._lease_seconds
         due = self._dispatcher.next_renewal(batch, sent_at)
         wheel, extend = self._dispatcher.wheel, self._holds.extend
-        announcer = self._dispatcher.announcer
         if self._dispatcher.observing is not None and batch.lease:
             self._tell_renewed(self._dispatcher.observing, batch, reply)
         for hold, known in zip(batch.holds, reply, strict=True):
@@ -329,8 +338,6 @@ class Renewer(LoopOwner):
             if known != 1:
                 self._lose(hold, batch.reason)
             elif batch.lease:
-                if not hold.listed and announcer is not None:
-                    announcer.add(hold)
                 if hold.renewed:
                     extend(hold, ends)
                     wheel.add(hold, due)

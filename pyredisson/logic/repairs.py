@@ -43,7 +43,7 @@ class Repairs:
         add: Callable[[Unsent], None],
         queues: Callable[[], Iterable[RepairQueue]],
     ) -> None:
-        """`add` puts a command into the queue of the shard that serves it. `queues`: those of all shards."""
+        """`add` puts a command into the queue of the shard that serves it. `queues`: the queues of all shards."""
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._repair_for = max(REPAIR_FOR, lease_seconds)

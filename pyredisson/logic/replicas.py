@@ -1,4 +1,4 @@
-"""Acquires that the replicas of a master have to confirm: what counts as acquired, and the error of one that fails."""
+"""What the replicas of a master have to confirm: which replies count, and the error of an acquire that fails."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def lock_granted(reply: Reply) -> bool:
 def permits_granted(reply: Reply) -> bool:
     """Whether permits of a semaphore were acquired."""
     return reply.__class__ is int and reply > 0
+
+
+def has_run(reply: Reply) -> bool:
+    """Whether a call that changes a number of permits, or the count of a latch, has run."""
+    return reply.__class__ is int
 
 
 def expirable_permits_granted(reply: Reply) -> bool:

@@ -7,6 +7,10 @@ So one attempt may need several retries.
 A redirect (MOVED or ASK) says that the command has not run, and which server to send it to. So it leaves no doubt. It
 is followed at once and within any limits.
 
+TRYAGAIN is an answer, too: the keys of the command are in two places, as their slot is being moved, and it has not run.
+It is sent again within the limits of the call. When they are over, an acquire says "not acquired in time"; any other
+call raises the `TryAgainError`, as it has nothing else to say.
+
 A command is in doubt as soon as a copy of it may have run without a reply. Then it is sent again at once, one time,
 even with no retries remaining or after each limit: it would be wrong to report a lock as not acquired that was
 acquired. Every other retry follows after a pause.
@@ -26,6 +30,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 from pyredisson._protocol.error_codes import NOT_MASTER, NonLocalKeyError, code_of, is_transient_reply
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import public
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Sender
 
@@ -67,7 +72,7 @@ async def send(
     - `expires`: from when on the result is of no use. It counts only with `LIMITED_BY_RETRIES`.
     - `idempotent`: whether the command may run twice. If not, it isn't sent again once it is in doubt.
     - `idempotent_until`: if the command becomes in doubt at this moment or later, it isn't sent again either.
-    - `reply_if_done`: makes the true reply from that of a copy, if an earlier copy may have run on the same server.
+    - `reply_if_done`: makes the true reply from a copy's reply, if an earlier copy may have run on the same server.
     - `on_doubt`: is called once, when the command becomes in doubt.
     """
     sent_at = runtime.clock()
@@ -241,7 +246,7 @@ class _Retry:
                 if self._on_doubt is not None:
                     self._on_doubt()
                 if self._runtime.clock() >= self._limits.idempotent_until:
-                    raise self._runtime.located(self._payload, problem.error)
+                    raise self._runtime.located(self._payload, public(problem.error))
                 return True
         if problem.stale and not self._met_stale_connection:
             self._met_stale_connection = True
@@ -251,7 +256,7 @@ class _Retry:
     async def _pause(self, error: RedisError) -> None:
         seconds = self._limits.pause(self._runtime, self._pauses)
         if seconds is None:
-            raise self._runtime.located(self._payload, error)
+            raise self._runtime.located(self._payload, public(error))
         self._pauses += 1
         self._redirects = 0
         self._runtime.on_command_failed(self._payload, error)
@@ -266,6 +271,14 @@ class _Retry:
     def _is_in_doubt(self, server: bytes | None) -> bool:
         """Whether a copy in doubt may have been sent to that server."""
         return server is None or None in self._servers_in_doubt or server in self._servers_in_doubt
+
+
+def longest(retries: int, timeout: float) -> float:
+    """For how many seconds a call tries at most that is `LIMITED_BY_RETRIES`, if each try takes `timeout` seconds.
+
+    The first try and so many retries, one more at once after a lost reply, and the pauses.
+    """
+    return (retries + 2) * timeout + retries * LONGEST_DELAY
 
 
 def delay(tries: int, jitter: float) -> float:

@@ -97,7 +97,7 @@ class RoutedChannels(ChannelRegistry):
         super().__init__(clock)
         self._table = table
         self._version = -1
-        """That of the map by which all channels were placed."""
+        """The version of the map by which all channels were placed."""
         self._nodes: dict[Node, NodeChannels] = {}
         self._places: dict[bytes, NodeChannels] = {}
         self._unplaced: dict[bytes, None] = {}

@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from pyredisson._settings.config import Config
-from pyredisson._settings.durations import lease_ms
+from pyredisson._settings.durations import lease_ms, seconds
 from pyredisson.errors import ClosedError
-from pyredisson.logic import announcement
+from pyredisson.logic import announcement, retry
 from pyredisson.logic.announcement import Announcement
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.groups.registry import GroupRegistry
-from pyredisson.logic.holds import GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
+from pyredisson.logic.holds import FORGOTTEN, GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.locks.local_queue import LocalQueue
 from pyredisson.logic.loops import Loop
@@ -23,7 +23,7 @@ from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Granted, Runtime, Sender
-from pyredisson.logic.replicas import Acquiring, expirable_permits_granted, lock_granted, permits_granted
+from pyredisson.logic.replicas import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
 from pyredisson.logic.watchdog import Watchdog
 
 
@@ -72,6 +72,8 @@ class Session:
         """For how many seconds a lock is handed on in this client without a message."""
         self.retries = config.retry_attempts
         """How often a command is sent again after a failure, if the call doesn't wait for other owners."""
+        self.longest_call = retry.longest(self.retries, seconds(config.timeout, "timeout"))
+        """For how many seconds such a call tries at most."""
         self.config = config
         self.server = config.describe()
         """Identifies the server, for groups of locks that are on several."""
@@ -83,7 +85,7 @@ class Session:
         self._open()
 
     def reset_after_fork(self) -> None:
-        """In the child: becomes a new client without holds and waiters. Those that it had are the parent's."""
+        """In the child: becomes a new client without holds and waiters. What it had is the parent's."""
         self._open()
 
     def _open(self) -> None:
@@ -111,7 +113,7 @@ class Session:
         if self.config.announce and not math.isinf(announcement.FIRST_AFTER):
             self.announcement = Announcement(self.id, self.config, self.holds, self.watchdog, self.clock)
             self.watchdog.announcer = self.announcement
-        self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), self.retries)
+        self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), acquiring(has_run), self.retries)
         self.local_queues = LocalQueues()
         self.lock_queues: dict[Hashable, LocalQueue] = {}
         """The waiters of each lock that is contended in this client."""
@@ -173,7 +175,7 @@ class Session:
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
         # that (the server restarted empty, say), nothing is published. No notice is needed after a fixed lease, which
         # ends when the waiters make an attempt anyway, and after a forced release, which publishes.
-        if hold.reason in (GONE, NOT_TAKEN_OVER) or (hold.reason is LEASE_ENDED and hold.renewed):
+        if hold.reason in (GONE, FORGOTTEN, NOT_TAKEN_OVER) or (hold.reason is LEASE_ENDED and hold.renewed):
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
                 self.watchdog.repairs.notify(notice)

@@ -42,7 +42,7 @@ async def until(
     """Waits for a successful attempt until `deadline` (None: without limit). Returns False after the deadline.
 
     The caller has made one attempt, which returned `longest_wait`. `wakeup` is for a caller that registers its
-    waiter's wakeup elsewhere, too; `channel_class` and `need` are those of `ChannelRegistry.join`.
+    waiter's wakeup elsewhere, too; `channel_class` and `need` are as for `ChannelRegistry.join`.
 
     Leaving the channel never suspends. If an attempt was interrupted, the attempt or the caller undoes it.
     """

@@ -7,7 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pyredisson._core import RenewalStep, Timer, Wheel
 from pyredisson._diagnostics import tracing
@@ -20,8 +20,21 @@ from pyredisson.logic.observing import Observing
 from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.renewal_batch import BATCH, Batch
 from pyredisson.logic.renewal_grid import RenewalGrid
-from pyredisson.logic.renewer import Announcer, Renewer
+from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.repairs import RepairQueue, Repairs, Unsent
+
+LISTED_AFTER = 1000
+"""Milliseconds after which others are told of a hold. Most holds are shorter, and cost nothing."""
+
+
+class Announcer(Protocol):
+    """What tells others which locks the client holds."""
+
+    def begin(self) -> None:
+        """The watchdog is about to start."""
+
+    def add(self, hold: Hold) -> None:
+        """Lists a hold that has lived for `LISTED_AFTER`."""
 
 
 class Alarm(Timer):
@@ -69,7 +82,6 @@ class Watchdog(LoopOwner, RenewalStep):
         self._renewer_type = renewer
         self._grid = RenewalGrid(lease_ms)
         self._moved_slots = MovedSlots(holds, runtime.slot_of)
-        self._enter_grid_step(runtime.clock())
         self.wheel = Wheel(self._now_ms())
         holds.wheel = self.wheel
         self.cancel = self.wheel.discard
@@ -86,7 +98,7 @@ class Watchdog(LoopOwner, RenewalStep):
         """Whether its threads have been started."""
         self._closed = False
         self._renewers: dict[Hashable, Renewer] = {}
-        """Those that have not ended."""
+        """The renewers that have not ended."""
         runtime.on_topology_change(self.on_topology_change)
         self._sole = None if runtime.sharded else self._renewer_of(runtime.shard_of(b""))
         """The renewer of a single server."""
@@ -95,17 +107,13 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def _watch_otherwise(self, hold: Hold, now: float) -> None:
         """Watches a hold that has a fixed lease, or is the first one of a step of the grid; see `watch`."""
-        if hold.leases is None or hold.needs_renewal:
-            if not self._step_begins <= now < self._step_ends:
-                self._enter_grid_step(now)
-                self._check_if_moved(hold, now)
-            due = self._renewal_due
-            if hold.leases is not None:
-                # A fixed lease may end before the next round.
-                due = min(due, int(hold.valid_until * 1000) + 1)
-        else:
-            due = int(hold.valid_until * 1000) + 1
+        if not self._step_begins <= now < self._step_ends:
+            self._enter_grid_step(now)
             self._check_if_moved(hold, now)
+        due = self._first_due
+        if hold.leases is not None:
+            # A fixed lease may end before.
+            due = min(due, int(hold.valid_until * 1000) + 1)
         self.wheel.add(hold, due)
         if due < self._next_look:
             self._start_or_wake()
@@ -177,11 +185,12 @@ class Watchdog(LoopOwner, RenewalStep):
             renewer.wake()
 
     def _enter_grid_step(self, now: float) -> None:
-        """Computes once for all holds that are acquired in this step of the grid when their renewal is due."""
+        """Computes once for all holds that begin in this step of the grid when they are due for the first time."""
         tracing.look()
         step = self._grid.step
         number = int(now * 1000) // step
-        self._renewal_due = number * step + self._grid.round
+        listed_after = self._grid.round if self.announcer is None else min(LISTED_AFTER, self._grid.round)
+        self._first_due = number * step + listed_after
         self._step_ends = (number + 1) * step / 1000
         self._step_begins = max(number * step / 1000, self._moved_slots.moved_at)
         # Set on another thread meanwhile, perhaps before the assignment above.
@@ -228,25 +237,39 @@ class Watchdog(LoopOwner, RenewalStep):
         next_scan = self._check_moved()
         if self._sole is None:
             self._start_renewers()
-        next_due = wheel.next_due()
-        # With an empty wheel it looks every half round. So `watch` doesn't need to wake it for a renewed lease.
-        idle = max(1, self._grid.round // 2)
-        next_look = now + idle if next_due is None else min(next_due, now + idle)
-        self._next_look = next_look
+        next_look = self._next_look = self._when_to_look(now)
         # A timer that was added just before this assignment compared itself with the old value, and did not wake us.
-        next_due = wheel.next_due()
-        if next_due is not None and next_due < next_look:
-            next_look = self._next_look = next_due
+        if self._when_to_look(now) < next_look:
+            next_look = self._next_look = self._when_to_look(now)
         return max(0.0, min(next_look / 1000, next_scan) - self._runtime.clock())
 
+    def _when_to_look(self, now: int) -> int:
+        """The tick of the next look at the wheel."""
+        # With an empty wheel it looks every half round. So `watch` doesn't need to wake it for a renewed lease.
+        look = now + max(1, self._grid.round // 2)
+        next_due = self.wheel.next_due()
+        if next_due is not None:
+            look = min(look, next_due)
+        # Also if the holds of the latest step have ended by now: else each hold of a series of short ones would be due
+        # before the next look, and wake this loop.
+        return min(look, self._first_due) if now < self._first_due else look
+
     def _is_due(self, hold: Hold, now: int) -> bool:
-        """Whether to renew a hold whose time in the wheel has come."""
+        """Whether to renew a hold whose time in the wheel has come. At its first time it is listed for others."""
         ends = int(hold.valid_until * 1000)
         if (ends <= now or hold.state is not HELD) and self._holds.expire_if_due(hold):
             return False
         # If the renewal fails, it is due again at the end of the lease, when it is declared lost.
         self.wheel.add(hold, ends + 1)
-        return hold.needs_renewal
+        needs_renewal = hold.needs_renewal
+        if self.announcer is not None and not hold.listed:
+            renewal = self._grid.next_renewal(hold.begun)
+            if needs_renewal and now < renewal:
+                needs_renewal = False
+                self.wheel.add(hold, min(renewal, ends + 1))
+            # At last: if it fails, the hold is watched all the same.
+            self.announcer.add(hold)
+        return needs_renewal
 
     def _check_moved(self) -> float:
         """Checks the holds of slots that have moved. Returns when to do that next."""

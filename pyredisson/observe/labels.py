@@ -47,7 +47,7 @@ class BoundedLabels:
                 return value
             first, self._full = not self._full, True
         if first:
-            text = "more than %d different labels: that of %r and of all further new ones is %r"
+            text = "more than %d different labels: the label of %r and of all further new names is %r"
             logger.warning(text, self._most, name, OTHER)
         return OTHER
 

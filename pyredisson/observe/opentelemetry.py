@@ -25,7 +25,7 @@ Attributes = dict[str, str | int | float]
 class OpenTelemetryObserver:
     """A span for each wait, and one for each hold.
 
-    Both are children of the span that was current where the lock was acquired. The span of the hold has a link to that
+    Both are children of the span that was current where the lock was acquired. The span of the hold links to the span
     of the wait. An acquire that is granted at once has no wait. A span may end after its parent, as a hold may.
     """
 
@@ -47,7 +47,7 @@ class OpenTelemetryObserver:
         self._begin(self._waits, event.wait_id, "lock wait", event)
 
     def acquired(self, event: Event) -> None:
-        """Ends the span of the wait, and begins that of the hold."""
+        """Ends the span of the wait, and begins the span of the hold."""
         waited = self._end(self._waits, event.wait_id, event)
         links = [] if waited is None else [Link(waited.get_span_context())]
         self._begin(self._holds, event.hold_id, "lock hold", event, links)

@@ -101,12 +101,15 @@ class PrometheusObserver:
         """Leases were not extended."""
         self._metrics.renewal_failures.inc(event.count)
 
+    def discovered(self, event: Event) -> None:
+        """A client knows a server. Both counters exist from now on, so that the first outage is an increase."""
+        server = self._servers.of(event.server or "")
+        self._metrics.disconnects.labels(server)
+        self._metrics.reconnects.labels(server)
+
     def disconnected(self, event: Event) -> None:
         """An outage begins."""
-        server = self._servers.of(event.server or "")
-        self._metrics.disconnects.labels(server).inc()
-        # With its value 0, so that the first one is an increase.
-        self._metrics.reconnects.labels(server)
+        self._metrics.disconnects.labels(self._servers.of(event.server or "")).inc()
 
     def connected(self, event: Event) -> None:
         """An outage has ended."""
@@ -173,7 +176,7 @@ class _Metrics:
             return Counter(name, text, labels, namespace=namespace, registry=registry)
 
         def gauge(name: str, text: str) -> Gauge:
-            # Of several processes: the sum of those that live.
+            # Of several processes: the sum of all that live.
             return Gauge(name, text, of_lock, namespace=namespace, registry=registry, multiprocess_mode="livesum")
 
         try:

@@ -128,7 +128,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         return tuple(node for node in self.nodes if view[node.id].is_master and not view[node.id].failed)
 
     def replicas_of(self, master: ClusterNode) -> tuple[ClusterNode, ...]:
-        """The replicas of a master, also those that have failed."""
+        """The replicas of a master, also replicas that have failed."""
         view = self._view()
         return tuple(node for node in self.nodes if view[node.id].master == self._known(master).id)
 
@@ -173,7 +173,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self._moves.begin(slot, source, to)
 
     def move_keys(self, slot: int, *names: str | bytes) -> None:
-        """Move keys of a slot that is being moved: those that are named, or without names all of them."""
+        """Move keys of a slot that is being moved: the keys that are named, or without names all of them."""
         self._moves.move_keys(slot, names)
 
     def finish_move(self, slot: int) -> None:

@@ -30,12 +30,12 @@ def disagreement(living: Sequence[ClusterNode]) -> str | None:
 
 
 def roles(view: Views) -> dict[str, tuple[str | None, Slots, int]]:
-    """The master of each node, its slots, and the epoch of those that serve slots.
+    """The master of each node, its slots, and the epoch of each node that serves slots.
 
     If a slot moved before all knew the epoch of its node, the next node could get the same one. Then nodes that had
     seen the slot at the former would never believe that it is at the latter.
     """
-    # The epochs of the others decide nothing. That of a frozen replica isn't passed on while it is frozen.
+    # The epochs of the others decide nothing. The epoch of a frozen replica isn't passed on while it is frozen.
     return {name: (each.master, each.slots, each.epoch if each.slots else 0) for name, each in view.items()}
 
 

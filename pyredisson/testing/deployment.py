@@ -56,7 +56,7 @@ class Node(Server):
 
     @property
     def internal_port(self) -> int:
-        """The port that the other nodes use, beside the bus of a cluster: that of TLS if there is one."""
+        """The port that the other nodes use, beside the bus of a cluster: the port of TLS if there is one."""
         return self.tls_port if self._tls else self.port
 
     def ask(self, *words: str | int | bytes) -> Any:
@@ -143,7 +143,7 @@ P = TypeVar("P", bound=Node)
 class Deployment(Generic[N, P]):
     """What clusters, sentinels and replicated servers have in common. A context manager; or `start` and `stop`.
 
-    `N` is the type of the nodes that have data, `P` that of all processes, which may include sentinels.
+    `N` is the type of the nodes that have data, `P` the type of all processes, which may include sentinels.
     """
 
     nodes: tuple[N, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -68,6 +69,7 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
     )
 
 
+@functools.cache
 def read_version(executable: str) -> tuple[int, int, int]:
     """The version of a server program: of Valkey, its own, not the version of Redis that it reports."""
     text = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
@@ -152,7 +154,7 @@ def lasting_ports(count: int, *, bus: bool = False) -> list[int]:
     """
     found: list[int] = []
     while len(found) < count:
-        # Not from `random`: processes with the same seed, as those of a test run, would all try the same ports.
+        # Not from `random`: processes with the same seed, as in a test run, would all try the same ports.
         port = _LOWEST_LASTING_PORT + secrets.randbelow(_CLUSTER_BUS_OFFSET)
         if port not in found and _is_free(port) and (not bus or _is_free(bus_port(port))):
             found.append(port)

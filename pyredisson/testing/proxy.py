@@ -96,7 +96,7 @@ class Proxy:
 
         From that reply on the connection is silent: the client gets nothing more on it, neither replies nor
         messages nor its end, as when the network has lost the way back. It stays open, and further requests
-        still reach the server; those that match use up `times` too.
+        still reach the server; requests that match use up `times` too.
         """
         return self._add(Fault(Action.DROP_REPLY, match, times))
 
@@ -123,17 +123,17 @@ class Proxy:
     def refuse(self, refusing: bool) -> None:
         """Accept new connections and close them at once, or serve them again."""
         self._refusing = refusing
-        self._release_in_background()
+        self._wait_for_round()
 
     def stall(self) -> None:
         """Pass nothing on, in both directions, on old and new connections; everything is kept for `resume`."""
         self._conditions.stalled = True
-        self._release_in_background()
+        self._wait_for_round()
 
     def resume(self) -> None:
         """Pass on what `stall` kept, and continue normally."""
         self._conditions.stalled = False
-        self._release_in_background()
+        self._wait_for_round()
 
     def blackhole(self) -> None:
         """Discard everything on the current connections from now on, in both directions, including their closing."""
@@ -142,7 +142,7 @@ class Proxy:
     def latency(self, seconds: float) -> None:
         """Delay everything that arrives from now on by `seconds`, in each direction."""
         self._conditions.latency = seconds
-        self._release_in_background()
+        self._wait_for_round()
 
     def start(self) -> Self:
         """Listen on a free port."""
@@ -192,8 +192,8 @@ class Proxy:
     def _on_all(self, action: Callable[[Relay], object]) -> None:
         self._call(lambda: [action(relay) for relay in self._relays])
 
-    def _release_in_background(self) -> None:
-        """Return when the loop has begun a new iteration, in which it sees what the caller has just changed."""
+    def _wait_for_round(self) -> None:
+        """Returns when the loop has begun a new iteration, in which it sees what the caller has just changed."""
         self._call(lambda: None)
 
     def _call(self, action: Callable[[], object]) -> None:

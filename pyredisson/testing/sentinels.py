@@ -79,7 +79,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
     def url(self) -> str:
         """The sentinels, without TLS, and the name of the master.
 
-        With `tls=True` the sentinels name the TLS ports of the nodes, so the scheme is that of TLS to the nodes.
+        With `tls=True` the sentinels name the TLS ports of the nodes, so the scheme says TLS to the nodes.
         """
         return self._url("rediss" if self._tls else "redis", [each.port for each in self.sentinels], [])
 

@@ -30,7 +30,7 @@ class SlotMoves:
         if names:
             self._migrate(source, to, names)
             return
-        # Until none is left: clients may add keys to those that the source still has.
+        # Until none is left: clients may add keys to the ones that the source still has.
         while found := source.ask("CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_ONCE):
             self._migrate(source, to, found)
 

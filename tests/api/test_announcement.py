@@ -1,4 +1,4 @@
-"""A client announces itself under a key of its own, with the holds that live to their first renewal."""
+"""A client announces itself under a key of its own, with the holds that live for a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis import Redis
 import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
-from pyredisson.logic import announcement
+from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend
 from tests.support.children import Child
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
 
 ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
 LEASE = 1.5
-"""Seconds. A hold is listed after a third of it."""
+"""Seconds. A hold is listed after a third of it, which is less than a second."""
 NAME = "a b"
 
 
@@ -211,14 +211,19 @@ HOLDS = {
     "spin": lambda client: client.get_spin_lock(NAME),
     "read": lambda client: client.get_read_write_lock(NAME).read_lock(),
     "write": lambda client: client.get_read_write_lock(NAME).write_lock(),
+    "lock with a fixed lease": lambda client: client.get_lock(NAME),
     "permit": None,
 }
 
 
 @pytest.mark.parametrize("kind", HOLDS)
-async def test_a_hold_is_listed_from_its_first_renewal(backend: Backend, admin: Redis, kind: str) -> None:
-    client = backend.connect(lock_watchdog_timeout=LEASE)
+async def test_a_hold_is_listed_long_before_its_first_renewal(
+    backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LISTED_AFTER", 50)
+    client = backend.connect(lock_watchdog_timeout=3600)
     make = HOLDS[kind]
+    kind, _, fixed = kind.partition(" ")
     # The second hold has the same field as the first one, but for a permit, which has an id of its own.
     for _ in range(2):
         before = now_of(admin)
@@ -226,7 +231,7 @@ async def test_a_hold_is_listed_from_its_first_renewal(backend: Backend, admin: 
             release = await _acquire_permit(client)
         else:
             lock = make(client)
-            await lock.lock()
+            await lock.lock(3600 if fixed else None)
             release = lock.unlock
         await backend.until(lambda: len(listed(admin, client)) == 1)
         [(field, value)] = listed(admin, client).items()
@@ -340,7 +345,7 @@ async def test_closing_without_a_server(
 BEGIN = """
 import os, signal, sys, time
 import pyredisson
-from pyredisson.logic import announcement
+from pyredisson.logic import announcement, watchdog
 announcement.FIRST_AFTER = 0.0
 client = pyredisson.connect(sys.argv[1])
 lock = client.get_lock("a")

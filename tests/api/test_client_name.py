@@ -67,6 +67,7 @@ async def test_a_user_may_lack_the_right(backend: Backend, server: Server, admin
         admin.acl_deluser("plain")
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 async def test_a_forked_child_has_its_own_name(server: Server, admin: Redis) -> None:
     with pyredisson.connect(server.url) as client:
         client.get_lock("a", owner=1).lock()

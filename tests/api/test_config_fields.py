@@ -6,9 +6,11 @@ import dataclasses
 import math
 import pickle
 import ssl
+from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import redis
@@ -16,12 +18,16 @@ import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyredisson._settings.config import Config
-from pyredisson._settings.durations import lease_ms, seconds
+import pyredisson.asyncio
+from pyredisson._settings.address import Address
+from pyredisson._settings.config import _DURATIONS, Config
+from pyredisson._settings.durations import Duration, lease_ms, seconds
+from pyredisson._settings.fields import ConfigFields
 from pyredisson.errors import ConfigError
 from pyredisson.events import Event, Observer, handlers_of
 
 SECRET = "hunter2"
+FILE = "singleServerConfig:\n  address: redis://h:1\n"
 
 
 class TestSeconds:
@@ -152,6 +158,10 @@ class TestFields:
             ("name_mapper", "prefix"),
             ("host", ""),
             ("host", None),
+            ("host", "a\udcff"),
+            ("host", "a..b"),  # no DNS name has an empty part
+            ("password", "secret\udcff"),
+            ("username", "\udcff"),
             ("path", ""),
             ("username", b"user"),
             ("client_name", 3),
@@ -199,6 +209,24 @@ class TestFields:
             Config(ssl_context=config.ssl_context)
         with pytest.raises(ConfigError, match="unix socket"):
             Config(ssl=True, path="/run/redis.sock")
+
+    @pytest.mark.parametrize(
+        "connect", [pyredisson.connect, pyredisson.asyncio.connect, Config.of, partial(Config.from_yaml, FILE)]
+    )
+    @pytest.mark.parametrize(
+        ("name", "meant"), [("lock_wachdog_timeout", "lock_watchdog_timeout"), ("time_out", "timeout"), ("xyzzy", None)]
+    )
+    def test_an_unknown_keyword(self, connect: Any, name: str, meant: str | None) -> None:
+        with pytest.raises(ConfigError) as caught:
+            connect(**{name: 1})
+        assert str(caught.value) == f"unknown setting {name}" + (f"; did you mean {meant}?" if meant else "")
+
+    def test_the_keywords_are_typed(self) -> None:
+        fields = get_type_hints(Config)
+        # What a Config converts.
+        fields |= dict.fromkeys(_DURATIONS, Duration)
+        fields["nodes"] = Iterable[Address | tuple[str, int] | str]
+        assert get_type_hints(ConfigFields) == {each.name: fields[each.name] for each in dataclasses.fields(Config)}
 
     def test_a_value_of_its_own(self) -> None:
         config = Config(password="p", database=3)

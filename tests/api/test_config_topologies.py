@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pyredisson._settings.address import Address, AddressMap, OneHost
 from pyredisson._settings.config import Config
+from pyredisson._settings.fields import Topology
 from pyredisson.errors import ConfigError
 
 SECRET = "hunter2"
@@ -92,14 +93,14 @@ class TestAddress:
 class TestNodes:
     @pytest.mark.parametrize("topology", ["cluster", "replicated"])
     @pytest.mark.parametrize("nodes", [NODES, ["h1:7000", "h2:7001"], [("h1", 7000), ["h2", 7001]]])
-    def test_the_first_one_is_host_and_port(self, topology: str, nodes: Any) -> None:
+    def test_the_first_one_is_host_and_port(self, topology: Topology, nodes: Any) -> None:
         config = Config.of(topology=topology, nodes=nodes, host="ignored", port=1)
         assert config.nodes == NODES
         assert (config.host, config.port) == ("h1", 7000)
         assert all(type(node) is Address for node in config.nodes)
 
     @pytest.mark.parametrize(("topology", "port"), [("cluster", 6379), ("replicated", 6379), ("sentinel", 26379)])
-    def test_default_ports(self, topology: str, port: int) -> None:
+    def test_default_ports(self, topology: Topology, port: int) -> None:
         name = "mymaster" if topology == "sentinel" else None
         config = Config.of(topology=topology, nodes=["a", "[::1]"], master_name=name)
         assert config.nodes == (("a", port), ("::1", port))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import pytest
 
+import pyredisson
+import pyredisson.asyncio
 from tests.support.backends import NOWHERE, Backend
 
 pytestmark = pytest.mark.asyncio
@@ -27,11 +32,14 @@ async def test_names_of_other_types(backend: Backend, name: Any) -> None:
 
 
 async def test_a_name_that_is_no_text(backend: Backend) -> None:
-    with pytest.raises(ValueError, match="surrogates"):
-        backend.connect(NOWHERE).get_lock("\ud800")
+    text = re.escape(r"the name 'a\ud800' can't be encoded as UTF-8 (position 1)")
+    with pytest.raises(ValueError, match=text):
+        backend.connect(NOWHERE).get_lock("a\ud800")
     mapping = backend.connect(NOWHERE, name_mapper=lambda name: name)
-    with pytest.raises(ValueError, match="utf-8"):
-        mapping.get_lock(b"\xff")
+    with pytest.raises(ValueError, match=text):
+        mapping.get_lock("a\ud800")
+    with pytest.raises(ValueError, match=re.escape(r"the name b'a\xff' isn't UTF-8 (position 1)")):
+        mapping.get_lock(b"a\xff")
 
 
 @pytest.mark.parametrize(("mapped", "error"), [("", ValueError), (None, TypeError), (b"x", TypeError)])
@@ -119,6 +127,27 @@ async def test_threadings_timeout_is_no_none(backend: Backend) -> None:
     nothing: Any = None
     with pytest.raises(TypeError, match="timeout"):
         await backend.connect(NOWHERE).get_lock("orders").acquire(timeout=nothing)
+
+
+@pytest.mark.parametrize("timeout", [TIMEOUT_MAX + 1, 1e100, 10**400, math.inf])
+async def test_threadings_timeout_has_a_maximum(backend: Backend, timeout: float) -> None:
+    client = backend.connect()
+    lock = client.get_lock("orders")
+    for lockable in (lock, client.get_multi_lock(lock)):
+        with pytest.raises(OverflowError, match="timeout"):
+            await lockable.acquire(timeout=timeout)
+    assert await lock.acquire(timeout=TIMEOUT_MAX)
+
+
+async def test_weak_references_to_all_that_a_client_makes() -> None:
+    for module in (pyredisson, pyredisson.asyncio):
+        client = module.connect(NOWHERE)
+        lock, both = client.get_lock("a"), client.get_read_write_lock("a")
+        made = [
+            *(lock, both, both.read_lock(), client.get_multi_lock(lock), client.get_count_down_latch("b")),
+            *(client.get_semaphore("c"), client.get_permit_expirable_semaphore("d")),
+        ]
+        assert [weakref.ref(each)() for each in made] == made
 
 
 async def test_owners_that_are_asked_about(backend: Backend) -> None:

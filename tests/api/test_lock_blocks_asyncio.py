@@ -165,6 +165,25 @@ class TestTasks:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(leave())
 
+    async def test_a_foreign_cancellation_while_a_lost_block_is_left_stays_one(self, tasks: Backend) -> None:
+        """A red lock awaits the release of its other members then."""
+        client = tasks.connect()
+        members = [client.get_lock(name) for name in ("orders", "other", "third")]
+        task: asyncio.Task[None]
+
+        async def body() -> None:
+            async with client.get_red_lock(*members):
+                for member in members[:2]:
+                    await member.force_unlock()
+                try:
+                    await asyncio.sleep(TIME_LIMIT)
+                finally:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+
+        task = asyncio.create_task(body())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
     async def test_a_lost_block_is_not_taken_for_a_later_one(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
 

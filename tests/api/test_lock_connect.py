@@ -63,6 +63,14 @@ async def test_tls_with_an_unknown_certificate(backend: Backend, tls_server: Ser
         await client.get_lock("orders").lock()
 
 
+async def test_a_server_without_tls(backend: Backend, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """It waits for the end of a line, or replies in plain text if one of the bytes that it got is one."""
+    client = backend.connect(server.url.replace("redis:", "rediss:"), retry_attempts=0, connect_timeout=0.5)
+    with pytest.raises((redis.exceptions.TimeoutError, redis.exceptions.ConnectionError), match="no TLS handshake"):
+        await client.get_lock("orders").try_lock()
+    assert "the server may not use TLS at this port" in caplog.text
+
+
 async def test_the_database(backend: Backend, server: Server, admin: redis.Redis) -> None:
     client = backend.connect(server.url.replace("/0", "/3"))
     await client.get_lock("orders").lock()

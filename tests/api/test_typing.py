@@ -25,7 +25,7 @@ from pyredisson import fencing
 
 
 def threads() -> None:
-    with pyredisson.connect("redis://localhost", lock_watchdog_timeout=10) as client:
+    with pyredisson.connect("redis://localhost", lock_watchdog_timeout=timedelta(seconds=10)) as client:
         lock: pyredisson.Lock = client.get_lock("orders")
         lock.lock()
         lock.lock(lease_time=timedelta(seconds=1))
@@ -142,6 +142,8 @@ import pyredisson
 
 lock = pyredisson.connect().get_lock(1)
 count: str = lock.get_hold_count()
+pyredisson.connect(lock_wachdog_timeout=10)
+pyredisson.asyncio.connect("redis://localhost", lock_watchdog_timeout="10")
 """
 
 
@@ -165,4 +167,4 @@ def test_users_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert done.returncode == 0, done.stdout
     assert re.search(r'Revealed type is "def \(lock: pyredisson\.[a-z._]*Lock\)"', done.stdout)
     refused = checked(WRONG, folder)
-    assert refused.stdout.count("error:") == 2, refused.stdout
+    assert refused.stdout.count("error:") == 4, refused.stdout

@@ -15,7 +15,6 @@ from redis import Redis
 from pyredisson.testing import Server
 from tests.support.commands import Commands, Ended, clean_environment
 from tests.support.commands import pyredisson as pyredisson_command
-from tests.support.timing import Timed
 
 from .running import IN_TERMINAL, Running
 
@@ -33,12 +32,11 @@ def redis(admin: Redis) -> Any:
 
 
 @pytest.fixture
-def start(server: Server, timed: Timed) -> Iterator[Callable[..., Running]]:
+def start(server: Server) -> Iterator[Callable[..., Running]]:
     """Starts `pyredisson run NAME ARGUMENTS... -- python -c CODE` on the test's server."""
     running: list[Running] = []
 
     def begin(code: str, *arguments: str, url: str = server.url, stdin: int = subprocess.DEVNULL) -> Running:
-        timed.begin()
         address = [] if "--config" in arguments else ["--url", url]
         command = ["job", *address, *arguments, "--", sys.executable, "-c", code]
         running.append(Running(*command, stdin=stdin))
@@ -52,7 +50,7 @@ def start(server: Server, timed: Timed) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def in_terminal(timed: Timed) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+def in_terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
     """Starts `pyredisson run ARGUMENTS...` as a job of a terminal. Returns the process, and what controls the terminal.
 
     `stdin`: its input, if that isn't the terminal.
@@ -61,7 +59,6 @@ def in_terminal(timed: Timed) -> Iterator[Callable[..., tuple[subprocess.Popen[s
     processes: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, stdin: int | None = None) -> tuple[subprocess.Popen[str], int]:
-        timed.begin()
         processes.append(
             subprocess.Popen(
                 [sys.executable, "-c", IN_TERMINAL, str(terminal), "run", *arguments],

@@ -1,7 +1,9 @@
-"""Runs `pyredisson run` as a user does: real processes, which go on while a test does something."""
+"""Runs commands as a user does: `pyredisson run` while a test does something, and others with what is typed."""
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +68,19 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def answered(answer: bytes, *arguments: str) -> Ended:
+    """A command in a terminal, with what is typed there."""
+    ours, its = pty.openpty()
+    program = [sys.executable, "-m", "pyredisson", *arguments]
+    try:
+        with subprocess.Popen(
+            program, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+        ) as process:
+            os.write(ours, answer)
+            out, err = process.communicate(timeout=TIMEOUT)
+    finally:
+        os.close(ours)
+        os.close(its)
+    return Ended(process.returncode, out, err)

@@ -77,10 +77,14 @@ def test_what_leaks(command: Commands, server: Server, redis: Any) -> None:
     redis.rpush("redisson_lock_queue:{queue}", f"{JAVA}:2")
     redis.hset("pyredisson_fair_waiters:{queue}", f"{JAVA}:2", 5)
     redis.set("redisson_lock_token:{billing}", 7)
+    for name, free in (("seats", 0), ("desks", 1)):
+        redis.set(name, free)
+        redis.set(f"pyredisson_once:{{{name}}}:{JAVA}:0:semaphore", "2 1", px=60_000)
     found = diagnosed(command, "--url", server.url)
     assert (found["leases"].level, found["leases"].text.endswith(": orders")) == ("warning", True)
     assert (found["ttl"].level, "pyredisson_fair_waiters:{queue}" in found["ttl"].text) == ("warning", True)
     assert (found["queues"].level, found["queues"].text.endswith(": queue")) == ("note", True)
+    assert (found["permits"].level, found["permits"].text.endswith(": seats")) == ("note", True)
     assert (found["tokens"].level, found["tokens"].text.endswith(": billing")) == ("note", True)
     assert found["java"] == Found("note", "1 clients of Redisson hold something", "")
 

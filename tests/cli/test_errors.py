@@ -16,6 +16,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "ls": [],
     "inspect": ["orders"],
     "unlock": ["orders", "--yes"],
+    "rm": ["orders"],
+    "permits": ["orders", "--free", "2", "--yes"],
     "doctor": [],
     "bench": ["--seconds", "0.1"],
 }
@@ -69,6 +71,11 @@ def test_no_server(command: Commands, call: list[str], url: str) -> None:
 
 def test_a_host_that_does_not_exist(command: Commands) -> None:
     one_line(command("ls", "--url", "redis://nowhere.invalid"), 69, "no server at nowhere.invalid:6379/0 (")
+
+
+def test_a_server_without_tls(command: Commands, silent: int) -> None:
+    ended = command("ls", "--url", f"rediss://127.0.0.1:{silent}", "--timeout", "0.3")
+    one_line(ended, 69, f"no reply from 127.0.0.1:{silent}/0 within 0.3 s; no TLS handshake")
 
 
 @every_command

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from pyredisson._diagnostics import installation_of
 from pyredisson.cli import main
 from pyredisson.cli.main import COMMANDS
 from pyredisson.cli.options import Settings, common
@@ -56,7 +57,7 @@ class TestProcess:
         if package == "rich":
             assert ended.status == 0
         else:
-            text = f"pyredisson: {package} is missing, which this command needs: pip install 'pyredisson[cli]'\n"
+            text = f"pyredisson: {package} is missing, which this command needs: {installation_of('cli')}\n"
             assert ended == (2, "", text)
 
     def test_the_reader_has_gone(self) -> None:

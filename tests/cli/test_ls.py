@@ -6,14 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import pyredisson
-from pyredisson.cli.tables import cut, table
+from pyredisson.cli.ls import COLUMNS, OPTIONAL
+from pyredisson.cli.tables import cut, print_table, table
 from pyredisson.inspection import discovery as walking
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands, clean_environment
@@ -167,18 +166,60 @@ def test_a_server_that_stops_answering(
     assert ended.err.splitlines()[-1].startswith(f"pyredisson: incomplete: 127.0.0.1:{proxy.port} (")
 
 
+LONG = "billing:invoices:export:customer-4711"
+LINES = [(LONG, "lock", "web-3.example.com (pid 812)", "12:34:56", "29.9 s", "-"), ("web", "fair", "-", "-", "-", "2")]
+
+
 class TestTables:
-    def test_a_narrow_terminal(self) -> None:
-        lines = [("cron:" + "x" * 50 + ":nightly", "lock"), ("web", "fair")]
-        to = Console(file=StringIO(), width=40, no_color=True)
-        to.print(table(("NAME", "KIND"), lines, 40))
-        assert isinstance(to.file, StringIO)
-        head, one, other = to.file.getvalue().splitlines()
-        assert (head.split(), other.split()) == (["NAME", "KIND"], ["web", "fair"])
-        assert one.startswith("cron:xxx")
-        assert one.split()[0].endswith("xx:nightly")
+    @pytest.mark.parametrize(
+        ("width", "columns", "holder"),
+        [
+            (None, COLUMNS, "web-3.example.com (pid 812)"),
+            (120, COLUMNS, "web-3.example.com (pid 812)"),
+            (90, COLUMNS, "web-3.example.com…  "),
+            (60, ("NAME", "HOLDER", "TTL"), "  web-3.exampl…  "),
+        ],
+    )
+    def test_the_name_stays_whole(self, width: int | None, columns: tuple[str, ...], holder: str) -> None:
+        head, first, other = table(COLUMNS, LINES, OPTIONAL, width)
+        assert tuple(head.split()) == columns
+        assert first.startswith(f"{LONG}  ")
+        assert holder in first
+        assert other.split()[0] == "web"
+        assert width is None or max(map(len, (head, first, other))) <= width
+
+    def test_short_names_leave_room(self) -> None:
+        """Columns are left out only if the names need their room."""
+        lines = table(COLUMNS, [("cron:nightly", *LINES[0][1:])], OPTIONAL, 60)
+        assert tuple(lines[0].split()) == ("NAME", "KIND", "HOLDER", "SINCE", "TTL", "WAITERS")
+        assert max(map(len, lines)) <= 60
+
+    def test_wide_characters(self) -> None:
+        lines = table(("NAME", "KIND"), [("漢字漢字漢字", "lock"), ("web", "fair")], (), 40)
+        assert lines == ["NAME          KIND", "漢字漢字漢字  lock", "web           fair"]
+
+    @pytest.mark.parametrize("width", [40, 20])
+    def test_a_name_that_is_longer_than_the_terminal(self, width: int) -> None:
+        head, one = table(("NAME", "KIND"), [("cron:" + "x" * 50 + ":nightly", "lock")], ("KIND",), width)
+        assert head == "NAME"
+        assert (one[:6], one[-3:], len(one)) == ("cron:x", "tly", width)
         assert "…" in one
-        assert one.split()[1] == "lock"
+
+    def test_the_cost_of_a_row(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Of 10,000 rows each call counts. A clock would count what else the machine does."""
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            print_table(COLUMNS, LINES * 50, OPTIONAL, color=True)
+        finally:
+            sys.setprofile(None)
+        assert capsys.readouterr().out.count(LONG) == 50
+        assert calls < 150 * 100
 
     @pytest.mark.parametrize(
         ("name", "width", "shown"),

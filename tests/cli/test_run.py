@@ -203,7 +203,7 @@ class TestAtLeast:
         assert (ended.status, ended.out) == (75, "")
         # Also when the first one has ended, and with it its client.
         who = rf"{re.escape(os.uname().nodename)} \(pid \d+\)"
-        assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who};", ended.err)
+        assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who}$", ended.err.strip())
 
     @pytest.mark.parametrize("kind", [[], ["--fair"], ["--semaphore", "1"]])
     def test_a_command_that_is_not_there(self, run: Callable[..., Ended], kind: list[str]) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pty
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -17,10 +13,11 @@ from pyredisson.cli import naming
 from pyredisson.cli import unlock as module
 from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
+from tests.support.commands import Commands
 from tests.support.commands import pyredisson as run
 
 from .objects import JAVA, announced, moment_of_announced
+from .running import answered
 
 RELEASED = "lock 'cron:nightly' is released.\n"
 
@@ -38,27 +35,11 @@ def test_it_says_whose_it_is_and_releases_it(command: Commands, server: Server, 
             lock.unlock()
 
 
-def answered(server: Server, answer: bytes) -> Ended:
-    """The command in a terminal, with what is typed there."""
-    ours, its = pty.openpty()
-    program = [sys.executable, "-m", "pyredisson", "unlock", "orders", "--url", server.url]
-    try:
-        with subprocess.Popen(
-            program, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
-        ) as process:
-            os.write(ours, answer)
-            out, err = process.communicate(timeout=TIMEOUT)
-    finally:
-        os.close(ours)
-        os.close(its)
-    return Ended(process.returncode, out, err)
-
-
 @pytest.mark.parametrize(("answer", "status", "held"), [(b"y\n", 0, 0), (b"n\n", 1, 1), (b"\x04", 130, 1)])
 def test_it_asks(server: Server, redis: Any, answer: bytes, status: int, held: int) -> None:
     """Only a yes releases anything."""
     redis.hset("orders", f"{JAVA}:31", 1)
-    ended = answered(server, answer)
+    ended = answered(answer, "unlock", "orders", "--url", server.url)
     assert ended.out.startswith("lock 'orders' is held by Redisson 00000000:31.\n")
     assert "Release it? The holder finds out at its next renewal, and may still be working. [y/N]: " in ended.err
     assert (ended.status, redis.exists("orders")) == (status, held)
@@ -66,7 +47,7 @@ def test_it_asks(server: Server, redis: Any, answer: bytes, status: int, held: i
 
 def test_nobody_works_under_a_lock_that_is_only_kept(server: Server, redis: Any) -> None:
     redis.hset("orders", f"{JAVA}:31:kept", 1)
-    ended = answered(server, b"y\n")
+    ended = answered(b"y\n", "unlock", "orders", "--url", server.url)
     assert "; its work is done, and it is only kept.\n" in ended.out
     assert ended.err.startswith("Release it? [y/N]: ")
     assert (ended.status, redis.exists("orders")) == (0, 0)

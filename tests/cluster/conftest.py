@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from pyredisson._settings.fields import Topology
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.keepers import Watched
@@ -115,7 +116,7 @@ def watch_topology() -> Iterator[Callable[..., Watched]]:
     """Makes keepers, which end with the test."""
     made: list[Watched] = []
 
-    def make(topology: str, nodes: Any, **fields: Any) -> Watched:
+    def make(topology: Topology, nodes: Any, **fields: Any) -> Watched:
         made.append(Watched(topology, nodes, **fields))
         return made[-1]
 

@@ -82,7 +82,6 @@ def test_a_failover_on_request(cluster: Cluster, watch: Open) -> None:
     assert_same(watched, cluster)
 
 
-@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_promoted_replica_is_known_at_once(own_cluster: Cluster, watch: Open, how: str) -> None:
     """No redirect comes from a master that died or hangs: the failure of a connection has to be enough."""
@@ -111,7 +110,6 @@ def test_all_but_one_of_the_users_addresses_are_dead(own_cluster: Cluster, watch
         assert_same(watched, own_cluster)
 
 
-@pytest.mark.usefixtures("all_timed")
 def test_most_of_the_users_addresses_hang(own_cluster: Cluster, watch: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that hang may take all the time of the first refresh, but not that of the next one too."""
     monkeypatch.setattr(random, "sample", lambda population, count: list(population)[:count])

@@ -46,3 +46,11 @@ async def test_which_server_is_not_available(cluster: Cluster, backend: Backend)
         ("disconnected", f"{where.host}:{where.port}", "ConnectionError: refused"),
         ("connected", f"{where.host}:{where.port}", None),
     ]
+
+
+async def test_each_server_is_discovered(cluster: Cluster, backend: Backend) -> None:
+    """So that metrics have a series for each before its first outage."""
+    client = backend.connect(observer=Recorder("discovered"))
+    await client.get_lock("a").is_locked()
+    servers = {event.server for event in everything_told(client)}
+    assert {f"{node.host}:{node.port}" for node in cluster.masters()} <= servers

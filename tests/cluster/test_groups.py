@@ -96,6 +96,27 @@ async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(scene:
     assert not await scene.any_is_held()
 
 
+async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(
+    proxied: Cluster, backend_kind: type[Backend]
+) -> None:
+    """Much longer than a third of `lock_watchdog_timeout`, as long as the limits of the call allow."""
+    backend = backend_kind(proxied.url)
+    client = backend.connect(lock_watchdog_timeout=0.3, timeout=20, check_lock_synced_replicas=False)
+    locks = [client.get_lock(names_on(proxied, node, 1)[0], owner=1) for node in proxied.masters()]
+    group = client.get_multi_lock(*locks)
+    await group.lock(lease_time=60)
+    for node in proxied.nodes:
+        proxied.proxy_of(node).stall()
+    release = backend.spawn(group.unlock)
+    await backend.sleep(0.5)
+    assert not release.done()
+    for node in proxied.nodes:
+        proxied.proxy_of(node).resume()
+    await release.result()
+    assert not any([await lock.is_locked() for lock in locks])
+    await backend.close()
+
+
 async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
     last = max(scene.members, key=lambda member: str(member.name))
     proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Cluster, ClusterNode
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.faults import load_script
@@ -112,6 +113,47 @@ async def test_a_nested_acquire(proxied: MovingCluster, backend: Backend) -> Non
         await lock.lock()
     assert await lock.get_hold_count() == 2
     assert field_counts(proxied, NAME) == [2]
+
+
+async def test_an_acquire_whose_keys_are_in_two_places_afterwards(proxied: MovingCluster, backend: Backend) -> None:
+    """It was not acquired in time, and what it has acquired is released."""
+    lock = connect(backend, retry_attempts=0).get_fenced_lock(NAME)
+    await lock.lock()
+    await lock.unlock()
+    slot = proxied.slot_of_key(NAME)
+    source = proxied.node_of(slot)
+    hold = proxied.proxy_of(source).hold_reply(NAME.encode())
+    call = backend.spawn(lock.try_lock)
+    await backend.until(hold.held.is_set)
+    proxied.begin_move(slot, other_than(source, proxied))
+    proxied.proxy_of(source).cut()
+    assert not await call.result()
+    assert source.ask("EXISTS", NAME)
+    proxied.move_keys(slot)
+    proxied.finish_move(slot)
+    assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
+
+
+async def test_a_group_whose_keys_are_in_two_places_before_it_extends_its_leases(
+    proxied: MovingCluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multi_lock, "EXTEND_AFTER", 0.0)
+    client = connect(backend, retry_attempts=0)
+    last = f"z{{{NAME}}}"
+    group = client.get_multi_lock(client.get_fenced_lock(NAME), client.get_lock(last))
+    await group.lock()
+    await group.unlock()
+    slot = proxied.slot_of_key(NAME)
+    source = proxied.node_of(slot)
+    hold = proxied.proxy_of(source).hold_reply(last.encode())
+    call = backend.spawn(lambda: group.try_lock(lease_time=60))
+    await backend.until(hold.held.is_set)
+    proxied.begin_move(slot, other_than(source, proxied))
+    hold.deliver()
+    assert not await call.result()
+    proxied.move_keys(slot)
+    proxied.finish_move(slot)
+    assert await connect(backend).get_multi_lock(client.get_lock(NAME), client.get_lock(last)).try_lock(wait_time=10)
 
 
 @pytest.mark.parametrize("refresh_interval", [600, 0.1], ids=["redirected", "refreshed"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from redis.exceptions import TryAgainError
 
 from pyredisson import new_owner
 from pyredisson._protocol.error_codes import NonLocalKeyError, is_transient
@@ -66,6 +67,25 @@ async def test_a_release_that_was_ended_in_the_middle_may_have_run(
     cluster.finish_move(slot)
     # The new node doesn't know the hold, and that is no loss.
     await release.result()
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_is_not_repeated(two_masters: Cluster, backend_kind: type[Backend]) -> None:
+    """It raises a class of redis-py."""
+    cluster, backend = two_masters, backend_kind(two_masters.url)
+    lock = backend.connect().get_fair_lock("orders")
+    slot, source = cluster.slot_of_key("orders"), cluster.node_of_key("orders")
+    _, queue, scores, waiters, clients = KEYS
+    source.ask("HSET", "orders", "java:1", 1)
+    source.ask("RPUSH", queue, "gone:1")
+    source.ask("ZADD", scores, 10**15, "gone:1")
+    source.ask("HSET", waiters, "gone:1", 0)
+    source.ask("ZADD", clients, 10**15, "other")
+    cluster.begin_move(slot, other_than(source, cluster))
+    with pytest.raises(TryAgainError) as raised:
+        await lock.force_unlock()
+    assert raised.type is TryAgainError
     await backend.close()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
+from pyredisson import LockTimeoutError
 from pyredisson._client.servers import SeveralServers
 from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
@@ -226,6 +228,71 @@ class TestAsk:
         cluster.finish_move(slot)
         # The release goes on in the background.
         assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
+
+
+def hold(lock: Any) -> Callable[[float], Any]:
+    """Whether a block was entered in time."""
+
+    async def enter(seconds: float) -> bool:
+        try:
+            async with lock.hold(seconds):
+                return True
+        except LockTimeoutError:
+            return False
+
+    return enter
+
+
+ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
+    "fair": lambda client: client.get_fair_lock(NAME).try_lock,
+    "fenced": lambda client: client.get_fenced_lock(NAME).try_lock,
+    "token": lambda client: client.get_fenced_lock(NAME).try_lock_and_get_token,
+    "read": lambda client: client.get_read_write_lock(NAME).read_lock().try_lock,
+    "write": lambda client: client.get_read_write_lock(NAME).write_lock().try_lock,
+    "block": lambda client: hold(client.get_fair_lock(NAME)),
+    "semaphore": lambda client: lambda seconds: client.get_semaphore(NAME).try_acquire(2, seconds),
+    "permit": lambda client: client.get_permit_expirable_semaphore(NAME).try_acquire,
+    "permits": lambda client: partial(client.get_permit_expirable_semaphore(NAME).try_acquire_many, 2),
+    "multi": lambda client: (
+        client.get_multi_lock(client.get_lock(f"a{{{NAME}}}"), client.get_fair_lock(f"b{{{NAME}}}")).try_lock
+    ),
+    "red": lambda client: (
+        client.get_red_lock(client.get_lock(f"a{{{NAME}}}"), client.get_fair_lock(f"b{{{NAME}}}")).try_lock
+    ),
+}
+"""The acquires of several keys. Each is called with the time that it may wait."""
+
+
+@pytest.mark.parametrize("wait", [0, 0.1])
+async def test_keys_in_both_places_are_not_acquired_in_time(cluster: Cluster, backend: Backend, wait: float) -> None:
+    """TRYAGAIN says that the command has not run. So an acquire says that it has acquired nothing."""
+    client = connect(backend, retry_attempts=0)
+    slot = cluster.slot_of_key(NAME)
+    # The target refuses a script whose keys aren't all there.
+    cluster.begin_move(slot, other_than(cluster.node_of(slot), cluster))
+    for kind, acquire_of in ACQUIRES.items():
+        acquired = await acquire_of(client)(wait)
+        assert not acquired, kind
+    cluster.move_keys(slot)
+    cluster.finish_move(slot)
+    # Nothing was acquired, and nobody stands in a queue. What a group has acquired is released in the background.
+    await backend.until(lambda: not any(node.ask("KEYS", "*") for node in cluster.masters()))
+
+
+async def test_keys_in_both_places_and_calls_that_acquire_nothing(cluster: Cluster, backend: Backend) -> None:
+    """They have nothing to say but the error. What they release is released later."""
+    client = connect(backend, retry_attempts=0)
+    semaphore, latch = client.get_semaphore(NAME), client.get_count_down_latch(f"{{{NAME}}}")
+    permits = client.get_permit_expirable_semaphore(f"p{{{NAME}}}")
+    await latch.try_set_count(2)
+    slot = cluster.slot_of_key(NAME)
+    cluster.begin_move(slot, other_than(cluster.node_of(slot), cluster))
+    for call in (partial(semaphore.release, 2), latch.count_down, semaphore.drain_permits, permits.available_permits):
+        with pytest.raises(TryAgainError):
+            await call()
+    cluster.move_keys(slot)
+    cluster.finish_move(slot)
+    await backend.until(lambda: cluster.node_of(slot).ask("MGET", NAME, f"{{{NAME}}}") == ["2", "1"])
 
 
 @contextmanager

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import math
 
-from pyredisson._protocol.replication import ASKED_EVERY, REMEMBERED, ReplicaState, Replication, read_replication
+import pytest
+
+from pyredisson._protocol.replication import (
+    ASKED_EVERY,
+    RELIED_ON,
+    REMEMBERED,
+    ReplicaState,
+    Replication,
+    read_replication,
+)
 from pyredisson._settings.address import Address
 
 ONE, TWO, THREE = (Address("10.0.0.2", port) for port in (1, 2, 3))
@@ -36,36 +45,52 @@ def test_only_a_master_replaces_the_one_whose_history_it_has_continued() -> None
 
 
 def asked(state: ReplicaState, now: float, *replicas: Address, known: tuple[Address, ...] = ()) -> None:
+    state.begin_question(now)
     state.set(Replication(True, HISTORY, FORMER, replicas), known, now)
 
 
-def test_while_a_master_without_replicas_is_asked_others_rely_on_its_latest_answer() -> None:
+@pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
+def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
     state = ReplicaState()
-    state.begin_question(9.0)
-    assert state.none_until < 9.0, "nothing is known yet"
-    asked(state, 10.0)
-    assert state.none_until == 10.0 + ASKED_EVERY
-    state.begin_question(12.0)
-    assert not state.is_due(12.0)
-    assert state.none_until == 12.0 + ASKED_EVERY
-    state.forget_question()
-    assert state.is_due(12.0)
-    assert state.none_until < 12.0
-    asked(state, 13.0, Address("h", 1))
-    state.begin_question(15.0)
-    assert state.none_until < 15.0
-    state.refuse()
-    state.forget_question()
-    assert state.none_until > 1e9
+    assert state.is_due(0.0)
+    asked(state, 1.0, *replicas)
+    assert state.none_until == (-math.inf if replicas else 1.0 + RELIED_ON)
+    assert not state.is_due(1.0 + ASKED_EVERY / 2)
+    assert state.is_due(1.0 + ASKED_EVERY)
+    # One call asks. Until there is an answer, the others rely on the latest one, but not for longer than on any other.
+    state.begin_question(1.0 + ASKED_EVERY)
+    assert not state.is_due(1.0 + ASKED_EVERY)
+    assert state.is_due(1.0 + RELIED_ON)
+    assert state.none_until <= 1.0 + RELIED_ON
 
 
-def test_a_master_without_replicas_is_relied_on_for_a_while() -> None:
+@pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
+def test_no_call_relies_on_what_was_said_long_ago(replicas: tuple[Address, ...]) -> None:
     state = ReplicaState()
-    assert state.is_due(0)
+    state.begin_question(0.0)
+    assert state.is_due(0.0), "nothing is known yet"
+    asked(state, 1.0, *replicas)
+    state.begin_question(60.0)
+    assert state.is_due(60.0)
+    assert state.none_until < 60.0
+
+
+def test_an_answer_that_is_overtaken_counts_for_nothing() -> None:
+    state = ReplicaState()
+    asked(state, 2.0, ONE)
     asked(state, 1.0)
-    assert state.none_until == 1 + ASKED_EVERY
-    assert not state.is_due(1.5)
-    assert state.is_due(1 + ASKED_EVERY)
+    assert state.online == 1
+    assert state.asked_at == 2.0
+    state.set(read_replication(REPLICA), (), 1.5)
+    assert state.online == 1
+
+
+def test_a_master_that_refuses_wait_is_asked_no_more() -> None:
+    state = ReplicaState()
+    asked(state, 1.0, ONE)
+    state.refuse()
+    assert not state.is_due(60.0)
+    assert state.none_until == state.ask_again_at == math.inf
 
 
 def test_a_replica_that_leaves_is_noticed_once() -> None:

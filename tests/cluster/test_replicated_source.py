@@ -53,7 +53,6 @@ def test_a_failover(replicated: Replicated, watch: Open) -> None:
     )
 
 
-@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_master_that_fails_is_replaced_and_comes_back(replicated: Replicated, watch: Open, how: str) -> None:
     watched = watch(replicated.nodes)

@@ -12,6 +12,7 @@ from pyredisson.testing import Cluster, ClusterNode
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend
 from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
+from tests.support.replicated_master import let_a_minute_pass
 from tests.support.waiting import eventually
 
 from .load import KINDS, LEASE, OPTIONS, Load, tag_on, wants
@@ -21,7 +22,7 @@ NOTICE_SECONDS = 3.0
 """Within which a holder learns that the new master doesn't know its hold, once the client knows the new master.
 The next renewal comes later."""
 FIRST_LOCK_SECONDS = 3.0
-"""How much longer than the promotion the first lock on the slot may take on a busy machine, without any refresh."""
+"""How much longer than the promotion the first locks on the slot may take on a busy machine, without any refresh."""
 
 pytestmark = pytest.mark.slow
 
@@ -45,19 +46,27 @@ def watch_promotion(replica: ClusterNode, slot: int) -> tuple[threading.Thread, 
 async def test_a_lock_on_the_slots_of_a_dead_master_is_acquired_right_after_the_promotion(
     own_cluster: Cluster, backend: Backend, kind: str
 ) -> None:
-    master = own_cluster.masters()[0]
-    (replica,) = own_cluster.replicas_of(master)
-    tag = tag_on(own_cluster, master)
-    client = backend.connect(**OPTIONS | {"topology_refresh_interval": 600})
-    async with client.get_lock(f"before{{{tag}}}"):
-        pass
+    replica = own_cluster.masters()[0]
+    (master,) = own_cluster.replicas_of(replica)
+    tag = tag_on(own_cluster, replica)
+    # A client that waits for a replica which has left would wait so long.
+    client = backend.connect(**OPTIONS | {"topology_refresh_interval": 600, "replicas_sync_timeout": 30})
+    before = client.get_lock(f"before{{{tag}}}")
+    # The server that will be promoted has been a master before, which had a replica.
+    for promote in (lambda: own_cluster.fail_over(replica, takeover=True), own_cluster.wait_until_consistent):
+        async with before:
+            let_a_minute_pass(client)
+            promote()
     watcher, promoted = watch_promotion(replica, own_cluster.slot_of_key(tag))
     getattr(own_cluster, kind)(master)
-    await client.get_lock(f"after{{{tag}}}").lock()
+    locks = [client.get_lock(f"after{i}{{{tag}}}", owner=i) for i in range(6)]
+    for attempt in [backend.spawn(lock.lock) for lock in locks]:
+        await attempt.result(30)
     taken = clock()
     watcher.join()
     assert taken - promoted[0] < FIRST_LOCK_SECONDS
-    await client.get_lock(f"after{{{tag}}}").unlock()
+    for lock in locks:
+        await lock.unlock()
 
 
 @also_on(newest_redis)

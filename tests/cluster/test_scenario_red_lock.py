@@ -87,3 +87,21 @@ async def test_one_and_then_three_of_five_masters_are_down(
     for server in masters:
         with server.redis() as redis:
             eventually(lambda redis=redis: not redis.exists("orders"))  # type: ignore[misc]
+
+
+async def test_all_masters_restart_empty_one_after_the_other(masters: list[Server], backend: Backend) -> None:
+    """Each is away for longer than the lease, as it must be: it has forgotten whom it has granted the lock."""
+    held, wanted = red_lock(backend, masters[:3]), red_lock(backend, masters[:3])
+    assert await held.try_lock(5)
+    for master in masters[:3]:
+        master.kill()
+        await backend.sleep(OPTIONS["lock_watchdog_timeout"] + 0.5)
+        master.start()
+        with master.redis() as redis:
+            await backend.until(lambda redis=redis: redis.exists("orders"))  # type: ignore[misc]
+        assert not held.lost.is_set()
+        assert not await taken(wanted, 0)
+    assert await held.is_held()
+    await held.unlock()
+    assert await taken(wanted, 5)
+    await wanted.unlock()

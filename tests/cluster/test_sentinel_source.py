@@ -65,7 +65,6 @@ def test_the_master_is_found_by_any_sentinel(sentinels: Sentinels, watch: Open) 
         assert len(source_of(watched)._sentinels.known()) == 3
 
 
-@pytest.mark.usefixtures("all_timed")
 def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(sentinels: Sentinels, watch: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         watched = watch([silent.getsockname()[:2], sentinels.sentinels[0]])
@@ -136,7 +135,6 @@ def test_a_sentinel_that_hangs_while_it_is_listened_to(sentinels: Sentinels, wat
     eventually(lambda: source_of(watched)._listener._connection not in (None, connection) and listening(watched))
 
 
-@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_promoted_replica_is_known_at_once(sentinels: Sentinels, watch: Open, how: str) -> None:
     watched = watch(sentinels.sentinels)

@@ -11,9 +11,11 @@ from redis.exceptions import ConnectionError
 
 from pyredisson._backends.peers import LONGEST
 from pyredisson._protocol.replication import ASKED_EVERY
-from pyredisson.testing import Replicated, ReplicatedNode, Sentinels
+from pyredisson.errors import NotReplicatedError
+from pyredisson.testing import Proxy, Replicated, ReplicatedNode, Sentinels
 from tests.support.backends import Backend
-from tests.support.replicated_master import ReplicatedMaster
+from tests.support.faults import ACQUIRE
+from tests.support.replicated_master import ReplicatedMaster, let_a_minute_pass, replicas_known_to
 
 pytestmark = pytest.mark.asyncio
 
@@ -121,6 +123,19 @@ async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(
     await backend.close()
 
 
+async def test_permits_are_released_at_the_replica_that_was_promoted(
+    replicated: Replicated, backend_kind: type[Backend]
+) -> None:
+    backend = backend_kind(replicated.url)
+    semaphore = backend.connect(replicas_sync_timeout=SHORT, topology_refresh_interval=600).get_semaphore("s")
+    await semaphore.try_set_permits(2)
+    await semaphore.acquire()
+    _, promoted = promoted_replica(replicated)
+    await semaphore.release()
+    assert promoted.ask("GET", "s") == "2"
+    await backend.close()
+
+
 async def test_what_the_former_master_renews_is_lost_once_the_new_one_is_known(
     replicated: Replicated, backend_kind: type[Backend]
 ) -> None:
@@ -204,4 +219,92 @@ async def test_a_master_without_replicas_pays_nothing(backend_kind: type[Backend
         (node,) = runtime._table.nodes.values()
         assert node.replicas.none_until > node.replicas.asked_at
         assert not runtime._peers._nodes
+        await backend.close()
+
+
+async def leave(replica: ReplicatedNode, master: ReplicatedMaster[Replicated], backend: Backend) -> None:
+    """The replica follows a server that doesn't exist."""
+    replica.ask("REPLICAOF", replica.host, 1)
+    await backend.until(lambda: master.online() == 0)
+
+
+@pytest.mark.parametrize("named", [1, 2], ids=["the-master-is-named", "both-are-named"])
+async def test_a_replica_that_came_back_confirms_acquires_that_come_together(
+    replicated: Replicated, backend_kind: type[Backend], named: int
+) -> None:
+    master = ReplicatedMaster(replicated)
+    (replica,) = master.replicas
+    addresses = ",".join(f"{node.host}:{node.port}" for node in (master.node, replica)[:named])
+    backend = backend_kind(f"redis+replicated://{addresses}")
+    client = backend.connect(**ONE_TRY)
+    await leave(replica, master, backend)
+    await client.get_lock("before").lock()
+    (state,) = replicas_known_to(client)
+    assert state.online == 0
+    let_a_minute_pass(client)
+    with Proxy(master.node.host, master.node.port) as link:
+        replica.ask("REPLICAOF", link.host, link.port)
+        await backend.until(lambda: master.online() == 1)
+        # The replica receives nothing more, and its master doesn't know that.
+        link.blackhole()
+        locks = [client.get_lock(f"a{i}", owner=i) for i in range(10)]
+        attempts = [backend.spawn(lock.try_lock) for lock in locks]
+        held = []
+        for lock, attempt in zip(locks, attempts, strict=True):
+            try:
+                assert await attempt.result()
+            except NotReplicatedError:
+                continue
+            held.append(lock.name)
+        master.node.kill()
+        replica.ask("REPLICAOF", "NO", "ONE")
+    other = backend.connect(f"redis+replicated://{replica.host}:{replica.port}")
+    assert not [name for name in held if await other.get_lock(name).try_lock()], "held twice"
+    await backend.close()
+
+
+async def test_acquires_that_come_together_wait_for_no_replica_that_left_long_ago(
+    replicated: Replicated, backend_kind: type[Backend]
+) -> None:
+    master = ReplicatedMaster(replicated)
+    backend = backend_kind(replicated.url)
+    client = backend.connect()
+    await client.get_lock("before").lock()
+    (state,) = replicas_known_to(client)
+    assert state.online == 1
+    await leave(master.replicas[0], master, backend)
+    let_a_minute_pass(client)
+    waited = master.waits()
+    attempts = [backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)]
+    for attempt in attempts:
+        assert await attempt.result()
+    assert master.waits() == waited
+    await backend.close()
+
+
+async def test_a_replica_that_comes_back_while_an_acquire_is_on_its_way_confirms_it(
+    replicated: Replicated, backend_kind: type[Backend]
+) -> None:
+    """As if the process was stopped before it sent the acquire."""
+    master = ReplicatedMaster(replicated)
+    await leave(master.replicas[0], master, backend_kind(replicated.url))
+    with Proxy(master.node.host, master.node.port) as proxy:
+        backend = backend_kind(f"redis+replicated://{proxy.host}:{proxy.port}")
+        client = backend.connect(replicas_sync_timeout=10)
+        lock = client.get_lock("a")
+        await lock.lock()
+        await lock.unlock()
+        (state,) = replicas_known_to(client)
+        assert state.online == 0
+        hold = proxy.hold_reply(ACQUIRE)
+        attempt = backend.spawn(lock.try_lock)
+        await backend.until(hold.held.is_set)
+        master.replicas[0].follow(master.node)
+        await backend.until(lambda: master.online() == 1)
+        assert not master.waits()
+        let_a_minute_pass(client)
+        hold.deliver()
+        assert await attempt.result()
+        assert master.waits()
+        assert master.node.ask("HVALS", "a") == ["1"]
         await backend.close()

@@ -110,6 +110,22 @@ async def test_a_repeated_hand_over_is_confirmed_anew(any_master: Replicas, back
     await backend.close()
 
 
+async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation_for_its_waiter(
+    master: Replicas, backend: Backend
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    semaphore, other = await one_waits(backend, client)
+    await semaphore.reduce_permits(1)
+    master.freeze()
+    await semaphore.release()
+    assert free(master) == 0
+    assert not other.done()
+    master.restore()
+    await semaphore.release()
+    await other.result()
+    assert free(master) == 0
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("whose", ["release", "waiter"])
 async def test_cancelled_at_any_turn_it_loses_no_permit(master: Replicas, whose: str, frozen: bool) -> None:

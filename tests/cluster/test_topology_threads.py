@@ -52,7 +52,6 @@ def test_a_closed_client(sentinels: Sentinels) -> None:
     eventually(lambda: not following())
 
 
-@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/mymaster"])
 def test_the_interpreter_exits_while_a_server_hangs(url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

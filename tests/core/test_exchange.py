@@ -20,8 +20,6 @@ from pyredisson._core import Exchange, IdleCheck, Unsent
 IDLE = 0.02
 """Seconds after which a socket counts as idle, with the tick of the coarse clock."""
 
-pytestmark = pytest.mark.usefixtures("all_timed")
-
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:

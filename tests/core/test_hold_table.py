@@ -28,7 +28,7 @@ class Step(RenewalStep):
     def __init__(self) -> None:
         self.wheel = Wheel()
         self._step_begins, self._step_ends = 100.0, 101.0
-        self._renewal_due = 110_000
+        self._first_due = 110_000
         self._next_look = math.inf
         self.woken = 0
         self.others: list[tuple[HoldFields, float]] = []

@@ -16,8 +16,6 @@ from pyredisson._core import Exchange
 LONG = 30.0
 STOPPED, TIME_OVER = -2, -1
 
-pytestmark = pytest.mark.usefixtures("all_timed")
-
 
 class Sockets(NamedTuple):
     """`theirs` sends to the exchange; a byte to `stopper` ends its waiting."""

@@ -49,6 +49,9 @@ class Lane(PipelineFields):
         self._buffer[: len(payload)] = payload
         self.hand_out_replies(len(payload))
 
+    def read_on(self) -> None:
+        self.hand_out_replies(0)
+
     def _on_error_reply(self, error: Exception) -> None:
         pass
 
@@ -210,6 +213,31 @@ async def test_an_interrupt_of_apply(make_task: MakeTask) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("reply", [b":1\r\n", b"-READONLY\r\n"])
+async def test_the_replies_behind_an_interrupt(make_task: MakeTask, reply: bytes) -> None:
+    """They don't wait for the next read, which may come much later. The interrupted caller has an outcome, too."""
+    lane, seen = Lane(), Seen()
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    lane._on_error_reply = interrupt  # type: ignore[assignment, method-assign]
+    tasks = []
+    for apply in (interrupt, None, None):
+        tasks.append(make_task(awaited(lane.expect(apply), seen)))
+        await asyncio.sleep(0)
+
+    def read() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            lane.answer(reply + b":2\r\n:3\r\n")
+
+    await in_callback(read)
+    await asyncio.wait(tasks, timeout=10)
+    assert isinstance(seen[0], KeyboardInterrupt)
+    assert seen[1:] == [2, 3]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("message", [None, "stop"])
 async def test_a_task_is_cancelled(make_task: MakeTask, message: str | None) -> None:
     lane, seen = Lane(), Seen()
@@ -249,11 +277,12 @@ async def test_a_task_that_is_cancelled_before_it_awaits(make_task: MakeTask) ->
     future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
 
     async def cancelled() -> None:
-        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        task.cancel()
         await awaited(future, seen)
 
+    task = make_task(cancelled())
     with pytest.raises(asyncio.CancelledError):
-        await make_task(cancelled())
+        await task
     assert isinstance(seen[0], asyncio.CancelledError)
     assert future.done()
 
@@ -318,16 +347,18 @@ async def test_a_task_runs_an_event_loop(make_task: MakeTask) -> None:
     """As nest_asyncio does it: the other tasks of the same read go on in there."""
     lane, seen = Lane(), Seen()
     loop: Any = lane.loop
+    prefix = "" if make_task is asyncio.Task else "_py"  # each kind of tasks has functions of its own
+    leave, enter = getattr(tasks, f"{prefix}_leave_task"), getattr(tasks, f"{prefix}_enter_task")
 
     async def runs_the_loop() -> None:
         await lane.expect()
         running = first
-        tasks._leave_task(loop, running)
+        leave(loop, running)
         try:
             while not seen:
                 loop._run_once()
         finally:
-            tasks._enter_task(loop, running)
+            enter(loop, running)
         seen.append("end")
 
     first = make_task(runs_the_loop())

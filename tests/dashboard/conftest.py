@@ -11,18 +11,16 @@ from redis import Redis
 import pyredisson
 from pyredisson.testing import Server
 from tests.dashboard.running import Dashboard
-from tests.support.timing import Timed
 
 Start = Callable[..., Dashboard]
 
 
 @pytest.fixture
-def start(timed: Timed) -> Iterator[Start]:
+def start() -> Iterator[Start]:
     """Starts a dashboard of the test's own: `start(server.url, "--allow-unlock")`."""
     running: list[Dashboard] = []
 
     def start(*arguments: str, port: int = 0) -> Dashboard:
-        timed.begin()
         running.append(Dashboard(*arguments, port=port))
         return running[-1]
 

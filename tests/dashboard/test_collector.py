@@ -165,12 +165,12 @@ async def test_a_defect_that_ends_it(
         raise OverflowError("too large")
 
     monkeypatch.setattr(Discovery, "step", fail)
-    collector, tokens, ended = Collector(Config.of(server.url), 0.02), Tokens(None, 1), asyncio.Event()
+    collector, tokens, ended = Collector(Config.of(server.url), 0.02), Tokens(None), asyncio.Event()
     app = make_app(collector, tokens, (), allow_unlock=False, on_failure=ended.set)
     async with app.router.lifespan_context(app):
         async with asyncio.timeout(LIMIT):
             await ended.wait()
-        reply = await Dashboard(collector, tokens, allow_unlock=False).health(Request({"type": "http"}))
+        reply = await Dashboard(collector, allow_unlock=False).health(Request({"type": "http"}))
         assert reply.status_code == 503
     assert isinstance(collector.failure, OverflowError)
     assert "the dashboard stops after a defect" in caplog.text

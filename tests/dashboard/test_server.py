@@ -13,6 +13,7 @@ from pyredisson.errors import ClosedError
 from pyredisson.testing import Server
 from tests.dashboard.conftest import Start
 from tests.dashboard.running import Dashboard
+from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.inspecting import FOREIGN
 from tests.support.waiting import eventually, waiters
 
@@ -285,6 +286,18 @@ class TestOutage:
         dashboard.until(lambda: dashboard.get("/api/locks").json["totals"]["away_since"])
         own_server.start()
         dashboard.until(lambda: dashboard.get("/healthz").status == 200)
+        said = dashboard.stop()
+        assert said.startswith(f"pyredisson: no server at {own_server.host}:{own_server.port}")
+        assert said.endswith("; the dashboard starts all the same, and tries again\n")
+        assert said.count("\n") == 1
+
+    def test_a_wrong_password(self) -> None:
+        """Waiting can't mend it, so the dashboard doesn't start. It says what `ls` says."""
+        with Server(password="secret") as server:
+            url = server.url.replace(":secret@", ":wrong@")
+            ended = pyredisson_command("dashboard", "--url", url, "--port", "0")
+            assert ended.status == 77
+            assert ended == pyredisson_command("ls", "--url", url)
 
     def test_a_right_is_missing(self, start: Start) -> None:
         with Server(users=["viewer on >secret ~* &* +@all -scan"]) as server:

@@ -63,7 +63,6 @@ def _of_language(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
-@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("block", _of_language("python"), ids=lambda block: f"{block.page}:{block.line}")
 def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, server: Server, tmp_path: Path) -> None:
     address = server.url.rpartition("/")[0]
@@ -122,7 +121,6 @@ def test_a_shell_keeps_what_each_command_prints_and_the_last_status(server: Serv
     assert run_in_a_shell(commands, server, tmp_path) == ["one\ntwo\n", "", "3\n", f"{server.url}\n"]
 
 
-@pytest.mark.usefixtures("all_timed")
 @pytest.mark.parametrize("block", _of_language("console"), ids=lambda block: f"{block.page}:{block.line}")
 def test_a_console_example_prints_what_the_page_says(block: Block, server: Server, tmp_path: Path) -> None:
     text = block.text.replace(ADDRESS, server.url.rpartition("/")[0])

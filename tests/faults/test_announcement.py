@@ -108,22 +108,28 @@ async def test_the_server_has_another_one(backend: RawBackend, admin: Any, serve
     else:
         admin.delete(key)
         if what == "another type":
-            admin.set(key, "text", px=200)
+            admin.set(key, "text")
     await backend.until(lambda: admin.type(key) == b"hash" and is_complete(admin, client))
     assert await backend.do(lock.is_held())
 
 
 async def test_out_of_memory(backend: RawBackend, admin: Any, server: Server) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    lock = client.get_lock("a")
-    await backend.do(lock.lock())
-    await backend.until(lambda: is_complete(admin, client))
+    lock, *others = (client.get_lock(name) for name in "abcd")
+    for each in (lock, *others):
+        await backend.do(each.lock())
+    announced = client._session.announcement
+    await backend.until(lambda: is_complete(admin, client) and len(announced._listed) == 4)
     admin.config_set("maxmemory", 1)
     try:
         admin.delete(key_of(client))
         renewals = admin.info("commandstats")["cmdstat_evalsha"]["calls"]
         await backend.until(lambda: admin.info("commandstats")["cmdstat_evalsha"]["calls"] > renewals + 3)
         assert not admin.exists(key_of(client))
+        for each in others:
+            await backend.do(each.unlock())
+        # What has ended is forgotten: it would grow without bound.
+        await backend.until(lambda: list(announced._changed) == list(announced._listed) != [])
     finally:
         admin.config_set("maxmemory", 0)
     await backend.until(lambda: is_complete(admin, client))

@@ -11,6 +11,8 @@ import pytest_asyncio
 from redis import Redis
 
 import pyredisson.asyncio
+from pyredisson import LockLostError
+from pyredisson._core import ReleaseCall
 from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
@@ -136,6 +138,21 @@ async def test_a_cancelled_release_is_done_all_the_same(client: Client, admin: R
         await lock.lock()
         await cancel_after(1 + turns % 8, asyncio.ensure_future(started(lock)))
         await nothing_left(admin, client, "a")
+
+
+async def test_a_release_in_the_background_reaches_a_hold_above_a_lost_one(client: Client, admin: Redis) -> None:
+    """Both have the same name on the server."""
+    lock, holds = client.get_lock("a", owner=7), client._session.holds
+    await lock.lock()
+    admin.delete("a")
+    [lost] = holds.table.values()
+    holds.declare_lost(lost)
+    await lock.lock()
+    [hold] = holds.table.values()
+    lock._logic.release_in_background(lock._owner(), hold, ReleaseCall())
+    await asyncio.to_thread(eventually, lambda: not admin.exists("a"))
+    with pytest.raises(LockLostError):
+        await lock.unlock()
 
 
 async def started(lock: pyredisson.asyncio.Lock) -> None:

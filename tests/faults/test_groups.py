@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 import pyredisson.asyncio
 from pyredisson import LockLostError
 from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock, parallel, red_lock
+from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
@@ -253,6 +254,23 @@ sys.stdin.readline()
 )
 
 
+@pytest.mark.parametrize("kind", ["multi", "red"])
+async def test_servers_that_hang(backend: RawBackend, proxies: list[Proxy], redises: list[Any], kind: str) -> None:
+    """The error is redis-py's own."""
+    fields = {"timeout": 0.1, "retry_attempts": 0, "lock_watchdog_timeout": 0.5}
+    group = make(kind, [backend.connect(each.url, **fields) for each in proxies])
+    await backend.do(group.lock(60))
+    for each in proxies:
+        each.stall()
+    for call in (group.is_held, group.unlock):
+        with pytest.raises(TimeoutError) as raised:
+            await backend.do(call())
+        assert raised.type is TimeoutError
+    for each in proxies:
+        each.resume()
+    await backend.until(lambda: not left(redises))
+
+
 class TestMultiLock:
     @pytest.mark.parametrize("number", [0, 1, 2])
     @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
@@ -320,6 +338,31 @@ class TestMultiLock:
         assert all_once(redises)
         # As another owner: the task that acquired it has ended.
         assert held_locally([*backend._clients]) == 3
+
+    async def test_several_members_on_a_server_that_is_away(
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The call tries for as long as for one lock. The other members are released in the background."""
+        client = backend.connect(proxies[0].url, retry_attempts=0)
+        group = client.get_multi_lock(*map(client.get_lock, "abc"))
+        await backend.do(group.lock())
+        tried: list[bytes] = []
+        release = ReleasingLock.release
+
+        def counted(lock: ReleasingLock, *args: Any) -> Any:
+            tried.append(lock.key)
+            return release(lock, *args)
+
+        monkeypatch.setattr(ReleasingLock, "release", counted)
+        proxies[0].refuse(True)
+        proxies[0].cut()
+        with pytest.raises(ConnectionError) as raised:
+            await backend.do(group.unlock())
+        assert raised.type is ConnectionError
+        assert tried == [b"c"]
+        assert not held_locally([client])
+        proxies[0].refuse(False)
+        await backend.until(lambda: not redises[0].exists(*"abc"))
 
     async def test_a_server_that_forgot(self, backend: RawBackend, servers: list[Server], redises: list[Any]) -> None:
         group = make("multi", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in servers])

@@ -109,6 +109,26 @@ async def test_a_notice_that_got_lost_is_sent_again(
     assert fault.happened.is_set()
 
 
+@pytest.mark.usefixtures("restarts_noticed")
+async def test_a_loss_that_a_closed_connection_has_shown(
+    backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
+) -> None:
+    """No renewal is due for 40 s."""
+    holder, waiter = backend.connect(proxy.url, lock_watchdog_timeout=120), backend.connect(server.url)
+    await backend.do(holder.get_lock("a").lock())
+
+    async def take() -> bool:
+        acquired: bool = await backend.do(waiter.get_lock("a").try_lock(LEASE))
+        return acquired
+
+    taking = backend.start(take)
+    await backend.until(lambda: listeners(admin, "a"))
+    await backend.sleep(0.1)
+    admin.delete("a")
+    proxy.cut()
+    assert await taking.result() is True
+
+
 @pytest.mark.parametrize("refused", ["the key", "the channel"])
 async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, refused: str) -> None:
     with Server(users=["alice on >x ~* &* +@all"]) as own, Proxy(own.host, own.port) as proxy, own.redis() as admin:

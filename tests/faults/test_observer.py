@@ -239,6 +239,7 @@ class TestFinalizers:
             check_pairs([event for event in recorder.events if event.kind == "lock"])
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 class TestFork:
     def test_the_child_has_events_of_its_own(self, server: Server) -> None:
         with pyredisson.connect(server.url, observer=Recorder()) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -87,16 +88,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", WITHOUT_LIMIT)
 async def test_a_call_without_a_limit_waits_until_the_server_is_back(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whatever `retry_attempts` says, which is not for it. A warning tells for which server it waits."""
     prepare(admin)
-    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
-    await backend.do(client.get_lock("z").is_locked())
+    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0)
     away(proxy)
     call = backend.start(lambda: done(backend, WITHOUT_LIMIT[kind], client))
     # Longer than all tries of a call without time to wait.
     await backend.sleep(0.4)
     assert not call.done
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith(f"the server 127.0.0.1:{proxy.port} is not available")
     proxy.refuse(False)
     assert await call.result() is not False
 

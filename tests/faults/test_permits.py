@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson.logic.permits.registry import DOUBT_LASTS
 from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
 from tests.support.faults import LOSSES, Lose
@@ -44,7 +45,22 @@ class TestLostReplies:
         assert await backend.do(semaphore.try_release(many)) == 3
         assert state(admin) == (5, 0)
         assert all(fault.happened.is_set() for fault in faults)
-        assert client._session.permits.in_doubt == set()
+        assert client._session.permits.in_doubt == {}
+
+    async def test_a_doubt_is_forgotten_when_no_copy_can_come_any_more(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis
+    ) -> None:
+        """Nobody need release a permit: it ends with its lease."""
+        client = backend.connect(proxy.url)
+        semaphore, session = client.get_permit_expirable_semaphore("p"), client._session
+        await backend.do(semaphore.set_permits(9))
+        noted, clock = [], session.clock
+        for passed in (0.0, 10.0, DOUBT_LASTS + 5.0, 2 * DOUBT_LASTS + 10.0):
+            session.clock = lambda passed=passed: clock() + passed
+            proxy.cut_reply(ACQUIRE)
+            await backend.do(semaphore.acquire())
+            noted.append(len(session.permits.in_doubt))
+        assert noted == [1, 2, 2, 1]
 
     @LOSSES
     async def test_the_answer_is_still_no(self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:

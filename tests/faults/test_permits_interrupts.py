@@ -43,7 +43,7 @@ async def whole(admin: Redis, client: Client) -> None:
     """All permits are free again."""
     await asyncio.to_thread(eventually, lambda: state(admin) == (3, 0), 5)
     assert client._session.holds.table == {}
-    assert client._session.permits.in_doubt == set()
+    assert client._session.permits.in_doubt == {}
 
 
 async def take_and_end(client: Client, seconds: float, renew: bool) -> None:

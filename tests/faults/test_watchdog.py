@@ -303,6 +303,46 @@ async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(
     await backend.do(lock.unlock())
 
 
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("restarts_noticed")
+@pytest.mark.parametrize("lease", [None, 100.0], ids=["renewed", "fixed-lease"])
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not-connected"])
+async def test_an_idle_holder_learns_that_the_server_was_restarted_empty(
+    backend: RawBackend, own_server: Server, lease: float | None, connected: bool
+) -> None:
+    """No renewal is due for 40 s, and the client makes no call. Its watchdog has a connection, or none yet."""
+    lock = backend.connect(own_server.url, lock_watchdog_timeout=120).get_lock("a")
+    await backend.do(lock.lock(lease))
+    if connected:
+        with own_server.redis() as admin:
+            await backend.until(lambda: len(admin.client_list()) >= 3, TIME_LIMIT)
+    own_server.restart()
+    with own_server.redis() as admin:
+        await backend.until(lock.lost.is_set, TIME_LIMIT)
+        assert not admin.exists("a")
+    with pytest.raises(pyredisson.LockLostError):
+        await backend.do(lock.unlock())
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("restarts_noticed")
+async def test_a_server_that_closes_connections_costs_no_lock(backend: RawBackend, own_server: Server) -> None:
+    locks = [backend.connect(own_server.url, lock_watchdog_timeout=120).get_lock(name) for name in "ab"]
+    for lock, lease in zip(locks, (None, 100), strict=True):
+        await backend.do(lock.lock(lease))
+    with own_server.redis() as admin:
+        # Each client and its watchdog.
+        await backend.until(lambda: len(admin.client_list()) >= 5, TIME_LIMIT)
+        admin.pexpire("a", 60_000)
+        admin.client_kill_filter(_type="normal", skipme=True)
+        # The check extends what the watchdog renews.
+        await backend.until(lambda: admin.pttl("a") > 60_000, TIME_LIMIT)
+        assert 60_000 < admin.pttl("b") <= 100_100
+    for lock in locks:
+        assert not lock.lost.is_set()
+        await backend.do(lock.unlock())
+
+
 def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
     """An interrupt right after a thread was started has it started again: two that repair would lose commands."""
     with pyredisson.connect(server.url) as client, client.get_lock("a"):

@@ -203,6 +203,21 @@ class TestThreads:
             assert log.told[-1][1] > token
             election.close()
 
+    @pytest.mark.usefixtures("restarts_noticed")
+    def test_the_server_restarts_empty(self, own_server: Server) -> None:
+        """The leader, for which no renewal is due for 40 s, is deposed; the next one has a larger token."""
+        with (
+            pyredisson.connect(own_server.url, lock_watchdog_timeout=120) as one,
+            pyredisson.connect(own_server.url) as two,
+            pytest.raises(pyredisson.LockLostError),
+            one.elect("billing") as term,
+        ):
+            own_server.restart()
+            with two.elect("billing") as later:
+                assert later.token > term.token
+                assert term.lost.wait(TIME_LIMIT)
+                assert later.valid
+
     def test_a_server_that_is_full(
         self, client: pyredisson.Client, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -309,6 +324,19 @@ class TestAsyncio:
         assert told == ["elected", "deposed"]
         assert not admin.exists("billing")
         assert election.state is ElectionState.IDLE
+
+    async def test_a_callback_releases_what_the_other_has_acquired(self, aclient: pyredisson.asyncio.Client) -> None:
+        lock = aclient.get_lock("stock")
+
+        async def elected(_: pyredisson.asyncio.Term) -> None:
+            await lock.lock()
+
+        async def deposed(_: pyredisson.asyncio.Term) -> None:
+            await lock.unlock()
+
+        async with aclient.elect("billing", on_elected=elected, on_deposed=deposed):
+            assert await lock.is_held()
+        assert not await lock.is_locked()
 
     async def test_a_lost_term_cancels_the_block(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
         election = aclient.elect("billing")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,8 @@ scores = st.one_of(numbers, st.sampled_from((b"1.5", b"inf", b"-inf", b"17637200
 bounds = st.one_of(scores, scores.map(b"(".__add__))
 counts = st.one_of(numbers, st.sampled_from((b"x", b"1.5", b"", b"01", b"9223372036854775807")))
 leases = st.sampled_from((b"0", b"-1", b"100000", b"200000", b"x"))
+spans = st.sampled_from((b"0", b"-1", b"100", b"200", b"x"))
+patterns = st.sampled_from((b"*", b"{k}[12]", b"{k}[^12]", b"{k}?", b"{K}*", b"{k}3", b"\\{k}*", b"{k}[!1]", b""))
 words = {
     "ZADD": st.lists(st.sampled_from((b"NX", b"XX", b"gt", b"LT", b"CH")), max_size=2, unique=True),
     "SET": st.sampled_from(
@@ -87,7 +91,12 @@ commands = st.one_of(
     calls("TYPE", keys),
     calls("PEXPIRE", keys, leases),
     calls("PERSIST", keys),
-    calls("PTTL", keys),
+    *(calls(name, keys) for name in ("PTTL", "TTL")),
+    calls("EXPIRE", keys, spans),
+    calls("RENAME", keys, keys),
+    calls("KEYS", patterns),
+    calls("SCAN", st.just(b"0"), st.just(b"COUNT"), st.just(b"100")),
+    calls("DBSIZE"),
     calls("PUBLISH", names, texts),
     calls("GET", keys),
     calls("SET", keys, texts, words["SET"]),
@@ -172,10 +181,21 @@ def comparable(reply: Reply, call: list[bytes]) -> object:
     """The part of a reply that must be equal: of an error the first word, of a time a rounded value."""
     if isinstance(reply, RedisError):
         return type(reply), str(reply).partition(" ")[0]
-    if call[0] == b"PTTL":
+    if call[0] in (b"PTTL", b"TTL"):
         number = int(reply.removeprefix(b"number ")) if isinstance(reply, bytes) else reply
-        return type(reply), round(number / SLACK)
+        return type(reply), round(number * (1 if call[0] == b"PTTL" else 1000) / SLACK)
+    if call[0] in (b"KEYS", b"SCAN"):
+        return sorted_keys(reply)
     return type(reply), reply
+
+
+def sorted_keys(reply: Reply) -> object:
+    """Servers list their keys in any order."""
+    if isinstance(reply, bytes):
+        return sorted(re.findall(rb"\{k\}\d", reply)), re.sub(rb"\{k\}\d", b"", reply)
+    if isinstance(reply, list):
+        return [sorted_keys(part) for part in sorted(reply, key=repr)]
+    return reply
 
 
 @settings(

@@ -9,10 +9,10 @@ from redis.exceptions import RedisError
 
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.scripts import script
 
 from .simulator import KINDS, Logic, Violation, run
 from .simulator.moving import MovingRuntime
+from .simulator.patches import ONCE, changed
 
 KINDS_ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "semaphore", "latch")
 """Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
@@ -59,14 +59,7 @@ class RedirectedUndoIsDropped(MovingRuntime):
 
 PLANTED = {
     "a redirected undo is dropped": Logic(runtime=RedirectedUndoIsDropped),
-    "a release adds twice": replace(
-        KINDS["semaphore"],
-        patches={
-            "semaphore_add": script("semaphore_add", with_shebang=False).text.replace(
-                b"if last_number and tonumber(last_number) >= tonumber(ARGV[1]) then", b"if false then"
-            )
-        },
-    ),
+    "a release adds twice": replace(KINDS["semaphore"], patches=changed("semaphore_add", ONCE, b"if false then")),
 }
 
 

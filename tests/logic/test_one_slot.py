@@ -48,7 +48,7 @@ def session() -> Iterator[Session]:
     """The session of a client that never connects."""
     with pyredisson.Client(pyredisson.Config()) as client:
         # Releasing a permit whose acquire is in doubt takes one more key.
-        client._session.permits.in_doubt.add(PERMIT)
+        client._session.permits.note_doubt(PERMIT, 0.0)
         yield client._session
 
 
@@ -116,6 +116,8 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "slot": SessionSlot(f":{session.id}:0".encode()),
         "ttl": 0,
         "wanted": 2,
+        "shown": 1,
+        "free": 2,
         "waiters": [owner.name],
         "waits": True,
     }

@@ -11,7 +11,6 @@ import pytest
 
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._protocol.no_reply import Reply
-from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.group import GroupLogic, GroupOwner, MemberRelease
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
@@ -39,6 +38,7 @@ from pyredisson.logic.session import Session
 
 from .simulator import KINDS, Logic, Violation, run
 from .simulator.groups import MultiLockUser, RedLockUser
+from .simulator.patches import ONCE, changed
 
 ENOUGH = 4000
 
@@ -238,16 +238,8 @@ class MinorityUser(RedLockUser):
         return Minority(members)
 
 
-def changed(names: str, old: bytes, new: bytes) -> dict[str, bytes]:
-    """Scripts with something else in one place."""
-    texts = {name: script(name, with_shebang=False).text for name in names.split()}
-    assert all(text.count(old) == 1 for text in texts.values())
-    return {name: text.replace(old, new) for name, text in texts.items()}
-
-
 FAIR = "fair_acquire fair_release fair_force_release fair_leave fair_heartbeat"
 PUBLISH, SILENCE = b"redis.pcall('PUBLISH'", b"tostring('PUBLISH'"
-ONCE = b"if last_number and tonumber(last_number) >= tonumber(ARGV[1]) then"
 
 PLANTED = {
     "waiters do not ask again after subscribing": Logic(channels=NoLookAgain),
@@ -391,7 +383,7 @@ IN_SCRIPTS = {
     "a hand-over that was undone runs late": ("semaphore_finish", b"record(permits)", b"local _ = permits"),
     "the undo of a hand-over releases what it released": (
         "semaphore_finish",
-        b"has_run and math.max(tonumber(last_result), 0) or tonumber(ARGV[2])",
+        b"has_run and math.max(last_result, 0) or tonumber(ARGV[2])",
         b"tonumber(ARGV[2])",
     ),
 }

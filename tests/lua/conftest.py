@@ -28,8 +28,3 @@ def subscription(scripts: Scripted) -> Iterator[PubSub]:
         listening.subscribe(scripts.channel)
         assert listening.get_message(timeout=5)["type"] == "subscribe"
         yield listening
-
-
-@pytest.fixture(autouse=True)
-def leases_run(all_timed: None) -> None:
-    """Leases run from the first script on, so all of each test depends on time."""

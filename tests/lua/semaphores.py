@@ -22,6 +22,9 @@ class SemaphoreScripts(Scripted):
     def make(self, number: int, permits: int, ttl: int = 0, slot: str = SLOT, redis: Any = None) -> Any:
         return self.run("semaphore_set", ["stock", slot], number, permits, ttl, self.channel, redis=redis)
 
+    def correct(self, number: int, shown: int, free: int) -> Any:
+        return self.run("semaphore_correct", ["stock", SLOT], number, shown, free, self.channel)
+
     def undo(self, number: int, slot: str = SLOT, redis: Any = None) -> Any:
         """Of the acquire of that number."""
         return self.run("semaphore_undo", ["stock", slot], number + 1, self.channel, redis=redis)

@@ -54,7 +54,7 @@ class TestHolder:
 
     def test_the_rights_of_a_holder_are_enough(self, scripts: ScriptedLock) -> None:
         scripts.hold(ME, 1, None)
-        with scripts.user("~orders", "+eval", "+hkeys", "+pttl") as redis:
+        with scripts.user("~orders", "+eval", "+hkeys", "+hexists", "+pttl") as redis:
             assert scripts.run("lock_holder", ["orders"], redis=redis) == [-1, 1, ME.encode()]
 
     def test_out_of_memory(self, scripts: ScriptedLock) -> None:
@@ -110,6 +110,13 @@ class TestAnnounce:
         for reply in (1, 2):
             assert announce(scripts, 2, 0, "host", "web-4", -1) == reply
             assert fields(scripts) == {"n": "2", "host": "web-4"}
+
+    @pytest.mark.parametrize("make", [("SET", KEY, "text"), ("HSET", KEY, "n", "9" * 30), ("HSET", KEY, "n", "text")])
+    def test_somebody_else_has_written_it(self, scripts: ScriptedLock, make: tuple[str, ...]) -> None:
+        scripts.redis.execute_command(*make)
+        assert announce(scripts, 3, 2, "h:1 c", "x", -1) == 0
+        assert announce(scripts, 4, 0, "host", "web-3", -1) == 1
+        assert fields(scripts) == {"n": "4", "host": "web-3"}
 
     def test_late_copies(self, scripts: ScriptedLock) -> None:
         announce(scripts, 5, 0, "host", "web-3", -1)

@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
 from pyredisson.testing import Server
+from tests.support.script_headers import header
 
 from .scripted import ME, YOU, ScriptedLock, published
 
@@ -271,17 +272,14 @@ class TestServers:
 class TestHeader:
     """Each file describes its purpose, keys, arguments and reply, and how to run it by hand."""
 
-    def parts(self, name: str) -> tuple[list[str], str]:
-        lines = Script(name, with_shebang=True).text.decode().splitlines()
-        assert re.fullmatch(r"#!lua( flags=[a-z,-]+)?", lines[0])
-        end = next(number for number, line in enumerate(lines[1:], 1) if not line.startswith("--"))
-        return [line.removeprefix("--").strip() for line in lines[1:end]], "\n".join(lines[end:])
-
     def test_it_is_complete(self, name: str) -> None:
-        header, body = self.parts(name)
-        assert header[0].endswith(".")
-        text = "\n".join(header)
+        lines = header(name).lines
+        script = Script(name, with_shebang=True).text.decode()
+        assert re.match(r"#!lua( flags=[a-z,-]+)?\n", script)
+        assert lines[0].endswith(".")
+        text = "\n".join(lines)
         documented = set(re.findall(r"^((?:KEYS|ARGV)\[[^]]+\])", text, re.MULTILINE))
+        body = "\n".join(script.splitlines()[1 + len(lines) :])
         used = set(re.findall(r"(?:KEYS|ARGV)\[[0-9]+\]", body))
         assert used <= documented
         assert documented
@@ -291,15 +289,11 @@ class TestHeader:
         head = getattr(ScriptSet(), name)
         if not head.startswith(b"*"):
             return
-        documented = re.findall(r"^(KEYS|ARGV)\[[0-9]+\]", "\n".join(self.parts(name)[0]), re.MULTILINE)
+        documented = re.findall(r"^(KEYS|ARGV)\[[0-9]+\]", "\n".join(header(name).lines), re.MULTILINE)
         keys, args = documented.count("KEYS"), documented.count("ARGV")
         assert head.startswith(b"*%d\r\n" % (3 + keys + args))
         assert head.endswith(b"\r\n%d\r\n" % keys)
 
     def test_its_command_line_works(self, name: str, scripts: LockScripts) -> None:
-        header, _ = self.parts(name)
-        command = header[-1].split()
-        assert command[:3] == ["redis-cli", "--eval", f"{name}.lua"]
-        words = command[3:]
-        comma = words.index(",")
-        scripts.run(name, words[:comma], *words[comma + 1 :])
+        known = header(name)
+        scripts.run(name, known.keys, *known.args)

@@ -93,9 +93,12 @@ def test_a_claim_that_is_none(scripts: ClaimScripts, wrong: str) -> None:
 
 
 def test_a_claim_without_an_end_holds_back_nobody_for_longer(scripts: ClaimScripts) -> None:
-    scripts.redis.mset({"stock": 1, CLAIM: "4 somebody"})
-    assert scripts.acquire(1) == -2_000 * WAIT
-    assert scripts.claim(1) == -2_000 * WAIT
+    for call in (scripts.acquire, scripts.claim):
+        for lasts in (None, 60_000):
+            scripts.redis.set("stock", 1)
+            scripts.redis.set(CLAIM, "4 somebody", px=lasts)
+            assert call(1) == -2_000 * WAIT
+            assert scripts.redis.pttl(CLAIM) <= 2_000
 
 
 def test_a_second_claimant_waits_for_the_first(scripts: ClaimScripts) -> None:

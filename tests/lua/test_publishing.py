@@ -108,6 +108,7 @@ CASES = {
         b"3",
     ),
     "semaphore_finish": Case(["orders", ONCE], [3, 1, PERMITS, 0], [("SET", "orders", 1)], PERMITS, b"2"),
+    "semaphore_correct": Case(["orders", ONCE], [2, 1, 3, PERMITS], permits(1), PERMITS, b"3"),
     "semaphore_hand_over": Case(
         ["orders", "pyredisson_semaphore_claim:{orders}", ONCE], [2, 2, 1, PERMITS, 0], [], PERMITS, b"1"
     ),

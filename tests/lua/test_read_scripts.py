@@ -112,9 +112,12 @@ class TestReadAcquire:
         for _ in range(2):
             assert 0 < scripts.read(ME, 1, 30_000) <= 2_000
             assert scripts.redis.keys() == [CLAIM.encode()]
-        scripts.redis.set(CLAIM, YOUR_WRITE, px=60_000)
         scripts.reading(YOU, 30_000)
-        assert near(scripts.read(ME, 1, 30_000), 60_000)
+        # Claims last for two seconds. Somebody else has written this one.
+        for lasts in (60_000, None):
+            scripts.redis.set(CLAIM, YOUR_WRITE, px=lasts)
+            assert scripts.read(ME, 1, 30_000) == 2_000
+            assert scripts.left(CLAIM) <= 2_000
         assert scripts.state() == {"mode": "read", YOU: "1"}
         assert scripts.read(YOU, 2, 30_000) is None
         assert scripts.state() == {"mode": "read", YOU: "2"}
@@ -156,6 +159,69 @@ class TestReadAcquire:
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             scripts.read(ME, 1, 30_000)
         assert scripts.redis.keys() == [b"orders"]
+
+
+DAMAGED = ("1000000000", "9" * 400, "0", "-3", "1.5", "text", "nan", "inf", "")
+
+
+@pytest.mark.parametrize("levels", DAMAGED)
+class TestDamagedLevels:
+    """Somebody else has written a reader's number of levels. The reader has a lease, so it keeps the lock."""
+
+    @pytest.fixture(autouse=True)
+    def damaged(self, scripts: ReadWriteScripts, levels: str) -> None:
+        scripts.reading(YOU, 5_000, 20_000)
+        scripts.redis.hset("orders", YOU, levels)
+
+    def test_another_reader_leaves(self, scripts: ReadWriteScripts) -> None:
+        assert scripts.read(ME, 1, 30_000) is None
+        assert scripts.read_release(ME, 0) == 0
+        assert set(scripts.state()) == {"mode", YOU}
+        assert near(scripts.left(), 20_000)
+
+    def test_it_is_renewed(self, scripts: ReadWriteScripts) -> None:
+        assert scripts.renew(("orders", YOU, 30_000)) == [1]
+        assert [near(left, 30_000) for left in scripts.leases(YOU).values()] == [True, True]
+        assert near(scripts.left(), 30_000)
+        assert scripts.renew(("orders", YOU, 0)) == [1]
+
+    def test_it_releases_a_level_and_all(self, scripts: ReadWriteScripts, subscription: PubSub) -> None:
+        assert scripts.read_release(YOU, 1) == 0
+        assert scripts.state()[YOU] == "1"
+        # The longest lease of the levels is valid for the one that remains.
+        assert near(scripts.leases(YOU)[1], 20_000)
+        scripts.redis.hset("orders", YOU, "text")
+        assert scripts.read_release(YOU, 0) == 1
+        assert scripts.redis.keys() == []
+        assert published(subscription) == [b"0"]
+
+    def test_another_level(self, scripts: ReadWriteScripts) -> None:
+        assert scripts.read(YOU, 3, 30_000) is None
+        assert scripts.state()[YOU] == "3"
+        assert sorted(scripts.leases(YOU)) == [1, 2, 3]
+
+    def test_a_writer_reads(self, scripts: ReadWriteScripts) -> None:
+        scripts.redis.hset("orders", mapping={"mode": "write", MY_WRITE: "1"})
+        assert scripts.write_release(MY_WRITE, 0) == 1
+        assert set(scripts.state()) == {"mode", YOU}
+
+
+def test_many_readers_with_damaged_levels(scripts: ReadWriteScripts) -> None:
+    """Not all leases are looked at, so the lock lasts as long as it does."""
+    scripts.reading(ME, 30_000)
+    scripts.redis.hset("orders", mapping={f"{YOU}{number}": "text" for number in range(100)})
+    scripts.redis.config_resetstat()
+    assert scripts.read_release(ME, 0) == 0
+    calls = sum(entry["calls"] for entry in scripts.redis.info("commandstats").values())
+    assert calls < 12_000
+    assert near(scripts.left(), 30_000)
+
+
+def test_more_levels_than_scripts_look_at(scripts: ReadWriteScripts) -> None:
+    scripts.reading(ME, 30_000)
+    with pytest.raises(ResponseError, match="at most 1000 levels"):
+        scripts.read(ME, 1_001, 30_000)
+    assert scripts.read(ME, 1_000, 30_000) is None
 
 
 class TestReadRelease:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import pyredisson.observe
+from pyredisson._diagnostics import installation_of
 
 LIBRARIES = {"PrometheusObserver": "prometheus_client", "OpenTelemetryObserver": "opentelemetry"}
 
@@ -37,7 +38,7 @@ except ImportError as error:
     extra = name.removesuffix("Observer").lower()
     text = run(program)
     assert text.startswith(f"{name} needs {library}")
-    assert text.endswith(f": pip install 'pyredisson[{extra}]'\n")
+    assert text.endswith(f": {installation_of(extra)}\n")
 
 
 @pytest.mark.parametrize("framework", ["celery", "django", "fastapi"])
@@ -52,7 +53,7 @@ except ImportError as error:
 """
     text = run(program)
     assert text.startswith(f"pyredisson.{framework} needs {framework}")
-    assert text.endswith(f": pip install 'pyredisson[{framework}]'\n")
+    assert text.endswith(f": {installation_of(framework)}\n")
 
 
 def test_another_name() -> None:

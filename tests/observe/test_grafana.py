@@ -1,4 +1,4 @@
-"""The dashboard in docs/grafana.json, and the expressions of docs/observing.md, are about metrics that exist."""
+"""The dashboard in docs/grafana.json, and the alerts in docs/prometheus-rules.yml, are about metrics that exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from pyredisson.events import Event
@@ -16,6 +17,10 @@ from pyredisson.observe import PrometheusObserver
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+ALERTS: dict[str, Any] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))
+RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+OF_TARGETS = {"job", "instance"}
+"""The labels that Prometheus adds."""
 METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
 LABEL = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 BY = re.compile(r"\bby \(([^)]*)\)")
@@ -30,7 +35,7 @@ def labels(registry: CollectorRegistry, metrics: PrometheusObserver) -> dict[str
     metrics.acquired(Event(what="acquired", waited=0.0, **fields))
     metrics.lost(Event(what="lost", held=1.0, **fields))
     metrics.renewed(Event(what="renewed", late=0.1, client_id="c", time_ns=1))
-    metrics.disconnected(Event(what="disconnected", server="a:1", client_id="c", time_ns=1))
+    metrics.discovered(Event(what="discovered", server="a:1", client_id="c", time_ns=1))
     found: dict[str, set[str]] = {}
     for family in registry.collect():
         for sample in family.samples:
@@ -52,13 +57,13 @@ def expressions() -> Iterator[tuple[str, str]]:
 def check(expression: str, labels: dict[str, set[str]], where: str) -> set[str]:
     """Each metric and each label in it exists. Returns the metrics."""
     used = set()
-    known: set[str] = set()
+    known = set(OF_TARGETS)
     for metric, selector in METRIC.findall(expression):
         assert metric in labels, f"{where}: there is no {metric}"
         used.add(metric)
         known |= labels[metric]
         for label, _, _ in LABEL.findall(selector or ""):
-            assert label in labels[metric], f"{where}: {metric} has no label {label}"
+            assert label in labels[metric] | OF_TARGETS, f"{where}: {metric} has no label {label}"
     assert used, f"{where}: no metric in {expression}"
     for group in BY.findall(expression):
         for label in group.split(","):
@@ -77,6 +82,35 @@ def test_each_metric_has_a_panel(labels: dict[str, set[str]]) -> None:
     used = {metric for title, expression in expressions() for metric in check(expression, labels, title)}
     samples = {name for name in labels if not name.endswith(("_created", "_sum", "_count"))}
     assert used == samples
+
+
+def test_each_panel_and_each_filter_is_for_the_chosen_programs(labels: dict[str, set[str]]) -> None:
+    """Several programs, and several processes of each, are in one Prometheus."""
+    for title, expression in expressions():
+        for metric, selector in METRIC.findall(expression):
+            assert selector.startswith('job=~"$job", instance=~"$instance"'), (title, metric)
+    queries = {each["name"]: each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:]}
+    assert [*queries] == ["job", "instance", "kind", "name"]
+    assert 'job=~"$job"' in queries["instance"]
+    for name, query in queries.items():
+        assert query.endswith(f", {name})")
+        check(query, labels, name)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert(rule: dict[str, Any], labels: dict[str, set[str]]) -> None:
+    assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
+    check(rule["expr"], labels, rule["alert"])
+    # What the text says is a label of the result.
+    groups = set(re.findall(r"\w+", " ".join(BY.findall(rule["expr"]))))
+    for text in rule["annotations"].values():
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= groups
+    assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
+
+
+def test_the_page_has_each_alert() -> None:
+    page = (DOCS / "observing.md").read_text("utf-8")
+    assert re.findall(r"^\| `(Pyredisson\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in RULES]
 
 
 def test_legends_are_labels_of_the_result() -> None:
@@ -124,7 +158,3 @@ def test_the_page_is_about_metrics_that_exist(labels: dict[str, set[str]]) -> No
     assert rows >= {name for name in families if not name.endswith("_created")} - {
         name.removesuffix("_total") for name in families if name.endswith("_total")
     }
-    for block in re.findall(r"```promql\n(.*?)```", page, re.DOTALL):
-        for expression in block.strip().split("\n"):
-            if not expression.startswith("#"):
-                check(expression, labels, "docs/observing.md")

@@ -153,6 +153,9 @@ class TestServers:
     ) -> None:
         client = backend.connect(proxy.url, observer=metrics, lock_watchdog_timeout=3.0, retry_attempts=0)
         server = proxy.url.split("/")[2]
+        # Before the first call: else increase() would miss the first outage.
+        await backend.until(lambda: value(registry, "disconnects_total", server=server) == 0)
+        assert value(registry, "reconnects_total", server=server) == 0
         await client.get_lock("order:1").lock()
         proxy.refuse(True)
         proxy.cut()

@@ -70,6 +70,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     core = "pyredisson/_core" + sysconfig.get_config_var("EXT_SUFFIX")
     assert {core, "pyredisson/_core.pyi", "pyredisson/py.typed", "pyredisson/lua/__init__.py"} <= names
     assert {f"pyredisson/lua/{name}" for name in SCRIPTS} <= names
+    page = {path.name for path in (ROOT / "pyredisson" / "dashboard" / "page").iterdir()}
+    assert {f"pyredisson/dashboard/page/{name}" for name in page} <= names
     packages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pyredisson").rglob("*.py") if path.is_file()}
     assert packages <= names
     assert {name.partition("/")[0] for name in names} == {
@@ -142,6 +144,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copied(tmp_path_factory.mktemp("sources"))
 
 
+def test_each_folder_is_a_package_that_setuptools_knows(checkout: Path, tmp_path: Path) -> None:
+    done = attempt(sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", tmp_path, cwd=checkout)
+    assert done.returncode == 0
+    assert "absent from the `packages` configuration" not in done.stderr
+
+
 def failed_build(checkout: Path, out: Path, **variables: str) -> str:
     done = attempt(
         sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index",
@@ -154,7 +162,7 @@ def failed_build(checkout: Path, out: Path, **variables: str) -> str:
     assert "Traceback" not in printed
     assert "fatal error" not in printed
     assert "copying" not in printed
-    for way_out in ("apt-get install gcc python3-dev", "xcode-select --install", "pip install --only-binary"):
+    for way_out in ("apt-get install gcc libc6-dev python3-dev", "xcode-select --install", "make wheel"):
         assert way_out in printed
     return printed
 
@@ -163,18 +171,26 @@ def test_without_a_compiler_the_build_says_so(checkout: Path, tmp_path: Path) ->
     assert "There is no C compiler: '/nonexistent/cc'" in failed_build(checkout, tmp_path, CC="/nonexistent/cc")
 
 
-def test_without_the_headers_of_python_the_build_says_so(checkout: Path, tmp_path: Path) -> None:
-    # A real compiler that isn't told where the headers are.
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('*[each for each in sys.argv[1:] if not each.startswith("-I")]', "Python's headers (Python.h) are missing"),
+        ('"-nostdinc", *sys.argv[1:]', ".h, which Python.h includes, is missing"),
+    ],
+    ids=["python", "c-library"],
+)
+def test_without_a_header_the_build_says_so(arguments: str, text: str, checkout: Path, tmp_path: Path) -> None:
+    # A real compiler that isn't told where the headers of Python are, or those of the C library.
     compiler = tmp_path / "cc"
     compiler.write_text(
         f"""#!{sys.executable}
 import os, sys
 command = {shlex.split(sysconfig.get_config_var("CC") or "cc")!r}
-os.execvp(command[0], [*command, *[each for each in sys.argv[1:] if not each.startswith("-I")]])
+os.execvp(command[0], [*command, {arguments}])
 """
     )
     compiler.chmod(0o755)
-    assert "Python's headers (Python.h) are missing" in failed_build(checkout, tmp_path, CC=str(compiler))
+    assert text in failed_build(checkout, tmp_path, CC=str(compiler))
 
 
 def test_the_metadata_says_where_things_are(dist: Path) -> None:

@@ -1,4 +1,4 @@
-"""The code speaks in the field's terms: words of a private dialect must not come back.
+"""Code and pages speak in the field's terms, and say the noun: words of a private dialect must not come back.
 
 A term that isn't general knowledge stands in the glossary of `docs/architecture.md`.
 """
@@ -17,6 +17,10 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".pyi", ".pyx", ".lua"}
 )
+
+PAGES = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+PRONOUN = re.compile(r"\bthat of\b|\bthose (?:of|that|which)\b", re.IGNORECASE)
+"""In place of a noun, which the reader has to find in the sentence before."""
 
 INSTEAD = {
     "gate": "turn",
@@ -55,4 +59,12 @@ def test_the_code_uses_standard_terms(path: Path) -> None:
     # Identifiers count by their parts: `_settle_all` has the word `settle`.
     text = re.sub(r"_+", " ", path.read_text(encoding="utf-8").lower())
     found = [f"{word!r}: say {INSTEAD[word]!r}" for word in INSTEAD if re.search(rf"\b{word}\b", text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_sentences_say_the_noun(path: Path) -> None:
+    # A comment or a paragraph as one line.
+    text = re.sub(r"\s*\n\s*(?:#|--)?\s*", " ", path.read_text(encoding="utf-8"))
+    found = [text[max(0, match.start() - 40) : match.end() + 40] for match in PRONOUN.finditer(text)]
     assert not found, "\n".join(found)

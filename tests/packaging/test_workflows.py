@@ -15,7 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-PYTHONS = {"cp311", "cp312", "cp313", "cp314"}
+PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp315"}
 
 
 def load(name: str) -> dict[Any, Any]:
@@ -88,10 +88,22 @@ def test_each_machine_builds_the_wheels_of_its_kind(machine: dict[str, str]) -> 
     assert set(printed.split()) == {f"{python}-{system}_{arch}" for python in PYTHONS for system in systems}
 
 
-def test_the_classifiers_name_the_interpreters_of_the_wheels() -> None:
+def supported() -> list[str]:
+    """The versions of Python that the classifiers name, oldest first."""
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
-    versions = re.findall(r"^Programming Language :: Python :: 3\.(\d+)$", "\n".join(classifiers), re.MULTILINE)
-    assert {f"cp3{version}" for version in versions} == PYTHONS
+    return re.findall(r"^Programming Language :: Python :: (3\.\d+)$", "\n".join(classifiers), re.MULTILINE)
+
+
+def test_the_classifiers_name_the_interpreters_of_the_wheels() -> None:
+    assert {f"cp{version.replace('.', '')}" for version in supported()} == PYTHONS
+
+
+def test_ci_tests_on_the_oldest_and_the_newest_interpreter() -> None:
+    oldest, *_, newest = supported()
+    assert f"\noldest={oldest} newest={newest} " in (ROOT / ".ci" / "run").read_text("utf-8")
+    (setup,) = [step for step in steps(load("ci.yml")) if step.get("uses", "").startswith("actions/setup-python")]
+    assert setup["with"]["python-version"].split() == [newest, oldest]
+    assert f"CPython {oldest} and {newest}." in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_a_wheel_is_tested_with_what_the_settings_of_pytest_need() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import urandom
@@ -123,7 +124,7 @@ class Permits(RuleBasedStateMachine):
         call = Call(ids, self.sent(logic.commands.acquire(ids, lease)), doubted or copies != 1)
         if call.doubted:
             for semaphore in self.semaphores:
-                semaphore._logic.session.permits.in_doubt.add(ids[0])
+                semaphore._logic.session.permits.in_doubt[ids[0]] = math.inf
         for _ in range(copies):
             self.arrive(call)
         return call

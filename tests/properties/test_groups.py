@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Operation, Wakeup
 from pyredisson.testing import Server
 
 from .flaky import CUTS, INTERRUPTS, Fate, Flaky, Interrupted
@@ -36,11 +36,14 @@ class Slow(Flaky):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.slow: list[bool] = []
-        self.stragglers: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.stragglers: list[Operation] = []
         self.interrupted = False
         self.session.lease_ms = HOUR
 
-    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawner(self) -> Callable[[Operation], None]:
+        return self.spawn
+
+    def spawn(self, operation: Operation) -> None:
         if self.slow and self.slow.pop(0):
             self.stragglers.append(operation)
         else:

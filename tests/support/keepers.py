@@ -13,6 +13,7 @@ from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
+from pyredisson._settings.fields import Topology
 from tests.support.waiting import TIME_LIMIT
 
 
@@ -28,7 +29,7 @@ class HasAddress(Protocol):
 class Watched:
     """A keeper, and the changes that its table has reported. It refreshes on request only."""
 
-    def __init__(self, topology: str, nodes: Iterable[HasAddress | tuple[str, int]], **fields: Any) -> None:
+    def __init__(self, topology: Topology, nodes: Iterable[HasAddress | tuple[str, int]], **fields: Any) -> None:
         addresses = tuple(
             Address(*node) if isinstance(node, tuple) else Address(node.host, node.port) for node in nodes
         )

@@ -11,13 +11,16 @@ from pyredisson.events import METHODS, Event
 ENDS_WAIT = ("acquired", "timed_out", "failed")
 ENDS_HOLD = ("released", "lost")
 
+OF_LOCKS = tuple(name for name in METHODS if name != "discovered")
+"""The events that follow from what a program does."""
+
 
 class Recorder:
     """Has all methods, or those named."""
 
     def __init__(self, *methods: str) -> None:
         self.events: list[Event] = []
-        for name in methods or METHODS:
+        for name in methods or OF_LOCKS:
             setattr(self, name, self.events.append)
 
 

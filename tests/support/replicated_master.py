@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
+from pyredisson._protocol.replication import ReplicaState
 from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
 
 Servers = TypeVar("Servers", bound=Cluster | Sentinels | Replicated)
@@ -59,3 +60,16 @@ class ReplicatedMaster(Generic[Servers]):
         """The one between the clients and the master."""
         assert isinstance(self.servers, Cluster)
         return self.servers.proxy_of(self.node)
+
+
+def replicas_known_to(client: Any) -> list[ReplicaState]:
+    """What a client knows about the replicas of each master."""
+    runtime = getattr(client, "_target", client)._session.runtime
+    return [node.replicas for node in runtime._table.nodes.values()]
+
+
+def let_a_minute_pass(client: Any) -> None:
+    """What the masters have said about their replicas becomes older."""
+    for state in replicas_known_to(client):
+        for name in ("asked_at", "ask_again_at", "none_until"):
+            setattr(state, name, getattr(state, name) - 60)

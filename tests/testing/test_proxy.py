@@ -12,8 +12,6 @@ from redis import Redis
 from pyredisson.testing import Proxy, Server
 from tests.support.bare_connection import BareConnection, Dial
 
-pytestmark = pytest.mark.usefixtures("all_timed")
-
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_client_notices_no_difference(proxy: Proxy, protocol: int) -> None:

@@ -9,8 +9,6 @@ from pyredisson.testing import Proxy, Server
 from tests.support.bare_connection import BareConnection, Dial
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("all_timed")
-
 
 def test_after_a_dropped_reply_its_connection_is_silent(proxy: Proxy, dial: Dial, admin: Redis) -> None:
     """TCP delivers in order: a client must not get a later reply in place of the lost one."""

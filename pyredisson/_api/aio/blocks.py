@@ -38,7 +38,7 @@ class Enterable:
     """The blocks that were entered by `async with` on this very object and not left yet, oldest first."""
     _callers: Callers
     _explicit_owner: Owner | None
-    """None: the owner is the calling task. A group has one only if all its members have one: that of the first."""
+    """None: the owner is the calling task. A group has one only if all its members have one: the first one's."""
     _logic: Logic
 
     async def unlock(self) -> None:
@@ -131,7 +131,7 @@ class Scope:
     )
 
     def __init__(self, lock: Enterable, entered: Entered, identity: object = None) -> None:
-        """`identity` is that of the lock, if any handle of it may run the block's exit in the same task; else None."""
+        """`identity`: the lock's, if any handle of it may run the block's exit in the same task; else None."""
         self.identity = identity
         self.owner = lock._owner()
         self.entering_task: asyncio.Task[Any] | None = None
@@ -185,11 +185,12 @@ class Scope:
         only_ours = False
         if self._cancelled and task is not None and task is asyncio.current_task():
             # The rule of asyncio.timeout(): the cancellation ends here only if no other code has requested one.
-            only_ours = task.uncancel() <= self._cancel_requests_before
+            task.uncancel()
+            only_ours = self._is_not_cancelled(task)
         try:
             await logic.release(self.owner, logic.hold_of(self.owner.id))
         except asyncio.CancelledError:
-            if only_ours and self._hold is not None:
+            if only_ours and self._hold is not None and self._is_not_cancelled(task):
                 # The body ended before the cancellation was delivered, so it was delivered at the `await` above.
                 raise logic.loss_of(self.owner, self._hold) from None
             raise
@@ -198,6 +199,10 @@ class Scope:
                 raise
             # The user must see the body's own exception.
             add_release_failure(error, failure)
+
+    def _is_not_cancelled(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether no other code has requested a cancellation of the task since it entered."""
+        return task is not None and task.cancelling() <= self._cancel_requests_before
 
     def orphaned(self) -> None:
         """Called when the task that entered has ended. Another task may still leave, through the entered object."""
@@ -270,7 +275,7 @@ async def leave(lock: Enterable, entered: Entered, error: BaseException | None) 
     """Leaves the block to which this exit of `entered` belongs, whichever task runs the exit.
 
     This is the latest block of the calling task. If the task has no block here, it is the oldest block whose owner has
-    a hold of the lock. (Of an exclusive lock, all holds but that of the latest owner are lost.)
+    a hold of the lock. (Of an exclusive lock, all holds but the latest owner's are lost.)
     """
     blocks_of_task = lock._callers.blocks.get(asyncio.current_task(), ())
     scope = next((scope for scope in reversed(blocks_of_task) if scope.was_entered_by(entered)), None)

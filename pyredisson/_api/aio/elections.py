@@ -25,6 +25,7 @@ from pyredisson._api.terms import (
     pause,
     state_of,
 )
+from pyredisson._backends.aio.operations import until_ended
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson.errors import ClosedError, RedissonError
@@ -71,6 +72,8 @@ class Election:
         """Set by `close`."""
         self._task: asyncio.Task[None] | None = None
         """The task of `start`."""
+        self._ending: asyncio.Future[Any] | None = None
+        """The task of `on_deposed`."""
 
     @property
     def state(self) -> ElectionState:
@@ -151,7 +154,8 @@ class Election:
         call, task = self._call, self._task
         if call is not None:
             give_up(self._logic, call)
-        if task is not None and task is not asyncio.current_task():
+        # A callback may call this: it doesn't wait for itself.
+        if task is not None and asyncio.current_task() not in (task, self._ending):
             # Only the campaign: a callback that has begun goes on to its end.
             if self._call is not None:
                 task.cancel()
@@ -177,10 +181,10 @@ class Election:
             self._call = None
         logger.info("elected: %r", term)
         try:
-            await self._tell(self._on_elected, term, "on_elected")
+            await self._tell_beginning(term)
         except BaseException:
             # A cancellation in the callback, which has begun: so its counterpart follows.
-            await self._tell(self._on_deposed, term, "on_deposed")
+            await self._tell_end(term)
             raise
         return term
 
@@ -207,46 +211,53 @@ class Election:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
+        def cancelled() -> None:
+            # Only once: the work may need some time to end.
+            term._hold.unlisten(ended)
+            task.cancel()
+
         loop = asyncio.get_running_loop()
         task = loop.create_task(working(), name="pyredisson-leader")
         term._hold.listen(ended)
         try:
-            try:
-                await asyncio.wait([task])
-            finally:
-                term._hold.unlisten(ended)
-                if not task.done():
-                    task.cancel()
-                    await asyncio.wait([task])
+            cancellation = await until_ended(task, cancelled)
         finally:
-            deposed = not term.valid
-            failure = await self._resign()
+            term._hold.unlisten(ended)
+        deposed = not term.valid
+        failure = await self._resign()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            if failure is not None:
+                add_release_failure(error, failure)
+            raise error
+        if cancellation is not None:
+            raise cancellation
         if task.cancelled() and deposed:
             logger.info("deposed: %r", term)
         else:
-            error = None if task.cancelled() else task.exception()
-            if error is not None and failure is not None:
-                add_release_failure(error, failure)
             task.result()
-        if failure is not None:
+        if isinstance(failure, Exception):
             handle_release_error(term, failure)
+        elif failure is not None:
+            raise failure
 
-    async def _resign(self) -> Exception | None:
-        """Returns why the release failed; None: it did not."""
-        failure: Exception | None = None
+    async def _resign(self) -> BaseException | None:
+        """Returns why the release failed, or the cancellation of this task meanwhile; None: nothing happened."""
+        failure: BaseException | None = None
         try:
             await self._end_term()
-        finally:
-            try:
-                await self._logic.release(self._owner, self._logic.hold_of(self._owner.id))
-            except Exception as error:  # noqa: BLE001 (`_serve` raises it, or notes it in an error of the work)
-                failure = error
+        except asyncio.CancelledError as cancellation:
+            failure = cancellation
+        try:
+            await self._logic.release(self._owner, self._logic.hold_of(self._owner.id))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (`_serve` raises it, or notes it)
+            failure = failure or error
         return failure
 
     async def _end_term(self) -> None:
         try:
             if self._term is not None:
-                await self._tell(self._on_deposed, self._term, "on_deposed")
+                await self._tell_end(self._term)
         finally:
             self._term = None
 
@@ -258,15 +269,41 @@ class Election:
             self._logic.release_in_background(self._owner, hold, ReleaseCall())
         self._busy = False
 
-    async def _tell(self, callback: Callable[[Term], object] | None, term: Term, what: str) -> None:
-        if callback is None:
+    async def _tell_beginning(self, term: Term) -> None:
+        if self._on_elected is None:
             return
         try:
-            result = callback(term)
+            result = self._on_elected(term)
             if inspect.isawaitable(result):
                 await result
         except Exception:  # noqa: BLE001
-            log_failure(term, what)
+            log_failure(term, "on_elected")
+
+    async def _tell_end(self, term: Term) -> None:
+        """Calls `on_deposed`, to its end: it may stop the work of the term, and the lock is released next."""
+        if self._on_deposed is None:
+            return
+        cancellation: asyncio.CancelledError | None = None
+        try:
+            result = self._on_deposed(term)
+            if inspect.isawaitable(result):
+                callers = self._lock._callers
+                owner = callers.current()
+
+                async def end() -> None:
+                    # What `on_elected` has acquired is held by the task of the election.
+                    with callers.acting_for(owner):
+                        await result
+
+                ending = self._ending = asyncio.get_running_loop().create_task(end(), name="pyredisson-deposed")
+                cancellation = await until_ended(ending)
+                ending.result()
+        except Exception:  # noqa: BLE001
+            log_failure(term, "on_deposed")
+        finally:
+            self._ending = None
+        if cancellation is not None:
+            raise cancellation
 
     async def _run_in_background(self) -> None:
         async def wait_for_end(_: Term) -> None:

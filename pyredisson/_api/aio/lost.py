@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ async def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
 
 def notification(callback: Callable[[AnyLockable], object], lock: AnyLockable) -> Callable[[], object]:
     """What a thread of the client has to call when a hold of `lock` is lost. `RuntimeError` without an event loop."""
-    if not asyncio.iscoroutinefunction(callback):
+    if not inspect.iscoroutinefunction(callback):
         return lambda: callback(lock)
     loop = asyncio.get_running_loop()
 

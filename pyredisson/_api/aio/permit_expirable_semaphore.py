@@ -33,7 +33,7 @@ class PermitExpirableSemaphore:
     process. The semaphore must be made once, by `try_set_permits` or `set_permits`. Until then there are no permits.
     """
 
-    __slots__ = ("_logic", "_name")
+    __slots__ = ("__weakref__", "_logic", "_name")
 
     def __init__(self, logic: PermitExpirableSemaphoreLogic, name: Name | None) -> None:
         self._logic = logic
@@ -100,7 +100,7 @@ class PermitExpirableSemaphore:
         """Releases a permit, by its id, or several.
 
         Raises `PermitNotHeldError` if one of them is unknown or has ended; then none of them is released. If it raises
-        one of redis-py's errors, or is cancelled, those of them that exist are still released, in the background.
+        one of redis-py's errors, or is cancelled, any of them that exist are still released, in the background.
         """
         await release_permit_ids(self._logic, permits, must=True)
 

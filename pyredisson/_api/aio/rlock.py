@@ -147,7 +147,7 @@ class Lock(LockReleases, Lockable):
         """Who holds the lock, as the server says. None: nobody.
 
         Of several readers it is one of them, and of a writer that also reads the writer: both sides of a read-write
-        lock answer alike. It may have changed when this returns, and `since` may be that of a hold of the same owner
+        lock answer alike. It may have changed when this returns, and `since` may belong to a hold of the same owner
         that was released some milliseconds ago. Of holders in Java only the ids and the remaining time are known. So it
         is for clients that are not announced: with `announce=False`, without the right to it, or younger than 0.25 s.
         """

@@ -50,13 +50,13 @@ class Block:
 class Enterable:
     """What can be held for the time of a `with` block."""
 
-    __slots__ = ("_blocks", "_callers", "_explicit_owner", "_logic")
+    __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
 
     _blocks: Block | None
     """The latest block that was entered by `with` on this very object and not left yet."""
     _callers: Callers
     _explicit_owner: Owner | None
-    """None: the owner is the calling thread. A group has one only if all its members have one: that of the first."""
+    """None: the owner is the calling thread. A group has one only if all its members have one: the first one's."""
     _logic: Logic
 
     def unlock(self) -> None:
@@ -166,7 +166,7 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
     """Releases the lock for the block to which this exit belongs, if that isn't the latest block of `entered`.
 
     It is the latest block of the calling thread. If the thread has no block here, it is the oldest block whose owner
-    has a hold of the lock. (Of an exclusive lock, all holds but that of the latest owner are lost.)
+    has a hold of the lock. (Of an exclusive lock, all holds but the latest owner's are lost.)
     """
     caller = lock._explicit_owner or lock._callers.local.owner
     while True:

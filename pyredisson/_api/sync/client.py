@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
 from pyredisson._api.arguments import Name, explicit_owner, key_of, name_to_keep
 from pyredisson._api.holds import holds_of
@@ -27,6 +27,7 @@ from pyredisson._api.sync.spin_lock import SpinLock
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._settings.config import Config
+from pyredisson._settings.fields import ConfigFields
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
 from pyredisson.holder import Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
@@ -42,13 +43,13 @@ from pyredisson.logic.session import Session
 from pyredisson.owners import AnyOwner
 
 
-def connect(address: object = None, **fields: Any) -> Client:
+def connect(address: object = None, **fields: Unpack[ConfigFields]) -> Client:
     """Makes a client for threads. It connects to the server at its first call, not here.
 
     `address` is a URL (`redis://`, `rediss://`, `unix://`; None: `redis://localhost:6379/0`), a `Config`, or a redis-py
     client, whose settings are used. `fields` are fields of `Config`; they take precedence over the address.
 
-    Raises `ConfigError` for a setting that can't be used, `TypeError` for an address of another type.
+    Raises `ConfigError` for a setting that can't be used or is unknown, `TypeError` for an address of another type.
     """
     return Client(Config.of(address, **fields))
 
@@ -170,7 +171,7 @@ class Client(ClientHelpers, ClientConnections):
     def holds(self) -> list[Hold]:
         """What this client holds now, the oldest first; also lost holds that were not released yet.
 
-        As far as the client knows: it sends nothing. Of permits only those that are renewed are listed. With 100,000
+        As far as the client knows: it sends nothing. Of permits only renewed ones are listed. With 100,000
         holds it takes some tenths of a second.
         """
         return holds_of(self._session)

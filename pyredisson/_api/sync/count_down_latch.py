@@ -19,7 +19,7 @@ class CountDownLatch:
     A latch that was never set, or was deleted, is open: its count is zero.
     """
 
-    __slots__ = ("_logic", "_name")
+    __slots__ = ("__weakref__", "_logic", "_name")
 
     def __init__(self, logic: CountDownLatchLogic, name: Name | None) -> None:
         self._logic = logic

@@ -37,7 +37,7 @@ class WriteLock(Lock):
 class ReadWriteLock:
     """A pair of locks for many readers or one writer, shared by all processes, also Java's with Redisson."""
 
-    __slots__ = ("_read", "_write")
+    __slots__ = ("__weakref__", "_read", "_write")
 
     def __init__(self, read: ReadLock, write: WriteLock) -> None:
         self._read = read

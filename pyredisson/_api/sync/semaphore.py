@@ -25,7 +25,7 @@ class Semaphore:
     which is logged once.
     """
 
-    __slots__ = ("_logic", "_name")
+    __slots__ = ("__weakref__", "_logic", "_name")
 
     def __init__(self, logic: SemaphoreLogic, name: Name | None) -> None:
         self._logic = logic
@@ -62,6 +62,9 @@ class Semaphore:
 
     def release(self, permits: int = 1) -> None:
         """Releases so many permits. If there is no semaphore, it makes one that has just these, as Redisson does.
+
+        Where replicas confirm acquires, it waits for their confirmation, too, for `replicas_sync_timeout` at most.
+        Permits whose release a failover loses all the same stay in use.
 
         If it raises one of redis-py's errors, or is interrupted, it is still done, once, in the background, as soon as
         the server can be reached, for up to ten minutes. So don't call it again.

@@ -52,7 +52,7 @@ class AcquiringHolder(PipelineHolder):
         return reply, confirmed, pipeline.server_id
 
     def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
-        """As that of one pipeline. The command must not overtake an acquire that it undoes, on either connection.
+        """As for one pipeline. The command must not overtake an acquire that it undoes, on either connection.
 
         So it may be sent more than once, which does no harm: it is idempotent.
         """
@@ -70,22 +70,22 @@ class AcquiringHolder(PipelineHolder):
         return super().connected or self._acquires.connected
 
     def retire(self) -> None:
-        """As that of one pipeline."""
+        """As for one pipeline."""
         super().retire()
         self._acquires.retire()
 
     def disconnect(self) -> None:
-        """As that of one pipeline."""
+        """As for one pipeline."""
         super().disconnect()
         self._acquires.disconnect()
 
     def drop(self) -> None:
-        """As that of one pipeline."""
+        """As for one pipeline."""
         super().drop()
         self._acquires.drop()
 
     def stop(self) -> list[asyncio.Future[Any]]:
-        """As that of one pipeline."""
+        """As for one pipeline."""
         return super().stop() + self._acquires.stop()
 
 

@@ -6,6 +6,8 @@ import asyncio
 import weakref
 from _thread import get_ident
 from asyncio import _get_running_loop, current_task, get_running_loop
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyredisson._core import TaskOwners
@@ -35,6 +37,16 @@ class Callers(TaskOwners):
         """The calling task's owner. None: it has none yet, or no task is running."""
         # Only a thread with a running loop has a task.
         return None if _get_running_loop() is None else self.owners.get(current_task())
+
+    @contextmanager
+    def acting_for(self, owner: Owner) -> Iterator[None]:
+        """The calling task, which has no owner yet, is `owner` in this block. The task that is it otherwise waits."""
+        task = current_task()
+        self.owners[task] = owner
+        try:
+            yield
+        finally:
+            self.owners.pop(task, None)
 
     def current_blocks(self) -> list[Any]:
         """The `async with` blocks that the calling task is in, innermost last. RuntimeError: no task is running."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._backends.credentials import credentials_async
-from pyredisson._backends.failures import closed_by_server, connect_failure
+from pyredisson._backends.failures import closed_by_server, connect_failure, note_tls
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.error_codes import is_not_master
 from pyredisson._protocol.error_copies import copy_error
@@ -34,7 +34,7 @@ class PipelineState(Enum):
 
     NEW = "not connected yet"
     OPEN = "takes commands"
-    DRAINING = "takes no more commands; replies to those that were sent may still come"
+    DRAINING = "takes no more commands; replies to sent ones may still come"
     CLOSED = "failed or closed; every command was answered"
 
 
@@ -138,7 +138,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
         self._fail(ConnectionError(f"the connection to {self.node.address} was closed"))
 
     def drain(self) -> None:
-        """Takes no more commands, and closes the connection after the replies to those that were sent."""
+        """Takes no more commands, and closes the connection after the replies to the commands that were sent."""
         self.flush()
         self._leave(OPEN, DRAINING)
         if self.state is DRAINING and not self._replies and self._transport is not None:
@@ -169,6 +169,11 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             return
         if self.state is not OPEN and not self._replies and self._transport is not None:
             self._transport.close()
+
+    def read_on(self) -> None:
+        """Hands out the replies of a read that an interrupt has ended in the middle, unless the connection failed."""
+        if self.state is not CLOSED:
+            self.buffer_updated(0)
 
     def _on_error_reply(self, error: RedisError) -> None:
         if isinstance(error, Redirected):
@@ -242,6 +247,8 @@ async def connect(node: Node) -> Pipeline:
             async with asyncio.timeout(node.timeout):
                 info = await _shake_hands(pipeline, handshake)
     except BaseException as error:
+        if node.config.ssl_context is not None and not pipeline.connected:
+            note_tls(error)
         pipeline.close()
         failure = connect_failure(error, node, began)
         if failure is error:

@@ -1,4 +1,4 @@
-"""Awaiting an operation of the logic without its result, and waiting for work that blocks a thread."""
+"""Ways of waiting: for an operation without its result, for work that blocks a thread, for a task in any case."""
 
 from __future__ import annotations
 
@@ -19,6 +19,38 @@ async def discard_result(
     # The operation is called here, not by the caller: a task that is cancelled before it begins would leave a
     # coroutine that is never awaited.
     await operation(*args, **kwargs)
+
+
+async def until_ended(
+    task: asyncio.Future[Any], on_cancelled: Callable[[], object] | None = None
+) -> asyncio.CancelledError | None:
+    """Waits until the task has ended, however often the caller is cancelled meanwhile.
+
+    `on_cancelled` is called at the first cancellation. Returns that cancellation, which the caller has to raise later;
+    None: there was none. For what must have ended before the next step, in a `finally` above all. A second `cancel()`
+    ends an `await` there, and the scopes of anyio repeat a cancellation until they are left.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            if cancellation is None:
+                cancellation = error
+                if on_cancelled is not None:
+                    on_cancelled()
+    return cancellation
+
+
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    """Cancels a task, and waits until it has ended, whatever its outcome. Raises a cancellation of the caller then."""
+    task.cancel()
+    cancellation = await until_ended(task)
+    if not task.cancelled():
+        # Without this look the event loop would report an exception that nobody has asked for.
+        task.exception()
+    if cancellation is not None:
+        raise cancellation
 
 
 def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]:

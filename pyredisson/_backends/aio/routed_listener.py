@@ -18,7 +18,7 @@ class AioListeners:
     def __init__(self, channels: RoutedChannels) -> None:
         self._channels = channels
         self._listeners: dict[NodeChannels, AioListener] = {}
-        """Those that run, or may be started again."""
+        """The listeners that run, or may be started again."""
         self._stopped = False
 
     def open(self, channels: NodeChannels, node: Node) -> AioListener:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, cast
 
+from pyredisson._backends.aio.loops import call_in
 from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._backends.aio.sleeps import Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Operation, Wakeup
 
 
 class AioBackend(BackendRuntime):
@@ -41,11 +43,15 @@ class AioBackend(BackendRuntime):
     def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]:
         return cast(AioWakeup, wakeup).wait(seconds)
 
-    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, operation: Operation) -> None:
         task = asyncio.get_running_loop().create_task(operation())
         # The event loop refers to a task only weakly, so the garbage collector could end it.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def spawner(self) -> Callable[[Operation], None]:
+        loop = asyncio.get_running_loop()
+        return lambda operation: call_in(loop, partial(self.spawn, operation))
 
     async def close(self) -> None:
         if ending := self.stop():

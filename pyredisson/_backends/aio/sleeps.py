@@ -27,7 +27,7 @@ class Sleeps(SleepsFields):
     __slots__ = ("_timer",)
 
     _heap: list[tuple[float, int, TaskWakeup]]
-    """The ends in their order; those that differ from `ends_at` are forgotten."""
+    """The ends in their order; an end that differs from `ends_at` is forgotten."""
     _limit: int
     """At this size of the heap the forgotten ends are taken out."""
     _rings_at: float

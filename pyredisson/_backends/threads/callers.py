@@ -36,7 +36,7 @@ class _EndNotice:
 
 
 class Callers:
-    """Assigns an owner to each calling thread. An owner's id is never used twice, unlike that of a thread."""
+    """Assigns an owner to each calling thread. An owner's id is never used twice, unlike a thread's id."""
 
     local: _Local
     _warned_of_loop = False

@@ -128,6 +128,10 @@ class Connection(ClientSocket):
             self._close_in_doubt()
             raise
 
+    def closed_by_server(self) -> bool:
+        """Whether the server has closed the connection, which no call uses. Sends nothing."""
+        return self._exchange.closed()
+
     def _on_error_reply(self, error: RedisError) -> None:
         if isinstance(error, Redirected):
             error.replied_by(self._node, self.server_id)

@@ -12,7 +12,7 @@ def raised_by_handler(error: BaseException) -> bool:
     """Whether the handler of a signal raised `error`, and not the operation that the signal has interrupted.
 
     A handler may raise an OSError, as the built-in TimeoutError of many recipes for a time limit. It is meant for the
-    caller, and says nothing about the connection. The innermost frame of its traceback is that of the handler. An
+    caller, and says nothing about the connection. The innermost frame of its traceback is the handler's. An
     operation that fails is written in C, and has no frame.
     """
     trace = error.__traceback__

@@ -94,7 +94,7 @@ class ThreadListener:
             if not isinstance(error, (OSError, RedisError)) or raised_by_handler(error):
                 raise
         finally:
-            # This waiter isn't among those of this node any more if its channel has moved to another node.
+            # This waiter isn't among the waiters of this node any more if its channel has moved to another node.
             if role.release(wakeup) and (role.failure is not None or len(waiting) > (wakeup in waiting)):
                 self._wakeup.set()
 

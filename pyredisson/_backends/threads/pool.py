@@ -111,6 +111,19 @@ class Pool:
         """Whether a connection exists that is not closed."""
         return bool(self._all)
 
+    def is_open(self) -> bool:
+        """Whether a connection is open that no call uses. Closes any that the server has closed. Sends nothing."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if not connection.closed_by_server():
+                self._return(connection)
+                return True
+            self._discard(connection)
+        return False
+
     @property
     def calls_in_flight(self) -> int:
         """The number of calls that use a connection, or wait for one."""

@@ -28,7 +28,7 @@ class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
         *,
         timeout: float | None = None,
     ) -> None:
-        """`size`: the largest number of connections to each server. `timeout`: of a reply, if it is shorter than that
+        """`size`: the largest number of connections to each server. `timeout`: of a reply, if shorter than the one
         in the settings."""
         super().__init__(config, scripts, keeper)
         self.post = post

@@ -16,7 +16,7 @@ class ThreadListeners:
     def __init__(self, channels: RoutedChannels) -> None:
         self._channels = channels
         self._listeners: dict[NodeChannels, ThreadListener] = {}
-        """Those that run, or may be started again."""
+        """The listeners that run, or may be started again."""
         self._stopped = False
 
     def open(self, channels: NodeChannels, node: Node) -> ThreadListener:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from asyncio import _get_running_loop
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._backends.threads.callers import Callers
@@ -13,7 +13,7 @@ from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import Node
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Operation, Wakeup
 
 
 class WaitingListener(Protocol):
@@ -57,8 +57,11 @@ class ThreadBackend(BackendRuntime):
         else:
             wakeup.wait(seconds)
 
-    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, operation: Operation) -> None:
         start(operation, "pyredisson-background")
+
+    def spawner(self) -> Callable[[Operation], None]:
+        return self.spawn
 
     def drop(self) -> None:
         """As `close`. It can be called on any thread, acquires no mutex and doesn't wait."""
@@ -79,6 +82,9 @@ class ThreadRuntime(DirectRuntime, ThreadBackend):
 
     def abort_calls(self) -> None:
         self.pool.abort_calls()
+
+    def is_open(self) -> bool:
+        return self.pool.is_open()
 
     async def close(self) -> None:
         self.pool.close()

@@ -14,7 +14,7 @@ import time
 from errno import EBADF
 from math import ceil
 
-from pyredisson._backends.failures import closed_by_server
+from pyredisson._backends.failures import closed_by_server, note_tls
 from pyredisson._backends.threads.handlers import raised_by_handler
 from pyredisson._core import Exchange
 from pyredisson._protocol.no_reply import Reply
@@ -94,9 +94,14 @@ class ClientSocket:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if config.ssl_context is not None:
             connection.settimeout(remaining(deadline))
-            connection = config.ssl_context.wrap_socket(
-                connection, server_hostname=config.server_hostname or config.host
-            )
+            try:
+                connection = config.ssl_context.wrap_socket(
+                    connection, server_hostname=config.server_hostname or config.host
+                )
+            except OSError as error:
+                if not raised_by_handler(error):
+                    note_tls(error)
+                raise
             self._socket = connection
         self._set_timeouts(connection)
         parser = reader()

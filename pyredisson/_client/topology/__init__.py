@@ -29,7 +29,7 @@ def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: O
         node = Node(config.at(address))
         node.client_id = client_id
         node.scripts = scripts
-        node.availability.observe = observe
+        node.availability.tell(observe, node.address)
         return node
 
     settling = max(SHORTEST_SETTLING, 3 * config.topology_refresh_interval) if scripts.pubsub is PubSub.AUTO else 0.0

@@ -81,7 +81,7 @@ class ClusterSource:
                     yield address
 
     def _known(self) -> list[Address]:
-        """The known nodes in random order, those that are likely not to reply at the end."""
+        """The known nodes in random order; at the end the nodes that are likely not to reply."""
         known = random.sample(self._members, len(self._members))
         target = self._table.redirect_target
         if target is not None:
@@ -90,7 +90,7 @@ class ClusterSource:
         return self._servers.sort(known, self._table.is_failing)
 
     def _seeds(self) -> list[Address]:
-        """The addresses that the user gave in random order, those that have not replied lately at the end.
+        """The addresses that the user gave in random order; at the end the servers that have not replied lately.
 
         Not all of them may be asked in one refresh. With another order, the same two that hang might be asked again in
         the next one.

@@ -68,12 +68,12 @@ class TopologyKeeper:
         self._requested = ThreadWakeup()
         self._ended = ThreadWakeup()
         self._waiting: dict[Settable, None] = {}
-        """Those who wait for the end of a refresh."""
+        """The callers that wait for the end of a refresh."""
         self._failure: Exception | None = None
         """Why the latest refresh failed. None: it didn't."""
         self._failing_since: float | None = None
         self._refreshing = False
-        """Whether a refresh is going on, whose end those who wait for the topology will be told."""
+        """Whether a refresh is going on, whose end the callers that wait will be told."""
         self.failures = 0
         """Failed refreshes in a row."""
         self._closed = False

@@ -48,7 +48,7 @@ class ReplicatedSource:
         if len(masters) == 1 and len(shard.replicas) >= len(self._config.nodes) - 1:
             # All others are its replicas.
             return True
-        # Those that fail come last. They would delay the news of their successor.
+        # Servers that fail come last. They would delay the news of their successor.
         return self._table.is_failing(other) or self._roles.servers.is_silent(other)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from pyredisson.errors import UnsupportedServerError
 
 
 class Sentinels:
-    """The Sentinels that the user has named, and those that they know. Used by one thread, apart from `close`."""
+    """The Sentinels that the user has named, and others that they know. Used by one thread, apart from `close`."""
 
     def __init__(self, config: Config) -> None:
         assert config.master_name is not None
@@ -59,7 +59,7 @@ class Sentinels:
             raise
         if answer is None:
             raise MasterNotFoundError(f"the Sentinel at {sentinel} knows no master named {self._name}")
-        # Those that were removed are no longer asked, but those that the user has named are.
+        # Removed Sentinels are no longer asked, but all that the user has named are.
         present = dict.fromkeys((*self._config.nodes, sentinel, *map(self._config.map_address, answer.sentinels)))
         self._order = [other for other in self._order if other in present]
         self._order += [other for other in present if other not in self._order]
@@ -83,7 +83,7 @@ class Sentinels:
             return replies
         if self._data_credentials or (self._config.password is None and self._config.credential_provider is None):
             return replies
-        # As Redisson does: without a password for the Sentinels, they may have that of the servers.
+        # As Redisson does: without a password for the Sentinels, they may have the password of the servers.
         replies = self._servers.ask(self._config.at_sentinel(sentinel, data_credentials=True), self._query)
         self._data_credentials = True
         return replies

@@ -44,7 +44,7 @@ class Servers:
         return address in self._silent
 
     def sort(self, addresses: Iterable[Address], is_failing: Callable[[Address], bool]) -> list[Address]:
-        """The addresses in their order, but those that are likely not to reply at the end."""
+        """The addresses in their order; at the end the servers that are likely not to reply."""
         recent = monotonic() - SILENCE_REMEMBERED
         self._silent = {address: when for address, when in self._silent.items() if when > recent}
         return sorted(addresses, key=lambda address: address in self._silent or is_failing(address))

@@ -3,6 +3,7 @@
 import { Charts } from "./charts.js";
 import { shown } from "./cells.js";
 import { clock, drawBars, el, number, text } from "./dom.js";
+import { Stream } from "./stream.js";
 import { ClientPage, List, LockPage } from "./views.js";
 
 const LISTS = ["locks", "semaphores", "latches", "clients"];
@@ -57,19 +58,12 @@ function open() {
   const { view, parameters } = route();
   const query = new URLSearchParams(parameters);
   query.set("view", view);
-  const mine = new EventSource(`events?${query}`);
+  const mine = new Stream(`events?${query}`, authorization(), (name, data) => heard(mine, () => hear[name](data)), (status) => ended(mine, status));
   stream = mine;
   latestEvent = performance.now();
-  mine.addEventListener("about", (event) => heard(mine, () => setAbout(JSON.parse(event.data))));
-  mine.addEventListener("snapshot", (event) => heard(mine, () => show(JSON.parse(event.data))));
-  mine.addEventListener("alive", () => heard(mine, () => {}));
-  mine.addEventListener("error", () => {
-    if (stream !== mine) return;
-    lost();
-    // The browser opens a stream again that was cut off, but not one that was refused.
-    if (mine.readyState === EventSource.CLOSED) ask();
-  });
 }
+
+const hear = { about: setAbout, snapshot: show, alive: () => {} };
 
 function close() {
   if (stream !== null) stream.close();
@@ -87,17 +81,14 @@ function heard(mine, then) {
   then();
 }
 
-async function ask() {
+function ended(mine, status) {
+  if (stream !== mine) return;
   close();
-  try {
-    const reply = await fetch("api/status", { signal: AbortSignal.timeout(5000) });
-    if (reply.status === 401) {
-      askToken();
-      return;
-    }
-  } catch {
-    // No connection: the next try tells.
+  if (status === 401) {
+    askToken();
+    return;
   }
+  lost();
   retry = setTimeout(open, 1000);
 }
 
@@ -164,13 +155,33 @@ function draw() {
 
 // --- The token
 
-async function login(token) {
-  const reply = await fetch("login", { method: "POST", headers: HEADERS, body: JSON.stringify({ token }) });
-  return reply.ok;
+// Other web servers of this machine, on other ports, get each cookie of its name. What is stored here is for this address only, and
+// for this tab.
+const TOKEN = "pyredisson-token";
+let token = null;
+try {
+  token = sessionStorage.getItem(TOKEN);
+} catch {
+  // Forbidden by the user: the token is known until the page is loaded again.
+}
+
+function authorization() {
+  return token === null ? {} : { Authorization: `Bearer ${token}` };
+}
+
+function setToken(text) {
+  token = text;
+  try {
+    if (token === null) sessionStorage.removeItem(TOKEN);
+    else sessionStorage.setItem(TOKEN, token);
+  } catch {
+    // As above.
+  }
 }
 
 function askToken() {
-  close();
+  text($("login-error"), token === null ? "" : "This isn't the token.");
+  setToken(null);
   $("app").hidden = true;
   $("banner").hidden = true;
   $("login").hidden = false;
@@ -178,19 +189,12 @@ function askToken() {
   $("token").focus();
 }
 
-$("login").addEventListener("submit", async (event) => {
+$("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  try {
-    if (await login($("token").value)) {
-      $("token").value = "";
-      text($("login-error"), "");
-      $("login").hidden = true;
-      $("app").hidden = false;
-      open();
-    } else text($("login-error"), "This isn't the token.");
-  } catch {
-    text($("login-error"), "No connection to the dashboard.");
-  }
+  // No other token has these characters, and a header can't have others.
+  setToken($("token").value.replace(/[^ -~]/g, "?"));
+  $("token").value = "";
+  open();
 });
 
 // --- Release by force
@@ -217,7 +221,7 @@ $("confirm").querySelector("form").addEventListener("submit", async (event) => {
   if ($("confirm-name").value !== shown(wanted.name)) return;
   $("confirm-release").disabled = true;
   try {
-    const reply = await fetch("api/unlock", { method: "POST", headers: HEADERS, body: JSON.stringify(wanted) });
+    const reply = await fetch("api/unlock", { method: "POST", headers: { ...HEADERS, ...authorization() }, body: JSON.stringify(wanted) });
     if (reply.ok) $("confirm").close();
     else text($("confirm-error"), (await reply.text()).trim());
   } catch {
@@ -255,15 +259,16 @@ window.addEventListener("hashchange", () => {
 });
 
 function useToken() {
-  let token = location.hash.slice("#token=".length);
+  let given = location.hash.slice("#token=".length);
   try {
-    token = decodeURIComponent(token);
+    given = decodeURIComponent(given);
   } catch {
     // It was typed as it is, with a percent sign.
   }
   // Nobody shall read it from the address bar.
   history.replaceState(null, "", "#/locks");
-  login(token).then(render, render);
+  setToken(given.replace(/[^ -~]/g, "?"));
+  render();
 }
 
 try {

@@ -22,7 +22,7 @@ export function attribute(element, name, value) {
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-// Makes the children of `parent` those of `items`, in their order. Children that stay keep their element, and the focus.
+// Makes the children of `parent` the elements of `items`, in their order. Children that stay keep their element, and the focus.
 export function sync(parent, items, keyOf, make, update) {
   // Two names that are no text may look the same: each key has a list of its children.
   const before = new Map();
@@ -66,7 +66,7 @@ export function clock(moment) {
   return date.toDateString() === new Date().toDateString() ? time : `${date.toISOString().slice(0, 10)} ${time}`;
 }
 
-// --- Bars. Those of leases drain between two snapshots.
+// --- Bars. The bars of leases drain between two snapshots.
 
 const bars = new WeakMap();
 

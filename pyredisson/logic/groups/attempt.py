@@ -34,7 +34,7 @@ class GroupAttempt:
                 # The first leases may have ended before the last member was acquired.
                 if not group.expire_if_due(hold):
                     groups.add(hold)
-                    group.watch(hold)
+                    self.begin(hold)
                     return True
             member_releases = group.releases_after_attempt(self.owner, self.acquired())
             await self.release_members(member_releases)
@@ -44,10 +44,15 @@ class GroupAttempt:
             self.close()
             # If releases have begun, the same ones are continued: others would release outer levels of the owner.
             member_releases = member_releases or group.releases_after_attempt(self.owner, self.acquired())
-            if hold is not None:
-                groups.remove(hold)
             release_all_in_background(member_releases)
+            if hold is not None:
+                group.end(hold)
+                release_all_in_background(group.late_releases(self.owner, hold, member_releases))
             raise
+
+    def begin(self, hold: GroupHold) -> None:
+        """The group is acquired."""
+        self.group.watch(hold)
 
     async def acquire_members(self) -> bool:
         """Acquires members. True: enough of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import RedisError
 
@@ -39,7 +39,8 @@ class MemberRelease(NamedTuple):
 
     member: LockLogic
     owner: Owner
-    hold: Hold
+    hold: Hold | None
+    """None: the owner has none, so the release raises."""
     call: ReleaseCall
 
     async def release(self) -> None:
@@ -47,14 +48,19 @@ class MemberRelease(NamedTuple):
         await self.member.release(self.owner, self.hold, self.call)
 
     @property
+    def server(self) -> Hashable:
+        """The server of the member, as its client knows it."""
+        return self.member.session.runtime.shard_of(self.member.key)
+
+    @property
     def place(self) -> Hashable:
         """The server of the member, if its client has several. All others are one place."""
-        runtime = self.member.session.runtime
-        return runtime.shard_of(self.member.key) if runtime.sharded else None
+        return self.server if self.member.session.runtime.sharded else None
 
     def release_in_background(self) -> None:
         """Releases the level: here at once, on the server in the background. Does nothing if it is released already."""
-        self.member.release_in_background(self.owner, self.hold, self.call)
+        if self.hold is not None:
+            self.member.release_in_background(self.owner, self.hold, self.call)
 
 
 class GroupLogic:
@@ -90,6 +96,13 @@ class GroupLogic:
         """
         raise NotImplementedError
 
+    def within(self, deadline: float | None, pause: float) -> float | None:
+        """The pause in seconds before the next attempt, not longer than until `deadline`. None: that has passed."""
+        if deadline is None:
+            return pause
+        remaining = deadline - self.session.clock()
+        return min(pause, remaining) if remaining > 0 else None
+
     def releases_after_attempt(self, owner: GroupOwner, acquired: Sequence[bool]) -> list[MemberRelease]:
         """What releases the members that an attempt has just acquired (True), in reverse order."""
         return self.member_releases(owner, GroupHold(self, owner, acquired))
@@ -122,10 +135,12 @@ class GroupLogic:
         # Before anything is released: an interrupt in here leaves the whole release to the caller.
         member_releases = self.member_releases(owner, hold)
         try:
-            self.session.groups.remove(hold)
+            self.end(hold)
+            member_releases += self.late_releases(owner, hold, member_releases)
             await self._release(owner, hold, member_releases)
         except BaseException:
             release_all_in_background(member_releases)
+            release_all_in_background(self.late_releases(owner, hold, member_releases))
             raise
 
     async def _release(self, owner: GroupOwner, hold: GroupHold, member_releases: list[MemberRelease]) -> None:
@@ -139,8 +154,16 @@ class GroupLogic:
     def release_in_background(self, owner: GroupOwner, hold: GroupHold | None) -> None:
         """Releases a level whose release was interrupted before it began. Does nothing if the release has begun."""
         if hold is not None and self.session.groups.has(hold):
-            release_all_in_background(self.member_releases(owner, hold))
-            self.session.groups.remove(hold)
+            member_releases = self.member_releases(owner, hold)
+            release_all_in_background(member_releases)
+            self.end(hold)
+            release_all_in_background(self.late_releases(owner, hold, member_releases))
+
+    def end(self, hold: GroupHold) -> None:
+        """The level is not held any more, or is about to be released. Idempotent."""
+        self.session.groups.remove(hold)
+        if hold.recovery is not None:
+            hold.recovery.end()
 
     def member_releases(self, owner: GroupOwner, hold: GroupHold) -> list[MemberRelease]:
         """What releases one level of the group, in reverse order. Members that are not held any more are left out."""
@@ -152,8 +175,20 @@ class GroupLogic:
                 latest = member.hold_of(member_owner.id)
                 present = latest if latest is None or latest.state is LOST else latest.lost_below
             if present is not None and present.count:
-                member_releases.append(MemberRelease(member, member_owner, present, ReleaseCall()))
+                call = hold.release_calls.get(present) or ReleaseCall()
+                member_releases.append(MemberRelease(member, member_owner, present, call))
         return member_releases[::-1]
+
+    def late_releases(
+        self, owner: GroupOwner, hold: GroupHold, member_releases: Sequence[MemberRelease]
+    ) -> list[MemberRelease]:
+        """What releases members that were acquired again since `member_releases` was made.
+
+        To be called after `end`: who acquires a member again after that finds out, and releases it.
+        """
+        known = [member_release.call for member_release in member_releases]
+        late = [call for call in hold.release_calls.copy().values() if call not in known]
+        return [each for each in self.member_releases(owner, hold) if each.call in late]
 
     # Queries and errors
 
@@ -217,11 +252,13 @@ class GroupHold:
     Each level is a `GroupHold` of its own, as each may have been acquired with other members.
     """
 
-    __slots__ = ("_group", "_watches", "holds", "key")
+    __slots__ = ("_group", "_lost", "_watches", "holds", "key", "recovery", "release_calls")
 
     def __init__(self, group: GroupLogic, owner: GroupOwner, acquired: Sequence[bool]) -> None:
         """`acquired`: of each member, whether the acquire has just acquired it."""
         self._group = group
+        self._lost = False
+        """Whether it was seen to be lost. Then it stays so, also if a member is acquired again."""
         self.key: Hashable = (group.identity, owner.id)
         """The group and the owner in the registry."""
         self._watches: dict[Callable[[Any], None], _Watch] = {}
@@ -230,6 +267,10 @@ class GroupHold:
             for (member, member_owner), was_acquired in zip(group.with_owners(owner), acquired, strict=True)
         ]
         """Of each member, the hold that counts this level; None: the acquire did not acquire that member."""
+        self.release_calls: dict[Hold, ReleaseCall] = {}
+        """What releases the holds of members that were acquired again, once."""
+        self.recovery: Recovery | None = None
+        """What acquires members again that were lost."""
 
     @property
     def state(self) -> HoldState:
@@ -238,16 +279,37 @@ class GroupHold:
         HELD while a quorum of the members is held, LOST when too many are lost for a quorum. RELEASED otherwise: too
         many members were released, by a release of the group or separately, or are being released.
         """
+        if self._lost:
+            return LOST
         states = [LOST if hold is None else hold.state for hold in self.holds]
         quorum = self._group.quorum
         if len(states) - states.count(LOST) < quorum:
+            self._lost = True
             return LOST
         return HELD if states.count(HELD) >= quorum else RELEASED
+
+    def replace(self, number: int, hold: Hold, call: ReleaseCall) -> bool:
+        """A member was acquired again, and `call` releases it. False: the group is not held any more."""
+        # Without the new one: a lease of the others may have ended before it was granted, without notice, because this
+        # process was stopped.
+        if self._group.expire_if_due(self):
+            return False
+        # Before the hold: whoever finds that releases it by this call.
+        self.release_calls[hold] = call
+        before = self.holds[number]
+        self.holds[number] = hold
+        if before is not None:
+            self.release_calls.pop(before, None)
+        for watch in list(self._watches.values()):
+            hold.listen(watch)
+        # Another member may have been lost before the new one counted, and then somebody was told so.
+        return self.state is HELD
 
     def expire_members(self) -> None:
         """Declares members lost whose leases have ended, or end within the drift of clocks."""
         for member, hold in zip(self._group.members, self.holds, strict=True):
-            if hold is not None:
+            # A hold that has ended may have no lease any more.
+            if hold is not None and hold.state is HELD:
                 member.session.holds.expire_if_due(hold, self._group.drift(hold))
 
     def next_expiry(self) -> float:
@@ -270,6 +332,13 @@ class GroupHold:
         if watch is not None:
             watch.end()
         return watch is not None
+
+
+class Recovery(Protocol):
+    """What acquires members of a group again."""
+
+    def end(self) -> None:
+        """The level is about to be released."""
 
 
 class _Watch(Alarm):

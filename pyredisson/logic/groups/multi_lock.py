@@ -9,14 +9,15 @@ member while waiting for an earlier one could block others. They are released in
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, TryAgainError
 
+from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient
-from pyredisson.errors import LockLostError
+from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic.groups.attempt import GroupAttempt
 from pyredisson.logic.groups.group import (
     GroupHold,
@@ -25,9 +26,8 @@ from pyredisson.logic.groups.group import (
     MemberRelease,
     release_all_in_background,
 )
-from pyredisson.logic.groups.parallel import run_all, run_side_by_side
+from pyredisson.logic.groups.parallel import run_side_by_side
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.owners import Owner
 
 MEMBER_WAIT = 1.5
 """Seconds for each member, as in Redisson. While some members are held, the others are waited for so long in all. Then
@@ -35,8 +35,6 @@ the held ones are released, because a program that acquires the members in anoth
 LONGEST_PAUSE = 0.1
 """Seconds, at most, between two attempts. The pause is random, so that two programs that blocked each other don't do so
 in the next attempt too."""
-LEASE_PARTS = 3
-"""Where members are released in parallel, a release takes this part of the watchdogs' lease at most."""
 EXTEND_AFTER = 0.05
 """A member's lease is extended if more than this part of it is over when the last member is acquired."""
 
@@ -61,18 +59,18 @@ class MultiLockLogic(GroupLogic):
             try:
                 if await _Attempt(self, owner, lease, deadline).run():
                     return True
+            except TryAgainError:
+                # Of a lease that was to be extended. The members say themselves that they weren't acquired in time.
+                pass
             except RedisError as error:
                 # A server failed until the deadline of its member. That is the caller's deadline for the first member
                 # only, and an earlier one for the others.
                 over = deadline is not None and session.clock() >= deadline
                 if over or not is_transient(error):
                     raise
-            pause = LONGEST_PAUSE * session.runtime.jitter()
-            if deadline is not None:
-                remaining = deadline - session.clock()
-                if remaining <= 0:
-                    return False
-                pause = min(pause, remaining)
+            pause = self.within(deadline, LONGEST_PAUSE * session.runtime.jitter())
+            if pause is None:
+                return False
             await session.runtime.sleep(pause)
 
     async def _release(self, owner: GroupOwner, hold: GroupHold, member_releases: list[MemberRelease]) -> None:
@@ -87,13 +85,14 @@ class MultiLockLogic(GroupLogic):
 
     async def release_members(self, member_releases: Sequence[MemberRelease]) -> list[Exception]:
         """Releases these members, on different nodes of a cluster in parallel. Returns the errors."""
-        places: dict[Hashable, list[Callable[[], Awaitable[None]]]] = {}
+        places: dict[Hashable, list[MemberRelease]] = {}
         for member_release in member_releases:
-            places.setdefault(member_release.place, []).append(member_release.release)
+            places.setdefault(member_release.place, []).append(member_release)
         if len(places) <= 1:
-            return await run_all(member_release.release for member_release in member_releases)
+            return await _release_in_turn(member_releases)
+        limit = max(member.session.longest_call for member in self.members)
         errors = await run_side_by_side(
-            self.session.runtime, list(places.values()), self.session.lease_ms / LEASE_PARTS / 1000
+            self.session.runtime, [partial(_release_in_turn, place) for place in places.values()], limit
         )
         # A release that still waits for its reply counts as done.
         release_all_in_background(member_releases)
@@ -101,8 +100,11 @@ class MultiLockLogic(GroupLogic):
 
     async def _release_without_hold(self, owner: GroupOwner) -> None:
         """Releases each member, as Redisson does: the owner may have acquired them one by one."""
-        members = reversed(list(self.with_owners(owner)))
-        _raise_main_error(await run_all(partial(_release_latest, member, owner) for member, owner in members))
+        member_releases = [
+            MemberRelease(member, member_owner, member.hold_of(member_owner.id), ReleaseCall())
+            for member, member_owner in self.with_owners(owner)
+        ]
+        _raise_main_error(await _release_in_turn(member_releases[::-1]))
 
     async def is_held(self, owner: GroupOwner) -> bool:
         """Whether the owner holds all members, as the servers and the local clock both say."""
@@ -166,8 +168,25 @@ class _Attempt(GroupAttempt):
                 await member.extend(member_owner, hold, lease)
 
 
-async def _release_latest(member: LockLogic, owner: Owner) -> None:
-    await member.release(owner, member.hold_of(owner.id))
+async def _release_in_turn(member_releases: Iterable[MemberRelease]) -> list[Exception]:
+    """Releases the members one after the other, also after one has failed. Returns the errors.
+
+    Those on a server that has just been away for as long as a call tries are released in the background: a group of
+    several members tries no longer than one lock.
+    """
+    errors: list[Exception] = []
+    away: set[Hashable] = set()
+    for member_release in member_releases:
+        if member_release.server in away:
+            member_release.release_in_background()
+            continue
+        try:
+            await member_release.release()
+        except (RedissonError, RedisError) as error:
+            errors.append(error)
+            if is_transient(error):
+                away.add(member_release.server)
+    return errors
 
 
 def _raise_main_error(errors: list[Exception]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError, TimeoutError
 
 from pyredisson._diagnostics import logger
-from pyredisson.errors import RedissonError
 from pyredisson.logic.ports import Runtime
 
 SHORTEST_GRACE = 0.05
@@ -20,16 +19,12 @@ GRACE_FACTOR = 4
 Operation = Callable[[], Coroutine[Any, Any, bool]]
 
 
-class OperationTimeout(TimeoutError):
-    """An operation had not ended when its outcome was needed. It goes on."""
-
-
 class ParallelOperations:
     """Starts operations, waits for enough of them, and notes the outcome of each."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.outcomes: dict[int, bool | Exception] = {}
-        """By the number of the operation: what it returned or raised, or `OperationTimeout` after `close`."""
+        """By the number of the operation: what it returned or raised; after `close` a `TimeoutError` if it goes on."""
         self._runtime = runtime
         self._changed = runtime.wakeup()
         self._started: list[int] = []
@@ -77,11 +72,11 @@ class ParallelOperations:
             self._changed.clear()
 
     def close(self) -> None:
-        """Notes an `OperationTimeout` for each operation that has not ended. No outcome changes after that."""
+        """Notes a timeout for each operation that has not ended, and goes on. No outcome changes after that."""
         for number in self._started:
             if number not in self.outcomes:
                 self.outcomes.setdefault(
-                    number, OperationTimeout("a server didn't answer in the time that all of them have")
+                    number, TimeoutError("a server didn't answer in the time that all of them have")
                 )
 
     def successes(self) -> int:
@@ -91,27 +86,16 @@ class ParallelOperations:
     def errors(self) -> list[Exception]:
         """What was raised. Errors that are no trouble with a server come first, timeouts last."""
         errors = [outcome for outcome in self.outcomes.values() if isinstance(outcome, Exception)]
-        return sorted(errors, key=lambda error: (isinstance(error, RedisError), isinstance(error, OperationTimeout)))
-
-
-async def run_all(operations: Iterable[Callable[[], Awaitable[None]]]) -> list[Exception]:
-    """Runs the operations one after the other, also after one has failed. Returns their errors."""
-    errors: list[Exception] = []
-    for operation in operations:
-        try:
-            await operation()
-        except (RedissonError, RedisError) as error:
-            errors.append(error)
-    return errors
+        return sorted(errors, key=lambda error: (isinstance(error, RedisError), isinstance(error, TimeoutError)))
 
 
 async def run_side_by_side(
-    runtime: Runtime, places: Sequence[Sequence[Callable[[], Awaitable[None]]]], timeout: float
+    runtime: Runtime, operations: Sequence[Callable[[], Awaitable[list[Exception]]]], timeout: float
 ) -> list[Exception]:
-    """Runs the operations of each place one after the other, and those of different places in parallel.
+    """Runs operations in parallel, which return their errors. Returns the errors of all.
 
-    Returns their errors. The first place is this thread's or task's own. After `timeout` seconds it doesn't wait for
-    the others any more, and they go on: a finalizer may run this on a thread that holds a mutex which they need.
+    The first operation is this thread's or task's own. After `timeout` seconds it doesn't wait for the others any more,
+    and they go on: a finalizer may run this on a thread that holds a mutex which they need.
     """
     outcomes: dict[int, list[Exception]] = {}
     ended = runtime.wakeup()
@@ -119,7 +103,7 @@ async def run_side_by_side(
     async def run(number: int) -> None:
         errors: list[Exception] = []
         try:
-            errors = await run_all(places[number])
+            errors = await operations[number]()
         except Exception as error:  # noqa: BLE001 - the caller looks at the errors
             errors = [error]
         finally:
@@ -129,16 +113,16 @@ async def run_side_by_side(
 
     end = runtime.clock() + timeout
     own = [0]
-    for number in range(1, len(places)):
+    for number in range(1, len(operations)):
         try:
             runtime.spawn(partial(run, number))
         except RuntimeError:
             # No thread can be started.
             own.append(number)
     for number in own:
-        outcomes[number] = await run_all(places[number])
-    while len(outcomes) < len(places) and (remaining := end - runtime.clock()) > 0:
+        outcomes[number] = await operations[number]()
+    while len(outcomes) < len(operations) and (remaining := end - runtime.clock()) > 0:
         await runtime.wait(ended, remaining)
         ended.clear()
-    late = [OperationTimeout("a server didn't answer in time") for _ in range(len(places) - len(outcomes))]
+    late = [TimeoutError("a server didn't answer in time") for _ in range(len(operations) - len(outcomes))]
     return [error for number in sorted(outcomes) for error in outcomes[number]] + late

@@ -23,7 +23,8 @@ from pyredisson.logic.groups.group import (
     MemberRelease,
     release_all_in_background,
 )
-from pyredisson.logic.groups.parallel import Operation, OperationTimeout, ParallelOperations
+from pyredisson.logic.groups.parallel import Operation, ParallelOperations
+from pyredisson.logic.groups.recovery import MemberRecovery
 from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -58,10 +59,11 @@ class RedLockLogic(GroupLogic):
 
     def drift(self, hold: Hold) -> float:
         leases = hold.leases if isinstance(hold.leases, list) else [hold.leases]
-        return _drift(max(self.session.lease_ms if lease is None else lease for lease in leases))
+        # Another thread may release the last level meanwhile.
+        return _drift(max((self.session.lease_ms if lease is None else lease for lease in leases), default=0))
 
     def timeout(self, lease: int | None) -> float:
-        """Seconds for one round of requests to all servers. The lease is in ms; None: that of the watchdogs."""
+        """Seconds for one round of requests to all servers. The lease is in ms; None: the lease of the watchdogs."""
         shortest = min(member.session.lease_ms for member in self.members) if lease is None else lease
         return max(SHORTEST_TIMEOUT, TIMEOUT_PART * shortest / 1000)
 
@@ -102,7 +104,7 @@ class RedLockLogic(GroupLogic):
             raise releases.errors()[0]
 
     async def release_members(self, member_releases: list[MemberRelease], timeout: float) -> ParallelOperations:
-        """Releases these members in parallel, those that don't reply in time in the background."""
+        """Releases these members in parallel, the ones that don't reply in time in the background."""
         releases = ParallelOperations(self.session.runtime)
         for number, member_release in enumerate(member_releases):
             releases.start(number, _released(member_release))
@@ -195,6 +197,12 @@ class _Attempt(GroupAttempt):
         operations.close()
         return operations.successes() >= group.quorum
 
+    def begin(self, hold: GroupHold) -> None:
+        super().begin(hold)
+        if self._lease is None:
+            recovery = hold.recovery = MemberRecovery(self.group, self.owner, hold)
+            recovery.begin()
+
     def acquired(self) -> list[bool]:
         outcomes = self.operations.outcomes
         return [outcomes.get(number) is True for number in range(len(self.group.members))]
@@ -206,7 +214,7 @@ class _Attempt(GroupAttempt):
         self.operations.close()
 
     def _without_pending_acquire(self) -> list[int]:
-        """The numbers of the members to ask: all but those that have not replied to an earlier acquire yet."""
+        """The numbers of the members to ask: all but the members that have not replied to an earlier acquire yet."""
         now = self.group.session.clock()
         numbers = []
         for number, (member, member_owner) in enumerate(self.group.with_owners(self.owner)):
@@ -266,7 +274,7 @@ class _Retries:
 
     def _pause_after_failure(self, errors: list[Exception]) -> float | None:
         group, session = self._group, self._group.session
-        permanent = [error for error in errors if not _is_transient(error)]
+        permanent = [error for error in errors if not is_transient(error)]
         if len(group.members) - len(permanent) < group.quorum:
             # No majority of members remains that could ever be acquired.
             raise permanent[0]
@@ -274,7 +282,7 @@ class _Retries:
             return None
         pause = retry.delay(self._failures, session.runtime.jitter())
         self._failures += 1
-        return pause if self._deadline == retry.LIMITED_BY_RETRIES else self._within_deadline(pause)
+        return pause if self._deadline == retry.LIMITED_BY_RETRIES else group.within(self._deadline, pause)
 
     def _pause_after_refusal(self, operations: ParallelOperations) -> float | None:
         self._failures = 0
@@ -285,17 +293,7 @@ class _Retries:
             # time it is another member, in case that one never becomes free.
             self.awaited_member = busy[self._refusals % len(busy)]
             self._refusals += 1
-        return self._within_deadline(pause)
-
-    def _within_deadline(self, pause: float) -> float | None:
-        if self._deadline is None:
-            return pause
-        remaining = self._deadline - self._group.session.clock()
-        return min(pause, remaining) if remaining > 0 else None
-
-
-def _is_transient(error: Exception) -> bool:
-    return isinstance(error, OperationTimeout) or is_transient(error)
+        return self._group.within(self._deadline, pause)
 
 
 def _drift(lease: int) -> float:

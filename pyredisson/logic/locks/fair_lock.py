@@ -65,7 +65,7 @@ class FairLockCommands(LockCommands):
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """Releases the lock, and enters its next owner in the same step if that is the head of the queue.
 
-        Else the reply is as that of a release, and the next owner keeps its place in the queue.
+        Else the reply is as to a release, and the next owner keeps its place in the queue.
         """
         session = self.session
         script = session.runtime.scripts.fair_hand_over
@@ -188,7 +188,7 @@ class FairLockLogic(LockLogic):
         """Leaves the queue, in the background. Idempotent."""
         if not ticket.may_be_queued or ticket.withdrawn:
             return
-        # On the server the name may stay in the queue, as that of a waiter that has left, until it comes to one of the
+        # On the server the name may stay in the queue, as if its waiter had left, until it comes to one of the
         # queue's ends. So a later acquire needs another name.
         ticket.owner.new_epoch()
         self.session.runtime.post(self.commands.leave((ticket.name,), in_doubt=ticket.entry_in_doubt))

@@ -82,7 +82,7 @@ class QueueTicket:
         self.may_be_queued = False
         """Whether an acquire was sent that may have put the name into the queue."""
         self.entry_in_doubt = False
-        """Whether a hand-over was given up that may have entered the name as that of the holder."""
+        """Whether a hand-over was given up that may have entered the name as the holder's."""
         self.withdrawn = False
         """Whether the command was sent that takes the name out of the queue."""
 

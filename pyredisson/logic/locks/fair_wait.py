@@ -226,7 +226,7 @@ class FairWait(LockWaiter[FairLock]):
             return
         await self.outcome(runtime)
         if self.call.in_doubt:
-            # The reply may be that of a second copy, which doesn't tell what the first one has done.
+            # The reply may be the reply to a second copy, which doesn't tell what the first one has done.
             self._ticket.needs_attempt = True
 
     async def while_offered(self) -> None:

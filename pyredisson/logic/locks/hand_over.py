@@ -156,7 +156,7 @@ def forget_if_idle(session: Session, identity: Hashable) -> None:
 
 
 async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
-    """Releases the last level of a hold and enters the waiter that was chosen. The reply is as that of a release.
+    """Releases the last level of a hold and enters the waiter that was chosen. The reply is as to a release.
 
     None: the owner didn't hold the lock, and nobody was entered. If this raises, the level is still to be released in
     the background, as after any release that failed, and then `abandon` is to be called.

@@ -106,7 +106,7 @@ class LocalQueue(LockQueueFields):
         super().__init__(HELD, LOST, WAITING, OFFERED, UNKNOWN_WAIT)
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
-        """A waiter has acquired the lock. `events`: those of the channel before the command was sent."""
+        """A waiter has acquired the lock. `events`: the events of the channel before the command was sent."""
         self.holder_events = events
         self.holder = hold
         if hold.leases is not None:

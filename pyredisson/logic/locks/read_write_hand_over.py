@@ -41,13 +41,13 @@ class Offers:
         self.releasers: list[ReleaseCall] = []
 
     def pending(self) -> list[tuple[LockWaiter[AcquiredLock], ReleaseCall]]:
-        """Those whose outcome isn't known."""
+        """The offers whose outcome isn't known."""
         return [(releaser.successor, releaser) for releaser in self.releasers if releaser.successor is not None]
 
 
 def choose_readers(queue: LocalQueue, releaser: ReleaseCall, now: float) -> bool:
     """Chooses the readers that the release of a writer enters. False: none of them can be entered."""
-    # Before any reader is chosen: if an interrupt strikes, `abandon` finds those that were.
+    # Before any reader is chosen: if an interrupt strikes, `abandon` finds the chosen ones.
     releaser.hands_over = True
     offers = releaser.successor = Offers()
     for waiter in list(queue.waiters):

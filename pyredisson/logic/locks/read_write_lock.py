@@ -160,7 +160,7 @@ class SideLogic(LockLogic):
         self.other_identity: Hashable = self.commands.other_identity
 
     async def force_release(self) -> bool:
-        """As that of a lock. It also ends what the writer reads."""
+        """As for a lock. It also ends what the writer reads."""
         others = self.session.holds.of_lock(self.commands.other_identity)
         removed = await super().force_release()
         if removed:
@@ -210,7 +210,7 @@ class WriteLogic(SideLogic):
     checks_owner = True
 
     async def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> bool:
-        """As that of a lock. Raises `LockUpgradeError` for an owner that only reads.
+        """As for a lock. Raises `LockUpgradeError` for an owner that only reads.
 
         While the writer waits for readers, new readers of this library wait too: for five seconds in a row at most,
         however many writers wait. Then readers have a turn of a second.

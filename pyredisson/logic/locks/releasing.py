@@ -202,14 +202,15 @@ class ReleasingLock(LockStatus):
         The command may run late. Three things keep it away from a newer hold of the owner:
         1. The new epoch: an acquire that is prepared from now on has another name on the server.
         2. `overtaken`: an acquire whose command has the old name, and may be on its way, is undone and repeated.
-        3. The check of the table: nothing is sent if a newer hold with the same name was recorded already.
+        3. The check of the table: nothing is sent if a newer hold with the same name was recorded already. A lost hold
+           is an older one, or of no use any more.
         """
         owner.new_epoch()
         call = owner.calls.in_flight.current_call(hold.key)
         if isinstance(call, AcquireCall):
             call.overtaken = True
         present = self.session.holds.table.get(hold.key)
-        if present is None or present is hold or present.owner != hold.owner:
+        if present is None or present is hold or present.owner != hold.owner or present.state is LOST:
             self.session.runtime.post(self.commands.release(hold.owner, count))
 
     # Undoing an acquire. `undo_acquire` is sent if no Hold was recorded, `release` if one was. So a kind of lock whose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from redis.exceptions import InvalidResponse, RedisError
+from redis.exceptions import InvalidResponse, RedisError, TryAgainError
 
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable, tracing
@@ -83,8 +83,12 @@ class LockLogic(ReleasingLock):
                 waiter.end()
             # A cancellation, an interrupt or the end of the client after the lock was acquired.
             self.release_acquired(call)
+            # An answer, and no failure, see `retry`: the lock was not acquired in time.
+            refused = isinstance(error, TryAgainError)
             if tracing.on:
-                self._tell_end(call, acquired=False, error=error)
+                self._tell_end(call, acquired=False, error=None if refused else error)
+            if refused:
+                return False
             raise
 
     async def _wait(self, call: AcquireCall, wait: float) -> bool:
@@ -253,7 +257,7 @@ class LockLogic(ReleasingLock):
         return True
 
     def _refused(self, call: AcquireCall, reply: int) -> float:
-        """What to do after a reply other than that of success: `TRY_AGAIN`, or how many seconds to wait."""
+        """What to do after a reply that isn't a success: `TRY_AGAIN`, or how many seconds to wait."""
         session = self.session
         if reply == NOT_FINISHED:
             return TRY_AGAIN

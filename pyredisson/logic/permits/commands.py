@@ -138,6 +138,18 @@ class SemaphoreCommands(PermitPoolCommands):
             self.channel,
         )
 
+    def correct(self, slot: SessionSlot, shown: int, free: int) -> bytes:
+        """Sets the number of free permits, if it is still the one that was shown. The reply is 1 if it was set."""
+        return pack(
+            self.session.runtime.scripts.semaphore_correct,
+            self.key,
+            self._replies(slot),
+            slot.number,
+            shown,
+            free,
+            self.channel,
+        )
+
     def hand_over(self, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False) -> bytes:
         """Releases so many permits and acquires `wanted` of them. The reply is positive if it has acquired them.
 

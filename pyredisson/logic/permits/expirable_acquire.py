@@ -33,7 +33,7 @@ class ExpirableSemaphore(Protocol):
     must_exist: bool
 
     def release_in_background(self, ids: Sequence[bytes]) -> None:
-        """Releases those of the permits that exist, in the background."""
+        """Releases the permits, as far as they exist, in the background."""
 
 
 class ExpirableAcquire:
@@ -74,6 +74,8 @@ class ExpirableAcquire:
             reply, sent_at = await self._send()
             if reply is None:
                 if self._lease < 0 or clock() < sent_at + self._lease / 1000:
+                    if self._in_doubt:
+                        self._note_doubt()
                     self.sent_at = sent_at
                     return None
                 # The reply came after the end of the lease, so another caller may have the permits by now.
@@ -121,7 +123,7 @@ class ExpirableAcquire:
                 payload,
                 retries=session.retries,
                 deadline=self._deadline,
-                on_doubt=self._note_doubt,
+                on_doubt=self._on_doubt,
             )
         except NotConfirmed as problem:
             raise not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem) from None
@@ -144,11 +146,13 @@ class ExpirableAcquire:
         self.ids = _new_ids(len(self.ids))
         self._in_doubt = self._may_have_acquired = False
 
-    def _note_doubt(self) -> None:
+    def _on_doubt(self) -> None:
         self._in_doubt = True
-        # Now the release of these permits leaves a key on the server, which keeps late copies of this acquire from
-        # running.
-        self._semaphore.session.permits.in_doubt.add(self.ids[0])
+
+    def _note_doubt(self) -> None:
+        """From now on a release of these permits leaves a key on the server, which keeps late copies from running."""
+        session = self._semaphore.session
+        session.permits.note_doubt(self.ids[0], session.clock())
 
 
 def _new_ids(permits: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Several hand-overs of permits in one command: those that come while another one is on its way, in one event loop.
+"""Several hand-overs of permits in one command: all that come while another one is on its way, in one event loop.
 
 The command is sent by an operation in the background, so a release that is cancelled changes nothing for the others.
 Until that operation has begun, a release that is cancelled takes its part out of the batch.

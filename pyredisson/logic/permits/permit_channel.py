@@ -38,10 +38,6 @@ class PermitChannel(Channel):
         """How many permits are free at most, by the latest message or refusal. None: messages may have been lost."""
         return self._free if self._free_at == self.events and self.confirmed else None
 
-    def forget_free(self) -> None:
-        """More permits may be free than is known."""
-        self._free_at = 0
-
     def on_free(self, free: int) -> None:
         """Wakes the first waiters whose needs fit into the number of all free permits.
 
@@ -102,7 +98,7 @@ class PermitChannel(Channel):
             self._wake_first()
 
     def on_refused(self, attempt: int, events: int, free: int) -> None:
-        """An attempt of a waiter was refused. `attempt`: its number; 0: it is that of a caller who didn't wait yet.
+        """An attempt of a waiter was refused. `attempt`: its number; 0: the caller didn't wait yet.
 
         `events`: those before the attempt.
         """
@@ -128,7 +124,7 @@ class ExpirablePermitChannel(PermitChannel):
     __slots__ = ()
 
     def on_free(self, free: int) -> None:
-        """The number may be that of the released permits only, which those that are awake don't take."""
+        """The number may count the released permits only, which waiters that are awake don't take."""
         self.wake(free)
 
     def on_confirmed(self) -> None:

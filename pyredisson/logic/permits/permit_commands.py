@@ -74,7 +74,7 @@ class PermitCommands(PermitPoolCommands):
     def release(self, ids: Sequence[bytes], *, all_or_none: bool) -> bytes:
         """Releases permits. No late copy of their acquire can acquire them after that.
 
-        The reply is empty if it was done. Else it has the number of unknown permits, and then the ids of those that
+        The reply is empty if it was done. Else it has the number of unknown permits, and then the ids of any that
         are unknown or have expired.
         """
         in_doubt = self.session.permits.in_doubt

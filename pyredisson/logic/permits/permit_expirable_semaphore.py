@@ -6,6 +6,8 @@ from __future__ import annotations
 from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
 
+from redis.exceptions import TryAgainError
+
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.no_reply import Reply
 from pyredisson.errors import PermitNotHeldError
@@ -62,6 +64,9 @@ class PermitExpirableSemaphoreLogic:
                 if tracing.on:
                     self._tell_acquired(call, 0.0 if wait is None else began)
                 return [permit.hex() for permit in call.ids]
+        except TryAgainError:
+            # An answer, and no failure, see `retry`: the permits were not acquired in time.
+            pass
         except BaseException as error:
             # A cancellation, an interrupt or the end of the client, perhaps after the permits were acquired.
             call.give_up()
@@ -140,7 +145,7 @@ class PermitExpirableSemaphoreLogic:
     async def release(self, ids: Sequence[bytes], must: bool) -> int:
         """Releases all of these permits, or none if one of them is unknown or has expired. Returns how many.
 
-        In the second case it raises `PermitNotHeldError` if `must`. Whatever else it raises, those of the permits that
+        In the second case it raises `PermitNotHeldError` if `must`. Whatever else it raises, all of the permits that
         exist are released in the background.
         """
         unknown = await self._release(ids)
@@ -175,7 +180,7 @@ class PermitExpirableSemaphoreLogic:
             for hold in holds:
                 self._finish_release(hold, unknown)
             if not unknown:
-                session.permits.in_doubt.difference_update(ids)
+                session.permits.forget_doubts(ids)
                 if tracing.on:
                     self._tell_released(ids, holds)
             return unknown
@@ -185,7 +190,7 @@ class PermitExpirableSemaphoreLogic:
             raise
 
     def _lost(self, holds: Sequence[Hold]) -> list[bytes]:
-        """The permits that are known to be lost. Those of them that still exist are released in the background."""
+        """The permits that are known to be lost. Any of them that still exist are released in the background."""
         lost = [hold for hold in holds if self.session.holds.expire_if_due(hold) and hold.state is LOST]
         ids = [unhexlify(hold.owner) for hold in lost]
         if ids:
@@ -209,13 +214,13 @@ class PermitExpirableSemaphoreLogic:
             session.watchdog.watch(hold, hold.valid_until - session.lease_ms / 1000)
 
     def release_in_background(self, ids: Sequence[bytes]) -> None:
-        """Releases those of the permits that exist: here at once, on the server in the background. Idempotent."""
+        """Releases the permits, as far as they exist: here at once, on the server in the background. Idempotent."""
         session = self.session
         for hold in self._holds_of(ids):
             session.holds.discard(hold)
         session.runtime.post(self.commands.release(ids, all_or_none=False))
-        # After the command was made, which reads the set.
-        session.permits.in_doubt.difference_update(ids)
+        # After the command was made, which reads them.
+        session.permits.forget_doubts(ids)
 
     # Leases
 

@@ -1,4 +1,4 @@
-"""Handing permits on inside a client: one command releases permits and acquires those of a waiter of the same client.
+"""Handing permits on inside a client: one command releases permits and acquires some for a waiter of the same client.
 
 Without that command the permits would pass other clients and the server by: a semaphore that was made smaller, was
 deleted or has ended would still grant permits here, claims of other clients would not be respected, and no replica
@@ -35,7 +35,7 @@ async def release(
             queue.on_handed_over(now, limit)
             if not queue.in_flight or only_existing:
                 return await _hand_over(semaphore, queue, slot, permits, waiter, only_existing=only_existing)
-            # In an event loop those that come while one is on its way share a command.
+            # In an event loop all hand-overs that come while one is on its way share a command.
             session.slots.free(slot)
             batch = queue.batch
             if batch is None:

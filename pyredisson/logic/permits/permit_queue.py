@@ -16,7 +16,7 @@ from pyredisson.logic.ports import Wakeup
 KNOWN_FOR = 1.0
 """Seconds for which other calls rely on a refusal. Permits may become free without a message."""
 MOST_IDLE_QUEUES = 64
-"""From so many queues on, those that nobody needs are looked for."""
+"""From so many queues on, the ones that nobody needs are looked for."""
 
 
 class PermitWaiter(HandedWaiter):
@@ -81,7 +81,7 @@ class PermitQueue:
         """Whether so many waiters want one permit that they will take all these free ones."""
         if not free:
             return True
-        # The first ones are those that a release has chosen: they get other permits.
+        # The first ones are waiters that a release has chosen: they get other permits.
         for waiter in reversed(list(self.waiters)):
             if waiter.permits == 1 and waiter.state in (LOOKING, WAITING):
                 free -= 1

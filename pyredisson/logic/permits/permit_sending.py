@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from redis.exceptions import RedisError
-
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.exactly_once import SessionSlot
@@ -31,14 +28,8 @@ async def send(
     semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False
 ) -> int:
     """Sends a hand-over. Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
-    slots = semaphore.session.slots
     payload = semaphore.commands.hand_over(slot, permits, wanted, only_existing=only_existing)
-    reply: int
-    try:
-        reply = await slots.acquire_sender.send(payload)
-    except (NoReply, RedisError) as problem:
-        reply = await slots.send_again(payload, problem)
-    return reply
+    return await semaphore.session.slots.send_hand_over(payload)
 
 
 def refuse(semaphore: ReleasedSemaphore, waiter: PermitWaiter) -> None:

@@ -49,7 +49,7 @@ class PermitWait(PermitWaiter):
     _queue: PermitQueue
 
     def __init__(self, semaphore: WaitedSemaphore, permits: int, deadline: float | None, events: int | None) -> None:
-        """`events`: those of the channel before the latest attempt, of this or another call."""
+        """`events`: the events of the channel before the latest attempt, of this or another call."""
         # The first caller gets a single free permit, and need not claim it.
         claimant = self._claimant = Claimant(semaphore.commands, permits) if permits > 1 else None
         super().__init__(permits, deadline, semaphore.session.runtime.wakeup() if claimant is None else claimant.wakeup)
@@ -173,7 +173,7 @@ class PermitWait(PermitWaiter):
         return False
 
     def _on_refused(self, refusal: Refusal, events: int | None, now: float, attempt: int) -> None:
-        """An attempt was refused. `events`: those of the channel before it; None: messages didn't arrive then."""
+        """An attempt was refused. `events`: the events of the channel before it; None: messages didn't arrive then."""
         self._queue.checked_until = now + min(refusal.wait, KNOWN_FOR)
         # The message that woke this waiter may serve others, which need fewer permits.
         self._channel.on_refused(attempt, 0 if events is None else events, refusal.free)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redis.exceptions import TryAgainError
+
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
@@ -70,8 +72,12 @@ class SemaphoreLogic:
             if reply > 0 or (waiter is not None and waiter.acquired):
                 # A cancellation or an interrupt: the caller never gets these permits.
                 self.release_in_background(permits)
+            # An answer, and no failure, see `retry`: the permits were not acquired in time.
+            refused = isinstance(error, TryAgainError)
             if tracing.on:
-                self._tell("failed", permits, waiter, began, error)
+                self._tell("timed_out" if refused else "failed", permits, waiter, began, None if refused else error)
+            if refused:
+                return False
             raise
 
     def _refused_until(self, permits: int, deadline: float | None) -> float | None:
@@ -203,7 +209,7 @@ class SemaphoreLogic:
     ) -> None:
         """Releases so many permits in the background.
 
-        After an interrupted `release` over `slot`: once. `number`: that of its call on the slot; 0: it was not sent.
+        After an interrupted `release` over `slot`: once. `number`: of its call on the slot; 0: it was not sent.
         """
         if not permits:
             return

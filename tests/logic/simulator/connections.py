@@ -108,6 +108,10 @@ class Connections:
         """The connection that is open, where all calls share one."""
         return self._idle[0] if self._pipelined and self._idle and not self._idle[0].closed else None
 
+    def is_open(self) -> bool:
+        """Whether a connection is open that no call uses."""
+        return any(not connection.closed for connection in self._idle)
+
     async def exchange(
         self, payloads: Sequence[bytes], *, new_connection: bool = False
     ) -> tuple[list[Reply], bytes | None]:

@@ -10,7 +10,7 @@ from pyredisson.errors import LockLostError
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import MEMBER_WAIT, RedLockLogic
-from pyredisson.logic.holds import HELD, LOST
+from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
@@ -21,6 +21,8 @@ from .user import User
 
 ROUNDS = 10.0
 """Seconds after which one of several competing users has acquired a whole group."""
+RESTARTED = 6
+"""How often a server restarts empty."""
 DEEPEST = 3
 """How many levels of a group one user acquires."""
 
@@ -67,7 +69,7 @@ class GroupUser(User):
 
     async def _acquire(self, number: int) -> bool:
         random, group = self.random, self.groups[number]
-        lease = None if random.random() < 0.7 else random.choice((200, 1000, 2 * self.session.lease_ms))
+        lease = self.lease_time()
         wait = self.wait_time(endless=True)
         deadline = None if wait is None else self.simulation.now + wait
         began = self.simulation.now
@@ -89,6 +91,10 @@ class GroupUser(User):
         self._judge.answered(self, number, taken=taken, waited=self.simulation.now - began)
         self._ended(f"acquire: {taken}")
         return taken
+
+    def lease_time(self) -> int | None:
+        """The lease of the next acquire, in ms; None: renewed."""
+        return None if self.random.random() < 0.7 else self.random.choice((200, 1000, 2 * self.session.lease_ms))
 
     async def _release(self, number: int) -> None:
         hold = self.hold(number)
@@ -143,6 +149,19 @@ class RedLockUser(GroupUser):
 
     def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
         return [[member for member in members if member.key == key] for key in dict.fromkeys(m.key for m in members)]
+
+
+class LongRedLockUser(RedLockUser):
+    """Holds a red lock for some leases."""
+
+    def lease_time(self) -> int | None:
+        return None
+
+    async def nap(self) -> None:
+        if any(self.depths):
+            await self.session.runtime.sleep(self.random.random() * 4 * self.lease)
+        else:
+            await super().nap()
 
 
 class GroupJudge(Judge):
@@ -209,15 +228,21 @@ class GroupJudge(Judge):
         for member, part in zip(group.members, hold.holds, strict=True):
             if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.simulation.now:
                 sure += 1
-                if part.owner not in self._holders(member):
+                if part.owner not in self._holders(member) and not self._was_forgotten(member, part):
                     self.blame(
                         f"{user.name}: believes in {member.key!r} on {member.session.server}, which knows nothing"
                     )
         return sure >= group.quorum
 
+    def _was_forgotten(self, member: LockLogic, part: Hold) -> bool:
+        """Whether the server of the member has restarted without this hold."""
+        return False
+
+    def _network(self, member: LockLogic) -> Network:
+        return self._networks[int(member.session.server.removeprefix("s"))]
+
     def _holders(self, member: LockLogic) -> dict[bytes, bytes]:
-        number = int(member.session.server.removeprefix("s"))
-        return self._networks[number].server.keyspace.hash(member.key)
+        return self._network(member).server.keyspace.hash(member.key)
 
     def _leaked(self, user: GroupUser, operations: int) -> None:
         heard_at = max(network.up_at and network.up_at + AFTERMATH for network in self._networks)
@@ -258,3 +283,31 @@ class RedLockJudge(GroupJudge):
         if random.random() < 0.5:
             down = random.choice(self._networks)
             self.simulation.after(random.random(), down.go_down, random.random() * 10)
+
+
+class RestartedRedLockJudge(RedLockJudge):
+    """One server after the other restarts empty. Each is away for longer than a lease, as a red lock demands it."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._lease = lease
+        self._forgotten: set[tuple[Network, bytes, bytes]] = set()
+
+    def begin(self) -> None:
+        away, gap = self._away(), self._lease * (0.5 + self.simulation.random.random())
+        for number in range(RESTARTED):
+            network = self._networks[number % len(self._networks)]
+            self.simulation.after(number * (away + gap), self._restart, network, away)
+
+    def _away(self) -> float:
+        # The longest lease that a user asks for.
+        return 2.1 * self._lease
+
+    def _restart(self, network: Network, away: float) -> None:
+        for key in (b"a", b"b"):
+            self._forgotten.update((network, key, name) for name in network.server.keyspace.hash(key))
+        network.go_down(away)
+        network.restart()
+
+    def _was_forgotten(self, member: LockLogic, part: Hold) -> bool:
+        return (self._network(member), member.key, part.owner) in self._forgotten

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -94,6 +95,19 @@ class Keys:
 
     do_unlink = do_del
 
+    def do_rename(self, key: bytes, name: bytes) -> Status:
+        value = self.value(key)
+        if value is None:
+            raise ResponseError("ERR no such key")
+        ends = self.valid_until.get(key)
+        self.drop(key)
+        if self.value(name) is not None:
+            self.drop(name)
+        self.put(name, value)
+        if ends is not None:
+            self.valid_until[name] = ends
+        return OK
+
     def do_exists(self, *keys: bytes) -> int:
         return sum(self.value(key) is not None for key in keys)
 
@@ -123,9 +137,27 @@ class Keys:
         ends = self.valid_until.get(key)
         return -1 if ends is None else ends - self.now()
 
+    def do_ttl(self, key: bytes) -> int:
+        left = self.do_pttl(key)
+        return left if left < 0 else (left + 500) // 1000
+
+    def do_expire(self, key: bytes, lease: bytes) -> int:
+        return self.do_pexpire(key, b"%d" % (integer(lease) * 1000))
+
     def do_time(self) -> list[bytes]:
         micros = int(self._clock() * 1e6)
         return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
+
+    def do_keys(self, pattern: bytes) -> list[bytes]:
+        return [key for key in list(self.values) if self.value(key) is not None and matches(key, pattern)]
+
+    def do_scan(self, cursor: bytes, *_: bytes) -> list[Reply]:
+        """All at once, as a server may do."""
+        integer(cursor)
+        return [b"0", list(self.do_keys(b"*"))]
+
+    def do_dbsize(self) -> int:
+        return len(self.do_keys(b"*"))
 
     def do_flushall(self) -> Status:
         for key in list(self.values):
@@ -178,6 +210,26 @@ class Keys:
 
     def do_decr(self, key: bytes) -> int:
         return self.do_incrby(key, b"-1")
+
+
+def matches(text: bytes, pattern: bytes) -> bool:
+    """Whether a text is like a pattern, by Redis's rules for `*`, `?`, `[...]` and a backslash."""
+    return re.fullmatch(b"".join(map(_as_expression, _PARTS.findall(pattern))), text, re.DOTALL) is not None
+
+
+_PARTS = re.compile(rb"\[(?:\\.|[^\]\\])*\]|\\.|.", re.DOTALL)
+
+
+def _as_expression(part: bytes) -> bytes:
+    """A part of a pattern as a regular expression: a class, an escaped character, or one character."""
+    if part in (b"*", b"?"):
+        return part.replace(b"?", b".").replace(b"*", b".*")
+    if len(part) < 2:
+        return re.escape(part)
+    if part[:1] == b"\\":
+        return re.escape(part[1:])
+    # Python's classes are the same, apart from an empty one.
+    return {b"[]": b"(?!)", b"[^]": b"."}.get(part, part)
 
 
 def integer(text: bytes) -> int:

@@ -19,7 +19,7 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.session import Session
 
-from .groups import GroupJudge, MultiLockUser, RedLockJudge, RedLockUser
+from .groups import GroupJudge, LongRedLockUser, MultiLockUser, RedLockJudge, RedLockUser, RestartedRedLockJudge
 from .judge import Judge
 from .latches import LatchJudge, LatchUser
 from .lock_judge import LockJudge
@@ -50,7 +50,9 @@ class Logic:
     moves: float = 0.0
     """How often the slot of each name moves between the two nodes of a cluster."""
     restarts: float = 0.0
-    """How often a server restarts empty, in a schedule in which nothing else breaks."""
+    """How often a server restarts empty. Then nothing else breaks."""
+    calm: bool = False
+    """Whether nothing breaks but what the judge plans."""
     checked: bool = True
     """Whether a connection is looked at before it is used."""
     identified: bool = True
@@ -65,6 +67,7 @@ def _spin(shared: Session, key: bytes) -> SpinLockLogic:
 
 PLAIN = Logic()
 RESTARTS = Logic(judge=RestartJudge, restarts=3.0)
+RED_RESTARTS = Logic(servers=3, user=LongRedLockUser, judge=RestartedRedLockJudge, calm=True)
 CROWDED_SEMAPHORE = Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4)
 KINDS = {
     "plain": PLAIN,

@@ -250,6 +250,7 @@ class MovingRuntime(RoutedRuntime[SlotConnections]):
         self._basis = SimRuntime(client.node, repair, pipelined=pipelined)
         self.clock = self._basis.clock
         self.spawn = self._basis.spawn
+        self.spawner = self._basis.spawner
         self.jitter = self._basis.jitter  # type: ignore[method-assign]
 
     def wakeup(self) -> Flag:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 from redis.exceptions import RedisError
 
 from pyredisson._backends.runtime import OneServer, ReplyApplier
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.ports import Operation, Wakeup
 
 from .connections import Connections
 from .network import Node
@@ -68,6 +67,9 @@ class SimRuntime(ReplyApplier, OneServer):
         replies, _ = await self._exchange(payloads, new_connection=new_connection)
         return replies
 
+    def is_open(self) -> bool:
+        return self._connections.is_open()
+
     def post(self, payload: bytes) -> None:
         process = self._node.process
         if not process.alive:
@@ -83,9 +85,12 @@ class SimRuntime(ReplyApplier, OneServer):
         except (NoReply, RedisError):
             self._repair(payload)
 
-    def spawn(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, operation: Operation) -> None:
         if self._node.process.alive:
             self._node.process.spawn(operation())
+
+    def spawner(self) -> Callable[[Operation], None]:
+        return self.spawn
 
     async def wait(self, signal: Wakeup, seconds: float) -> None:
         assert isinstance(signal, Flag)

@@ -58,7 +58,7 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
     fault_plan = FaultPlan(random, calm=crowd or random.random() < 0.4)
     if crowd:
         fault_plan.cancels = 0.5
-    if logic.restarts:
+    if logic.restarts or logic.calm:
         fault_plan = FaultPlan(random, calm=True)
         fault_plan.calm = False
         fault_plan.cancels = fault_plan.forces = 0.0

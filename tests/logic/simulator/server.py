@@ -7,7 +7,7 @@ from hashlib import sha1
 from typing import Any
 
 import hiredis
-from lupa import lua51
+import pytest
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pyredisson._protocol.no_reply import Reply
@@ -16,6 +16,10 @@ from pyredisson._protocol.scripts import NAMES, script
 
 from .containers import Hashes, Lists, SortedSets
 from .keys import Hash, Status
+
+lua51 = pytest.importorskip(
+    "lupa.lua51", reason="lupa has no wheel for this Python; the schedules are the same on each"
+)
 
 
 class Keyspace(Hashes, Lists, SortedSets):
@@ -52,26 +56,35 @@ class Server:
         """The reply to a command."""
         self._reader.feed(payload)
         name, *args = self._reader.gets()
+        reply = self.run(name, args)
+        return bytes(reply) if isinstance(reply, Status) else reply
+
+    def run(self, name: bytes, args: list[bytes]) -> Reply:
+        """The same, for a command in its parts; a simple string is a `Status`."""
         try:
             if name == b"EVALSHA":
                 return self._evaluate(args[0], args[1:])
             if name == b"EVAL":
-                return self._evaluate(self._load(args[0]), args[1:])
-            reply = self.keyspace.call(name, *args)
-            return bytes(reply) if isinstance(reply, Status) else reply
+                return self._evaluate(self.load(args[0]), args[1:])
+            return self.keyspace.call(name, *args)
         except RedisError as error:
             return error
 
     def load_all(self) -> None:
         """As after a time in which every script was used."""
         for known in _SCRIPTS:
-            self._load(known.text)
+            self.load(known.text)
 
     def flush_scripts(self) -> None:
         """As after a restart, or SCRIPT FLUSH."""
         self._loaded.clear()
 
-    def _load(self, text: bytes) -> bytes:
+    def knows(self, sha: bytes) -> bool:
+        """Whether a script with that hash was loaded."""
+        return sha in self._loaded
+
+    def load(self, text: bytes) -> bytes:
+        """Makes a script known; returns its hash."""
         known = _SCRIPT_OF.get(text)
         sha = sha1(text, usedforsecurity=False).hexdigest().encode() if known is None else known.sha
         self._loaded[sha] = text if known is None else self._patches.get(known.name, text)
@@ -84,7 +97,8 @@ class Server:
         function = _compiled.get(text)
         if function is None:
             function = _compiled[text] = _compile(text)
-        return _converted(_run(function, self._call, self._pcall, int(args[0]), *args[1:]))
+        keys, argv = args[1 : int(args[0]) + 1], args[int(args[0]) + 1 :]
+        return _converted(_run(function, self._call, self._pcall, _lua.table_from(keys), _lua.table_from(argv)))
 
     def _call(self, name: bytes, *args: Any) -> Any:
         """A command in a script; its reply as Redis gives it to Lua."""
@@ -109,13 +123,8 @@ _run = _lua.execute(
         error_reply = function(text) return {err = text} end,
         status_reply = function(text) return {ok = text} end,
     }
-    return function(script, call, pcall, count, ...)
-        redis.call, redis.pcall = call, pcall
-        KEYS, ARGV = {}, {}
-        for i = 1, select('#', ...) do
-            local argument = select(i, ...)
-            if i <= count then KEYS[i] = argument else ARGV[i - count] = argument end
-        end
+    return function(script, call, pcall, keys, argv)
+        redis.call, redis.pcall, KEYS, ARGV = call, pcall, keys, argv
         return script()
     end
     """

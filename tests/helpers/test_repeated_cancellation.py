@@ -1,0 +1,287 @@
+"""A task that is cancelled again and again, as by a scope of anyio: what must have ended first has ended first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+import anyio
+import pytest
+from redis import Redis
+from starlette.applications import Starlette
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson import ElectionState, Lock
+from pyredisson._settings.config import Config
+from pyredisson.asyncio import Client, Term
+from pyredisson.dashboard import app as dashboard
+from pyredisson.dashboard.collector import Collector
+from pyredisson.fastapi import _held
+from pyredisson.testing import Server
+from tests.support.faults import InterruptAt
+from tests.support.waiting import TIME_LIMIT, eventually
+
+pytestmark = pytest.mark.asyncio
+TURNS = 20
+"""Iterations of the event loop for which a cancellation is repeated before a test looks."""
+
+Cancel = Callable[[], object]
+Start = Callable[[Callable[[], Awaitable[object]]], tuple["asyncio.Task[None]", Cancel]]
+Blocks = Callable[[Client], AbstractAsyncContextManager[object]]
+
+
+def plainly(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], Cancel]:
+    """Each call of the function cancels the task once more."""
+
+    async def run() -> None:
+        await work()
+
+    task = asyncio.create_task(run())
+    return task, task.cancel
+
+
+def by_anyio(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], Cancel]:
+    """The scope's own time is over: then anyio repeats the cancellation by itself."""
+    scope = anyio.move_on_after(TIME_LIMIT)
+
+    async def run() -> None:
+        with scope:
+            await work()
+        assert scope.cancelled_caught
+        raise asyncio.CancelledError
+
+    def expire() -> None:
+        scope.deadline = anyio.current_time()
+
+    return asyncio.create_task(run()), expire
+
+
+@pytest.fixture(params=[plainly, by_anyio])
+def start(request: pytest.FixtureRequest) -> Start:
+    """Starts work in a task. Returns the task, and a function that cancels it, as its caller repeats it."""
+    started: Start = request.param
+    return started
+
+
+async def repeated(cancel: Cancel) -> None:
+    """The cancellation has been delivered many times when this returns."""
+    for _ in range(TURNS):
+        cancel()
+        await asyncio.sleep(0)
+
+
+class Cleanup:
+    """Work whose end takes as long as the test says."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ending = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.ended = False
+
+    async def work(self, term: Term | None = None) -> None:
+        self.begun.set()
+        try:
+            await asyncio.sleep(TIME_LIMIT)
+        finally:
+            await self.end(term)
+
+    async def end(self, term: Term | None = None) -> None:
+        self.ending.set()
+        await self.may_end.wait()
+        self.ended = True
+
+
+async def test_an_election_is_led_until_its_work_has_ended(aclient: Client, admin: Redis, start: Start) -> None:
+    cleanup, told = Cleanup(), []
+    election = aclient.elect("billing", on_deposed=lambda _: told.append(cleanup.ended))
+    task, cancel = start(lambda: election.run(cleanup.work))
+    await cleanup.begun.wait()
+    await repeated(cancel)
+    # On the same connection, so behind a release that was sent.
+    assert (await aclient.get_lock("billing").is_locked(), election.state) == (True, ElectionState.LEADING)
+    with pytest.raises(RuntimeError, match="already"):
+        await election.run(cleanup.work)
+    cleanup.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert told == [True]
+    eventually(lambda: not admin.exists("billing"))
+    assert election.state is ElectionState.IDLE
+
+
+async def test_an_error_of_the_work_is_raised_in_place_of_the_cancellation(aclient: Client, admin: Redis) -> None:
+    begun = asyncio.Event()
+
+    async def work(term: Term) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(TIME_LIMIT)
+        finally:
+            raise KeyError(term.name)
+
+    task, cancel = plainly(lambda: aclient.elect("billing").run(work))
+    await begun.wait()
+    await repeated(cancel)
+    with pytest.raises(KeyError):
+        await task
+    eventually(lambda: not admin.exists("billing"))
+
+
+@pytest.mark.parametrize("where", ["block", "run", "background", "on_elected"])
+async def test_an_election_is_led_until_on_deposed_has_ended(
+    aclient: Client, admin: Redis, start: Start, where: str
+) -> None:
+    """It may stop the work that `on_elected` has started."""
+    cleanup, begun = Cleanup(), asyncio.Event()
+
+    async def elected(_: Term) -> None:
+        begun.set()
+        if where == "on_elected":
+            await asyncio.sleep(TIME_LIMIT)
+
+    async def work(_: Term) -> None:
+        await asyncio.sleep(TIME_LIMIT)
+
+    async def deposed(term: Term) -> None:
+        # It doesn't wait for itself.
+        await election.close()
+        await cleanup.end(term)
+
+    election = aclient.elect("billing", on_elected=elected, on_deposed=deposed)
+
+    async def take_part() -> None:
+        if where == "block":
+            async with election as term:
+                await work(term)
+        elif where == "background":
+            election.start()
+            assert election._task is not None
+            await election._task
+        else:
+            await election.run(work)
+
+    task, cancel = start(take_part)
+    await begun.wait()
+    await repeated(cancel)
+    await asyncio.wait_for(cleanup.ending.wait(), TIME_LIMIT)
+    await repeated(cancel)
+    assert await aclient.get_lock("billing").is_locked()
+    cleanup.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleanup.ended
+    eventually(lambda: not admin.exists("billing"))
+
+
+@pytest.mark.parametrize("interrupts", [1, 2, 3])
+async def test_a_thread_resigns_after_its_work_however_often_it_is_interrupted(
+    client: pyredisson.Client, admin: Redis, interrupts: int
+) -> None:
+    """There the work runs in the call itself, so an interrupt ends it, the next one `on_deposed`, and so on."""
+    held = []
+
+    def interrupted(_: object) -> None:
+        held.append(admin.exists("billing"))
+        if len(held) <= interrupts:
+            raise KeyboardInterrupt
+
+    election = client.elect("billing", on_deposed=interrupted)
+    with InterruptAt(Lock.unlock) if interrupts == 3 else nullcontext(), pytest.raises(KeyboardInterrupt):
+        election.run(interrupted)
+    assert held == [True, True]
+    eventually(lambda: not admin.exists("billing"))
+    assert election.state is ElectionState.IDLE
+
+
+BLOCKS: dict[str, Blocks] = {
+    "lock": lambda client: client.get_lock("held"),
+    "fair lock": lambda client: client.get_fair_lock("held"),
+    "read lock": lambda client: client.get_read_write_lock("held").read_lock(),
+    "hold": lambda client: client.get_lock("held").hold(),
+    "multi-lock": lambda client: client.get_multi_lock(client.get_lock("held"), client.get_lock("other")),
+    "red lock": lambda client: client.get_red_lock(client.get_lock("held"), client.get_lock("other")),
+    "singleton": lambda client: client.singleton("held"),
+    "permit": lambda client: client.get_permit_expirable_semaphore("permits").permit(),
+    "semaphore": lambda client: client.get_semaphore("permits"),
+    "fastapi": lambda client: _held(lock := client.get_lock("held"), lock.hold(), 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["locked", "singleton function", *BLOCKS])
+async def test_what_a_block_has_acquired_is_released_once_after_its_body(
+    aclient: Client, admin: Redis, start: Start, kind: str
+) -> None:
+    if kind == "permit":
+        await aclient.get_permit_expirable_semaphore("permits").try_set_permits(1)
+    else:
+        await aclient.get_semaphore("permits").try_set_permits(1)
+    began, held = asyncio.Event(), []
+
+    async def body() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(TIME_LIMIT)
+        finally:
+            # No `await`: each is cut short.
+            held.append(admin.exists("held"))
+
+    async def in_block() -> None:
+        async with BLOCKS[kind](aclient):
+            await body()
+
+    decorators: dict[str, Any] = {"locked": aclient.locked("held"), "singleton function": aclient.singleton("held")}
+    task, cancel = start(decorators[kind](body) if kind in decorators else in_block)
+    await began.wait()
+    await repeated(cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert held == [kind not in ("permit", "semaphore")]
+    eventually(lambda: not admin.exists("held", "other"))
+    eventually(lambda: admin.get("permits") == b"1")
+    assert not aclient._session.holds.table
+
+
+async def test_a_close_releases_everything(server: Server, admin: Redis, start: Start) -> None:
+    client = pyredisson.asyncio.connect(server.url, client_name="to-be-closed")
+    await client.get_lock("held").lock()
+    begun = asyncio.Event()
+
+    async def body() -> None:
+        async with client:
+            begun.set()
+            await asyncio.sleep(TIME_LIMIT)
+
+    task, cancel = start(body)
+    await begun.wait()
+    await repeated(cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(eventually, lambda: not admin.exists("held"))
+    await asyncio.to_thread(eventually, lambda: not any(each["name"] == "to-be-closed" for each in admin.client_list()))
+
+
+async def test_the_dashboard_ends_its_tasks(start: Start) -> None:
+    """Also while a server hangs, for which a collector waits for long."""
+    cleanup, before = Cleanup(), asyncio.all_tasks()
+
+    class Hanging(Collector):
+        async def run(self) -> None:
+            await cleanup.work()
+
+    async def body() -> None:
+        async with dashboard._lifespan(Hanging(Config(), 60.0), lambda: None)(Starlette()):
+            await asyncio.sleep(TIME_LIMIT)
+
+    task, cancel = start(body)
+    await asyncio.wait_for(cleanup.begun.wait(), TIME_LIMIT)
+    await repeated(cancel)
+    await asyncio.wait_for(cleanup.ending.wait(), TIME_LIMIT)
+    assert not task.done()
+    cleanup.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before

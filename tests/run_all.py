@@ -1,0 +1,120 @@
+"""Runs the tests that depend on real time and real faults (`make test-all`), and each test that fails again, alone.
+
+A test that fails again has failed. A test that passes twice is *unstable*: it is listed at the end with the report of
+its failure, and more than three of them fail the run. `make test` runs no test again.
+
+    python -m tests.run_all [--jobs N] [--heavy-jobs N] [--marks EXPRESSION] [--uvloop PATH...] [PATH...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOST_UNSTABLE = 3
+"""A run with more unstable tests than this has failed."""
+MOST_AGAIN = 12
+"""With more failures than this in a part of the run, none is run again: something else is wrong than luck."""
+AGAIN = 2
+"""How often a failed test is run again."""
+GROUP = re.compile(r"@[\w-]+$")
+"""What pytest-xdist appends to the id of a test with a group."""
+INTERRUPTED, NO_TESTS = 2, 5
+"""Exit statuses of pytest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One call of pytest: what the tests of this call have in common."""
+
+    jobs: int
+    paths: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    marks: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the tests of all parts."""
+
+    failed: list[str] = field(default_factory=list)
+    unstable: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        return int(bool(self.failed) or len(self.unstable) > MOST_UNSTABLE)
+
+    def __str__(self) -> str:
+        reports = [f"== unstable: {test}\n{report}" for test, report in self.unstable.items()]
+        names = [f"unstable: {test}" for test in self.unstable] + [f"failed: {test}" for test in self.failed]
+        count = f"{len(self.failed)} tests or parts failed, {len(self.unstable)} tests are unstable"
+        return "\n".join([*reports, *names, f"{count} (at most {MOST_UNSTABLE} may be)"])
+
+
+def pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str]]:
+    """Runs pytest; its status, and the reports of the tests that failed, by their ids."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.failures", *part.options]
+    command += ["-n", str(jobs), "--dist", "loadgroup"] if jobs else ["-n", "0"]
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "failures")
+        command += [f"--failures={found}", *selected]
+        print("pytest", *command[3:], flush=True)
+        status = subprocess.run(command, check=False).returncode
+        lines = found.read_text(encoding="utf-8").splitlines() if found.exists() else []
+    reports: dict[str, str] = {}
+    for line in lines:
+        test, report = json.loads(line)
+        reports.setdefault(GROUP.sub("", test), report)
+    return status, reports
+
+
+def run(part: Part, outcome: Outcome) -> None:
+    """Runs a part, and what fails in it again."""
+    status, reports = pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
+    if status == INTERRUPTED:
+        sys.exit(INTERRUPTED)
+    if status not in {0, 1, NO_TESTS} or (status == 1 and not reports):
+        outcome.failed.append(f"pytest ended with status {status}: {part}")
+    if len(reports) > MOST_AGAIN:
+        outcome.failed += reports
+        return
+    for test, report in reports.items():
+        if all(pytest(part, test, jobs=0)[0] == 0 for _ in range(AGAIN)):
+            outcome.unstable[test] = report
+        else:
+            outcome.failed.append(test)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=5, help="how many tests at a time; they mostly wait")
+    parser.add_argument("--heavy-jobs", type=int, default=3, help="how many of the heavy ones, after the others")
+    parser.add_argument("--marks", default="", help="which tests, as in pytest -m")
+    parser.add_argument(
+        "--uvloop", action="append", default=[], help="what is run on uvloop once more, after the others"
+    )
+    parser.add_argument("paths", nargs="*", default=["tests"])
+    options = parser.parse_args()
+    marks = f" and ({options.marks})" if options.marks else ""
+    paths = tuple(options.paths)
+    extra = tuple(os.environ.get("PYTEST_ARGS", "").split())
+    outcome = Outcome()
+    for part in (
+        Part(options.jobs, paths, extra, f"real and not heavy{marks}"),
+        Part(options.heavy_jobs, paths, extra, f"real and heavy{marks}"),
+        *([Part(options.jobs, tuple(options.uvloop), (*extra, "--uvloop"))] if options.uvloop else []),
+    ):
+        run(part, outcome)
+    print(outcome, flush=True)
+    return outcome.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Puts the asyncio client on the virtual clock: what is on threads of its own otherwise runs on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+import pytest
+
+import pyredisson._core
+from pyredisson._api.aio import connections
+from pyredisson._backends.aio.runtime import AioRuntime
+from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.clock import clock as real_clock
+from pyredisson._backends.runtime import BackendRuntime
+from pyredisson._client import lifecycle
+from pyredisson._client.callback_threads import CallbackThreads
+from pyredisson._client.delivery import Delivery
+from pyredisson._client.final_release import FinalRelease
+from pyredisson._client.lifecycle import ClientLifecycle
+from pyredisson._client.servers import SingleServer
+from pyredisson.logic.loops import Loop
+from pyredisson.logic.lost_callbacks import Callback
+
+from .network import SERVERS
+from .server import EPOCH
+from .time import VirtualClock
+
+LOOPS: set[asyncio.Task[None]] = set()
+"""The watchdogs' loops: an event loop keeps only weak references to its tasks."""
+
+
+def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+    """Until `patch` is undone, every client of this process lives on that clock, and no thread can be started."""
+    _replace_clocks(patch, clock)
+    patch.setattr(threading.Thread, "start", _refuse_to_start)
+    patch.setattr(ClientLifecycle, "start_loop", _start_loop)
+    patch.setattr(SingleServer, "watchdog_runtime", _watchdog_runtime)
+    patch.setattr(CallbackThreads, "call", _call_soon)
+    patch.setattr(Delivery, "_start", _deliver_soon)
+    patch.setattr(Delivery, "drain", _deliver_now)
+    # The server executes the last commands at once.
+    patch.setattr(FinalRelease, "send", _send_now)
+    patch.setattr(connections, "run_in_thread", _run_at_once)
+    patch.setattr(lifecycle, "start_thread", threading.Thread.run)
+
+
+def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+    def time_of_day() -> float:
+        return EPOCH + clock()
+
+    class VirtualDatetime(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> VirtualDatetime:
+            return cls.fromtimestamp(time_of_day(), tz)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pyredisson."):
+            for variable, usual, virtual in (
+                ("clock", real_clock, clock),
+                ("monotonic", time.monotonic, clock),
+                ("datetime", dt.datetime, VirtualDatetime),
+            ):
+                if getattr(module, variable, None) is usual:
+                    patch.setattr(module, variable, virtual)
+    patch.setattr(pyredisson._core, "monotonic", clock)
+    patch.setattr(BackendRuntime, "clock", staticmethod(clock))
+    patch.setattr(dt, "datetime", VirtualDatetime)
+    patch.setattr(time, "monotonic", clock)
+    patch.setattr(time, "sleep", clock.sleep)
+    patch.setattr(time, "time", time_of_day)
+    patch.setattr(time, "time_ns", lambda: int(time_of_day() * 1e9))
+
+
+def _refuse_to_start(thread: threading.Thread) -> NoReturn:
+    raise AssertionError(f"{thread.name} would run beside the event loop, in real time")
+
+
+def _start_loop(_: ClientLifecycle, loop: Loop) -> None:
+    task = asyncio.get_running_loop().create_task(loop())
+    LOOPS.add(task)
+    task.add_done_callback(LOOPS.discard)
+
+
+class WatchdogRuntime(AioRuntime):
+    """The watchdog's connections. It is closed by a call that doesn't wait."""
+
+    def wakeup(self) -> AioWakeup:
+        # Not for the running event loop: a client may be made before there is one.
+        return AioWakeup()
+
+    async def close(self) -> None:
+        self.stop()
+
+
+def _watchdog_runtime(server: SingleServer, timeout: float) -> WatchdogRuntime:
+    return WatchdogRuntime(server.node.with_timeout(timeout), _post_nothing)
+
+
+def _post_nothing(_: bytes) -> NoReturn:
+    raise AssertionError("the watchdog posts nothing")
+
+
+def _call_soon(_: CallbackThreads, callback: Callback) -> None:
+    asyncio.get_running_loop().call_soon(callback)
+
+
+def _deliver_soon(delivery: Delivery) -> None:
+    # Outside of an event loop events wait for `drain`.
+    with suppress(RuntimeError):
+        asyncio.get_running_loop().call_soon(delivery._deliver_pending)
+
+
+def _deliver_now(delivery: Delivery, _: float) -> bool:
+    if delivery._busy:
+        # The observer has closed the client.
+        return False
+    delivery._deliver_pending()
+    return True
+
+
+def _send_now(release: FinalRelease) -> None:
+    for payload in release._unsent:
+        node = release._servers.serving(payload)
+        server = None if node is None else SERVERS.get((node.config.host, node.config.port))
+        if server is not None:
+            session = server.open_session(lambda _: None, lambda: None)
+            session.receive(release._servers.as_sent(payload))
+            session.left()
+    release._unsent.clear()
+
+
+def _run_at_once(work: Callable[[], object], _: str) -> asyncio.Future[None]:
+    work()
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done

@@ -1,0 +1,278 @@
+"""A server in memory that speaks RESP: the simulator's keys and scripts behind sessions with channels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import hiredis
+from redis import ConnectionPool, Redis
+from redis.exceptions import RedisError, ResponseError
+
+from pyredisson._protocol.no_reply import Reply
+from tests.logic.simulator.keys import OK, Status, matches
+from tests.logic.simulator.server import Server
+
+from .plain_client import MemoryConnection
+
+VERSION = (7, 0, 15)
+EPOCH = 1_800_000_000
+"""The server's time of day at the first reading of the clock: seconds since 1970."""
+Send = Callable[[bytes], None]
+
+
+class MemoryServer:
+    """Has the attributes of `pyredisson.testing.Server` that tests of a client use."""
+
+    version = VERSION
+
+    def __init__(self, clock: Callable[[], float], host: str = "memory", port: int = 6379) -> None:
+        self.host, self.port = host, port
+        self.url = f"redis://{host}:{port}"
+        self.keys = Server(lambda: EPOCH + clock(), self._publish)
+        self.keys.keyspace.commands[b"SPUBLISH"] = self._publish_sharded
+        self.calls: Counter[str] = Counter()
+        """How often each command was called, by a client or by a script."""
+        call = self.keys.keyspace.call
+
+        def counted(name: bytes, *arguments: object) -> Reply:
+            self.calls[name.decode().lower()] += 1
+            return call(name, *arguments)
+
+        self.keys.keyspace.call = counted  # type: ignore[method-assign]
+        self.sessions: dict[int, Session] = {}
+        self.run_id = b"%040x" % port
+        self._numbers = count(1)
+        self._lost: list[bytes] = []
+
+    def lose_reply(self, word: bytes) -> None:
+        """The next command with that word, such as a script's hash, runs; then the connection ends, without a reply."""
+        self._lost.append(word)
+
+    def loses_reply(self, command: list[bytes]) -> bool:
+        """Whether the reply to this command is lost."""
+        word = next((word for word in self._lost if word in command), None)
+        if word is not None:
+            self._lost.remove(word)
+        return word is not None
+
+    def open_session(self, send: Send, close: Callable[[], None]) -> Session:
+        """A new connection. `send` gets what the server sends, `close` is called when the server ends it."""
+        session = Session(self, next(self._numbers), send, close)
+        self.sessions[session.number] = session
+        return session
+
+    def redis(self, **options: Any) -> Redis:
+        """A plain client, whose commands take no time."""
+        options |= {"connection_class": MemoryConnection, "server": self, "protocol": 2}
+        return Redis(connection_pool=ConnectionPool(**options))
+
+    def _publish(self, channel: bytes, text: bytes) -> int:
+        return self._send_message(b"message", channel, text)
+
+    def _publish_sharded(self, channel: bytes, text: bytes) -> int:
+        return self._send_message(b"smessage", channel, text)
+
+    def _send_message(self, kind: bytes, channel: bytes, text: bytes) -> int:
+        sent = 0
+        for session in list(self.sessions.values()):
+            if channel in session.channels[kind]:
+                session.queue(encoded([kind, channel, text]))
+                sent += 1
+            for pattern in session.channels[b"pmessage"]:
+                if kind == b"message" and matches(channel, pattern):
+                    session.queue(encoded([b"pmessage", pattern, channel, text]))
+                    sent += 1
+        return sent
+
+
+class Session:
+    """One connection, as the server sees it."""
+
+    def __init__(self, server: MemoryServer, number: int, send: Send, close: Callable[[], None]) -> None:
+        self.server, self.number, self._send, self._close = server, number, send, close
+        self.name = b""
+        self.channels: dict[bytes, dict[bytes, None]] = {b"message": {}, b"smessage": {}, b"pmessage": {}}
+        self._reader = hiredis.Reader()
+        self._open = True
+        self._queued: list[list[bytes]] | None = None
+        """The commands since MULTI; None: there is no transaction."""
+        self._output: list[bytes] = []
+
+    def receive(self, data: bytes) -> None:
+        """Executes the commands that are complete. Then each session is sent all that is for it, in one piece."""
+        self._reader.feed(data)
+        while self._open and (arguments := self._reader.gets()) is not False:
+            if self._queued is not None and arguments[0] not in (b"EXEC", b"DISCARD"):
+                self._queued.append(arguments)
+                self.queue(encoded(Status(b"QUEUED")))
+            else:
+                reply = self._execute(*arguments)
+                if self.server.loses_reply(arguments):
+                    self.end()
+                else:
+                    self.queue(reply)
+        for session in list(self.server.sessions.values()):
+            session.flush()
+
+    def queue(self, data: bytes) -> None:
+        """What this session is sent when the commands that were received have run."""
+        self._output.append(data)
+
+    def flush(self) -> None:
+        if self._output:
+            data = b"".join(self._output)
+            self._output.clear()
+            self._send(data)
+
+    def _execute(self, name: bytes, *arguments: bytes) -> bytes:
+        own = getattr(self, "do_" + name.decode().lower(), None)
+        if own is not None or name.startswith(b"EVAL"):
+            self.server.calls[name.decode().lower()] += 1
+        if own is None:
+            return encoded(self.server.keys.run(name, list(arguments)))
+        try:
+            reply: bytes = own(*arguments)
+        except RedisError as error:
+            return encoded(error)
+        return reply
+
+    def end(self) -> None:
+        """The server drops the connection, with all that it hasn't executed."""
+        if self._open:
+            self.flush()
+            self.left()
+            self._close()
+
+    def left(self) -> None:
+        """The client has closed the connection."""
+        self._open = False
+        self.server.sessions.pop(self.number, None)
+
+    def do_multi(self) -> bytes:
+        self._queued = []
+        return encoded(OK)
+
+    def do_exec(self) -> bytes:
+        queued, self._queued = self._queued, None
+        if queued is None:
+            raise ResponseError("ERR EXEC without MULTI")
+        return b"*%d\r\n" % len(queued) + b"".join(self._execute(*call) for call in queued)
+
+    def do_hello(self, *_: bytes) -> bytes:
+        fields = [b"server", b"redis", b"version", ".".join(map(str, VERSION)).encode(), b"proto", 2, b"id"]
+        return encoded([*fields, self.number, b"mode", b"standalone", b"role", b"master", b"modules", []])
+
+    def do_ping(self, *text: bytes) -> bytes:
+        if any(self.channels.values()):
+            return encoded([b"pong", *(text or (b"",))])
+        return encoded(text[0] if text else Status(b"PONG"))
+
+    def do_select(self, _: bytes) -> bytes:
+        return encoded(OK)
+
+    def do_info(self, *parts: bytes) -> bytes:
+        if parts == (b"commandstats",):
+            lines = [f"cmdstat_{name}:calls={calls}\r\n" for name, calls in self.server.calls.items()]
+            return encoded("".join(["# Commandstats\r\n", *lines]).encode())
+        fields = (b".".join(b"%d" % number for number in VERSION), self.server.run_id)
+        return encoded(b"# Server\r\nredis_version:%b\r\nredis_mode:standalone\r\nrun_id:%b\r\n" % fields)
+
+    def do_wait(self, *_: bytes) -> bytes:
+        return encoded(0)
+
+    def do_client(self, what: bytes, *rest: bytes) -> bytes:
+        match what.upper():
+            case b"INFO":
+                return encoded(self.line())
+            case b"SETNAME":
+                self.name = rest[0]
+                return encoded(OK)
+            case b"SETINFO":
+                return encoded(OK)
+            case b"LIST":
+                return encoded(b"".join(session.line() for session in self.server.sessions.values()))
+            case b"KILL" if rest[0].upper() == b"ID":
+                session = self.server.sessions.get(int(rest[1]))
+                if session is not None:
+                    session.end()
+                return encoded(int(session is not None))
+        raise ResponseError(f"ERR unknown subcommand {what!r}")
+
+    def line(self) -> bytes:
+        """As in CLIENT LIST."""
+        fields = (self.number, self.number, self.name, len(self.channels[b"message"]))
+        return b"id=%d addr=memory:%d name=%b sub=%d\n" % fields
+
+    def do_script(self, what: bytes, *rest: bytes) -> bytes:
+        match what.upper():
+            case b"LOAD":
+                return encoded(self.server.keys.load(rest[0]))
+            case b"EXISTS":
+                return encoded([int(self.server.keys.knows(sha)) for sha in rest])
+            case b"FLUSH":
+                self.server.keys.flush_scripts()
+                return encoded(OK)
+        raise ResponseError(f"ERR unknown subcommand {what!r}")
+
+    def do_pubsub(self, what: bytes, *channels: bytes) -> bytes:
+        sharded = what.upper().startswith(b"SHARD")
+        kind = b"smessage" if sharded else b"message"
+        sessions = self.server.sessions.values()
+        if what.upper().endswith(b"CHANNELS"):
+            return encoded(list(dict.fromkeys(channel for each in sessions for channel in each.channels[kind])))
+        numbers = {channel: sum(channel in each.channels[kind] for each in sessions) for channel in channels}
+        return encoded([part for pair in numbers.items() for part in pair])
+
+    def do_config(self, what: bytes, *_: bytes) -> bytes:
+        if what.upper() == b"RESETSTAT":
+            self.server.calls.clear()
+            return encoded(OK)
+        raise ResponseError(f"ERR unknown subcommand {what!r}")
+
+    def do_subscribe(self, *channels: bytes) -> bytes:
+        return self._subscribe(b"subscribe", b"message", channels)
+
+    def do_ssubscribe(self, *channels: bytes) -> bytes:
+        return self._subscribe(b"ssubscribe", b"smessage", channels)
+
+    def do_psubscribe(self, *patterns: bytes) -> bytes:
+        return self._subscribe(b"psubscribe", b"pmessage", patterns)
+
+    def do_unsubscribe(self, *channels: bytes) -> bytes:
+        return self._unsubscribe(b"unsubscribe", b"message", channels)
+
+    def do_sunsubscribe(self, *channels: bytes) -> bytes:
+        return self._unsubscribe(b"sunsubscribe", b"smessage", channels)
+
+    def _subscribe(self, verb: bytes, kind: bytes, channels: tuple[bytes, ...]) -> bytes:
+        confirmed = []
+        for channel in channels:
+            self.channels[kind][channel] = None
+            confirmed.append(encoded([verb, channel, len(self.channels[kind])]))
+        return b"".join(confirmed)
+
+    def _unsubscribe(self, verb: bytes, kind: bytes, channels: tuple[bytes, ...]) -> bytes:
+        confirmed = []
+        for channel in channels or tuple(self.channels[kind]) or (None,):
+            if channel is not None:
+                self.channels[kind].pop(channel, None)
+            confirmed.append(encoded([verb, channel, len(self.channels[kind])]))
+        return b"".join(confirmed)
+
+
+def encoded(reply: Reply) -> bytes:
+    """A reply in RESP 2."""
+    if reply is None:
+        return b"$-1\r\n"
+    if isinstance(reply, RedisError):
+        return b"-%b\r\n" % str(reply).encode()
+    if isinstance(reply, Status):
+        return b"+%b\r\n" % reply
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if isinstance(reply, bytes):
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))

@@ -1,0 +1,155 @@
+"""Virtual time itself: clients of a server in memory, on an event loop that jumps to its next timer."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+
+import pytest
+
+import pyredisson.asyncio
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.scripts import script
+
+from .install import install
+from .network import SERVERS, connect
+from .server import EPOCH, MemoryServer
+from .time import LONGEST, START, VirtualClock, VirtualLoop
+
+ACQUIRE = script("lock_acquire", with_shebang=True).sha
+
+
+class World:
+    """A clock, a server and an event loop, all new."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = MemoryServer(self.clock, "harness")
+        self.server.keys.load_all()
+        SERVERS[self.server.host, self.server.port] = self.server
+
+    def run(self, test: Callable[[], Coroutine[None, None, object]]) -> float:
+        """Virtual seconds that the coroutine took."""
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(self.clock, connect)) as runner:
+            runner.run(test())
+        return self.clock.now - START
+
+    def client(self) -> pyredisson.asyncio.Client:
+        return pyredisson.asyncio.connect(self.server.url)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The world in which the clients of this test live."""
+    made = World()
+    install(monkeypatch, made.clock)
+    yield made
+    del SERVERS[made.server.host, made.server.port]
+
+
+async def contend(world: World) -> None:
+    """One holder lets its lease of 30 s end, and others wait for that."""
+
+    async def another() -> None:
+        async with world.client() as client, client.get_lock("orders"):
+            await asyncio.sleep(0.01)
+
+    async with world.client() as client:
+        await client.get_lock("orders").lock(30)
+        await asyncio.gather(*(another() for _ in range(3)))
+
+
+def test_a_lease_ends_in_virtual_time(world: World) -> None:
+    assert 30 < world.run(lambda: contend(world)) < 31
+    assert world.server.keys.keyspace.do_keys(b"orders") == []
+
+
+def test_a_watchdog_renews_in_virtual_time(world: World) -> None:
+    async def hold_for_an_hour() -> None:
+        async with world.client() as client, client.get_lock("orders") as hold:
+            await asyncio.sleep(LONGEST - 10)
+            assert not hold.lost.is_set()
+
+    assert world.run(hold_for_an_hour) > LONGEST - 10
+    # Every ten seconds, and the acquire and the release.
+    assert world.server.calls["evalsha"] >= LONGEST / 10
+
+
+def test_a_reply_that_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has run, and runs again over another connection."""
+
+    async def lose_one() -> None:
+        async with world.client() as client:
+            lock = client.get_lock("orders")
+            world.server.lose_reply(ACQUIRE)
+            await lock.lock()
+            assert world.server.keys.keyspace.hash(b"orders").popitem()[1] == b"1"
+            world.server.keys.keyspace.do_flushall()
+
+    calls = noted_calls(world, monkeypatch)
+    world.run(lose_one)
+    assert [words for _, _, words in calls].count(ACQUIRE) == 2
+
+
+def test_two_runs_have_the_same_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert schedule(monkeypatch) == schedule(monkeypatch)
+
+
+def schedule(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bytes, bytes]]:
+    """The calls in a new world."""
+    with monkeypatch.context() as patch:
+        random.seed(1)
+        world = World()
+        install(patch, world.clock)
+        calls = noted_calls(world, patch)
+        world.run(lambda: contend(world))
+        assert calls[-1][0] > START + 30
+        return calls
+
+
+def noted_calls(world: World, patch: pytest.MonkeyPatch) -> list[tuple[float, bytes, bytes]]:
+    """When each command runs, its name, and its first argument: the hash of a script."""
+    calls: list[tuple[float, bytes, bytes]] = []
+    run = world.server.keys.run
+
+    def noted(name: bytes, args: list[bytes]) -> Reply:
+        calls.append((world.clock.now, name, b"".join(args[:1])))
+        return run(name, args)
+
+    patch.setattr(world.server.keys, "run", noted)
+    return calls
+
+
+def test_the_time_of_day_is_the_servers(world: World) -> None:
+    assert dt.datetime.now(dt.UTC).timestamp() == time.time() == EPOCH + START
+    seconds, _ = world.server.keys.keyspace.do_time()
+    assert int(seconds) == EPOCH + START
+
+
+class TestFailures:
+    """What would hang, or depend on real time, fails at once."""
+
+    def test_nothing_can_happen(self, world: World) -> None:
+        with pytest.raises(AssertionError, match="nothing can happen"):
+            world.run(asyncio.Event().wait)
+
+    def test_a_wait_that_never_ends(self, world: World) -> None:
+        with pytest.raises(AssertionError, match="3600 virtual seconds"):
+            world.run(lambda: asyncio.sleep(LONGEST + 1))
+
+    def test_a_thread(self, world: World) -> None:
+        with pytest.raises(AssertionError, match="real time"):
+            threading.Thread(target=print).start()
+
+    def test_an_error_of_the_server_in_memory(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail_once(*_: object) -> Reply:
+            patch.undo()
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(world.server.keys, "run", fail_once)
+            world.run(lambda: contend(world))
