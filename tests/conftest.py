@@ -19,7 +19,7 @@ from pyredisson.logic import announcement, renewer
 from pyredisson.testing import Proxy, Server, ServerError
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
-from tests.support.items import awaits
+from tests.support.items import awaits, depends_on_time
 
 DETERMINISTIC = (
     "tests/core/",
@@ -94,10 +94,17 @@ class OnUvloop:
         config.hook.pytest_deselected(items=others)
 
 
+def is_deterministic(item: pytest.Item) -> bool:
+    """Whether `make test` runs it: also what threads do on a real server, as far as it doesn't depend on time."""
+    if item.nodeid.startswith("tests/api/"):
+        return not awaits(item) and not depends_on_time(item)
+    return item.nodeid.startswith(DETERMINISTIC)
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not item.nodeid.startswith(DETERMINISTIC) or item.get_closest_marker("slow"):
+        if not is_deterministic(item) or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.real)
         if item.nodeid.startswith(HEAVY):
             item.add_marker(pytest.mark.heavy)

@@ -1,0 +1,398 @@
+"""Measures what the tests find: plants changes drawn at random into the library and the scripts, one at a time, and runs the tests.
+
+    python -m tools.mutants --seed 1 --count 300 --results build/mutants.json [--workers 2] [--show] [--only PATH]
+
+It runs what `make test` runs of the tests that call the library. A mutant is killed by the first test that fails, by a
+run that takes too long, or by a collection that fails. For a change in Python only the tests run that reach the changed
+line (found once with `coverage`, which has to be installed); a line that no test reaches is a survivor. The results of
+earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PYTHON = ("pyredisson/logic", "pyredisson/_backends", "pyredisson/_protocol")
+LUA = "lua"
+VIRTUAL, REAL = "virtual", "deterministic"
+STAGES = {
+    VIRTUAL: ["--virtual", "tests/api", "tests/faults"],
+    REAL: ["-m", "not real", "tests/virtual", "tests/logic", "tests/core", "tests/lua", "tests/properties"],
+}
+"""What is run, in this order. The tests that plant bugs themselves are left out: they take long, and expect failures."""
+OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", "tests/logic/test_planted_bugs.py"]
+TOO_LONG = 240
+"""Seconds after which a run with a mutant is ended: it counts as killed."""
+FIRST = 60
+"""How many of the tests that reach a line run first, before the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change of one file: the text from `begin` to `end`, in bytes, is replaced."""
+
+    path: str
+    line: int
+    begin: int
+    end: int
+    old: str
+    new: str
+
+    @property
+    def package(self) -> str:
+        return LUA if self.path.startswith(LUA) else "/".join(Path(self.path).parts[:2])
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.begin} `{self.old}` -> `{self.new}`"
+
+
+# Drawing
+
+
+def draw(seed: int, count: int, only: str) -> list[Mutant]:
+    """So many of all mutants, in a random order that depends on the seed and the sources only."""
+    paths = sorted(path for package in PYTHON for path in (ROOT / package).rglob("*.py"))
+    found = [mutant for path in paths for mutant in python_mutants(path)]
+    found += [mutant for path in sorted((ROOT / LUA).glob("*.lua")) for mutant in lua_mutants(path)]
+    return [mutant for mutant in random.Random(seed).sample(found, count) if mutant.path.startswith(only)]
+
+
+COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+OPERATORS: dict[type[ast.operator], tuple[str, str]] = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/")}
+LUA_TOKENS = re.compile(r"==|~=|<=|>=|<|>|\band\b|\bor\b|\bnot |\btrue\b|\bfalse\b|(?<![\w.'\[])\d+\b(?!\])| [+-] ")
+LUA_REPLACED = {
+    "==": "~=", "~=": "==", "<=": "<", ">=": ">", "<": "<=", ">": ">=", "and": "or", "or": "and", "not ": "",
+    "true": "false", "false": "true", " + ": " - ", " - ": " + ",
+}  # fmt: skip
+LUA_STATEMENT = re.compile(r"^\s*((redis\.p?call|table\.\w+)\(.*\)|[\w.\[\]]+ = .*[^{(,])$")
+
+
+class Sites(ast.NodeVisitor):
+    """Collects the mutants of a module."""
+
+    def __init__(self, path: str, text: bytes) -> None:
+        self.path = path
+        self.text = text
+        self.starts = [0]
+        for line in text.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.found: list[Mutant] = []
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        at = lambda line, column: self.starts[line - 1] + column  # noqa: E731
+        return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def add(self, node: ast.AST, begin: int, end: int, new: str) -> None:
+        old = self.text[begin:end].decode()
+        line: int = node.lineno  # type: ignore[attr-defined]
+        self.found.append(Mutant(self.path, line, begin, end, old, new))
+
+    def between(self, node: ast.AST, left: ast.AST, right: ast.AST, words: tuple[str, str]) -> None:
+        begin, end = self.span(left)[1], self.span(right)[0]
+        gap = self.text[begin:end].decode()
+        if (at := gap.find(words[0])) >= 0:
+            self.add(node, begin + at, begin + at + len(words[0]), words[1])
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
+            self.between(node, left, right, COMPARISONS[type(operator)])
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        words = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            self.between(node, left, right, words)
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        if type(node.op) in OPERATORS:
+            self.between(node, node.left, node.right, OPERATORS[type(node.op)])
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If | ast.IfExp) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        begin, end = self.span(node.test)
+        self.add(node.test, begin, end, f"not ({self.text[begin:end].decode()})")
+        self.generic_visit(node)
+
+    visit_IfExp = visit_If
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        begin, end = self.span(node)
+        if isinstance(node.value, bool):
+            self.add(node, begin, end, str(not node.value))
+        elif isinstance(node.value, int):
+            self.add(node, begin, end, str(node.value + 1))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call | ast.Await):
+            begin, end = self.span(node)
+            if not self.text[begin:end].startswith((b"logger.", b"log_exception")):
+                self.add(node, begin, end, "pass")
+        self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            self.add(node, *self.span(node), "return None")
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if any(isinstance(target, ast.Attribute) for target in node.targets):
+            self.add(node, *self.span(node), "pass")
+        self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for default in [*node.args.defaults, *node.args.kw_defaults]:
+            if default is not None:
+                self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+
+def python_mutants(path: Path) -> list[Mutant]:
+    text = path.read_bytes()
+    sites = Sites(str(path.relative_to(ROOT)), text)
+    sites.visit(ast.parse(text))
+    return sites.found
+
+
+def lua_mutants(path: Path) -> Iterator[Mutant]:
+    name, begin = str(path.relative_to(ROOT)), 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        code = re.sub(rb"'[^']*'", lambda match: b"'" + b"_" * (len(match[0]) - 2) + b"'", line.partition(b"--")[0]).decode()
+        for match in LUA_TOKENS.finditer(code) if not code.startswith("#!") else []:
+            new = str(int(match[0]) + 1) if match[0].isdigit() else LUA_REPLACED[match[0]]
+            yield Mutant(name, number, begin + match.start(), begin + match.end(), match[0], new)
+        if (match := LUA_STATEMENT.match(code.rstrip())) and code.count("(") == code.count(")"):
+            yield Mutant(name, number, begin + match.start(1), begin + match.end(1), line.decode().strip(), "")
+        begin += len(line)
+
+
+# Running
+
+
+class Workspace:
+    """A copy of the tree in which a mutant is planted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._times = 1_000_000_000
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        extensions = [str(path.relative_to(ROOT)) for path in ROOT.glob("pyredisson/*.so")]
+        for name in [*filter(None, listed.split("\0")), *extensions]:
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        # As `pyredisson.lua` is found in the installed tree.
+        (folder / "pyredisson" / "lua").symlink_to("../lua")
+
+    def write(self, path: str, text: bytes) -> None:
+        """Gives the file a time of its own, so that no compiled form of another text is used."""
+        (self.folder / path).write_bytes(text)
+        self._times += 10
+        os.utime(self.folder / path, (self._times, self._times))
+
+    def run(self, *arguments: str, seconds: float = TOO_LONG) -> tuple[int, str]:
+        """Runs pytest there; its status (-1: it took too long) and the last lines of what it printed."""
+        command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments]
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
+        with tempfile.TemporaryFile("w+") as output:
+            with subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            ) as process:
+                try:
+                    status = process.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    status = -1
+            output.seek(0)
+            return status, output.read()[-2000:]
+
+    def status(self, arguments: list[str], tests: list[str]) -> tuple[int, str]:
+        """As `run`, for these tests: first for some of all, which mostly find it, then for the others."""
+        options = arguments[: next(n for n, word in enumerate(arguments) if word.startswith("tests"))]
+        chosen = tests[:: max(1, len(tests) // FIRST)][:FIRST]
+        for part in (chosen, [test for test in tests if test not in set(chosen)]):
+            if part:
+                names = self.folder / "build-tests.txt"
+                names.write_text("\n".join(part), encoding="utf-8")
+                if (outcome := self.run(*options, f"@{names}"))[0]:
+                    return outcome
+        return 0, ""
+
+
+def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, dict[str, list[str]]]) -> dict[str, str]:
+    """What has killed a mutant: the stage and the test; nothing for a survivor."""
+    text = (ROOT / mutant.path).read_bytes()
+    workspace.write(mutant.path, text[: mutant.begin] + mutant.new.encode() + text[mutant.end :])
+    try:
+        for stage, arguments in STAGES.items():
+            if mutant.package == LUA:
+                status, output = lua_status(mutant, workspace, stage)
+            else:
+                tests = reached[stage].get(f"{mutant.path}:{mutant.line}", [])
+                status, output = workspace.status(arguments, tests)
+            if status not in (0, 5):
+                found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
+                return {"stage": stage, "by": found[0] if found else f"status {status}"}
+    finally:
+        workspace.write(mutant.path, text)
+    return {}
+
+
+def lua_status(mutant: Mutant, workspace: Workspace, stage: str) -> tuple[int, str]:
+    """The tests that name the script run first, then all."""
+    if stage == REAL:
+        name = Path(mutant.path).stem
+        files = [path for path in (ROOT / "tests/lua").rglob("test_*.py") if name in path.read_text(encoding="utf-8")]
+        if files and (outcome := workspace.run(*sorted(str(path.relative_to(ROOT)) for path in files)))[0] not in (0, 5):
+            return outcome
+    return workspace.run(*STAGES[stage])
+
+
+class Contexts:
+    """A plugin of pytest: tells `coverage` which test runs."""
+
+    def __init__(self) -> None:
+        import coverage
+
+        self._coverage = coverage.Coverage(data_file=os.environ["MUTANTS_COVERAGE"], source=["pyredisson"])
+        self._coverage.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._coverage.switch_context(item.nodeid)
+
+    def pytest_unconfigure(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "MUTANTS_COVERAGE" in os.environ:
+        config.pluginmanager.register(Contexts())
+
+
+def reached_lines(folder: Path) -> dict[str, dict[str, list[str]]]:
+    """For each stage: the tests that reach a line, by `path:line`."""
+    import coverage
+
+    found: dict[str, dict[str, list[str]]] = {}
+    for stage, arguments in STAGES.items():
+        file = folder / f"coverage-{stage}"
+        workspace = Workspace(folder / f"reached-{stage}")
+        os.environ["MUTANTS_COVERAGE"] = str(file)
+        status, output = workspace.run("-p", "tools.mutants", *arguments, seconds=3600)
+        del os.environ["MUTANTS_COVERAGE"]
+        if status:
+            raise SystemExit(f"the tests fail without a mutant:\n{output}")
+        lines: dict[str, list[str]] = defaultdict(list)
+        data = coverage.CoverageData(str(file))
+        data.read()
+        for name in data.measured_files():
+            path = str(Path(name).relative_to(workspace.folder))
+            for line, tests in data.contexts_by_lineno(name).items():
+                lines[f"{path}:{line}"] = sorted(filter(None, tests))
+        found[stage] = lines
+    return found
+
+
+# Results
+
+
+def measure(mutants: list[Mutant], results: Path, workers: int) -> None:
+    known: dict[str, dict[str, str]] = json.loads(results.read_text()) if results.exists() else {}
+    waiting = [mutant for mutant in reversed(mutants) if str(mutant) not in known]
+    with tempfile.TemporaryDirectory() as folder:
+        cached = results.with_suffix(".reached.json")
+        if not cached.exists():
+            cached.write_text(json.dumps(reached_lines(Path(folder))))
+        reached = json.loads(cached.read_text())
+
+        def work(number: int) -> None:
+            workspace = Workspace(Path(folder, str(number)))
+            while waiting:
+                mutant = waiting.pop()
+                known[str(mutant)] = outcome_of(mutant, workspace, reached)
+                results.write_text(json.dumps(known, indent=1))
+                print(known[str(mutant)] or "SURVIVED", mutant, flush=True)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def print_table(mutants: list[Mutant], results: Path) -> None:
+    known: dict[str, dict[str, str]] = json.loads(results.read_text())
+    measured = [mutant for mutant in mutants if str(mutant) in known]
+    all_of = Counter(mutant.package for mutant in measured)
+    killed = Counter(mutant.package for mutant in measured if known[str(mutant)])
+    print("| package | mutants | killed |", "|---|---|---|", sep="\n")
+    for package in sorted(all_of):
+        print(f"| `{package}` | {all_of[package]} | {killed[package]} ({killed[package] / all_of[package]:.0%}) |")
+    print(f"| all | {len(measured)} | {killed.total()} ({killed.total() / max(1, len(measured)):.0%}) |\n")
+    for mutant in measured:
+        if not known[str(mutant)]:
+            print("survived:", mutant)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--only", default="", metavar="PATH", help="only those of the drawn mutants that are below this path")
+    parser.add_argument("--results", type=Path, default=ROOT / "build/mutants.json")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--show", action="store_true", help="only print the mutants that are drawn")
+    parser.add_argument("--table", action="store_true", help="only print what was found")
+    arguments = parser.parse_args()
+    mutants = draw(arguments.seed, arguments.count, arguments.only)
+    if arguments.show:
+        print(*mutants, sep="\n")
+        return
+    if not arguments.table:
+        arguments.results.parent.mkdir(parents=True, exist_ok=True)
+        measure(mutants, arguments.results, arguments.workers)
+    print_table(mutants, arguments.results)
+
+
+if __name__ == "__main__":
+    main()
