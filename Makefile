@@ -14,7 +14,7 @@ JOBS ?= 5
 HEAVY_JOBS ?= 3
 MARKS ?=
 UVLOOP_TESTS ?= tests/api
-VIRTUAL_TESTS ?= tests/api
+VIRTUAL_TESTS ?= tests/api tests/faults
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin

@@ -7,7 +7,6 @@ import signal
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import cast
 
 import hypothesis
 import pytest
@@ -144,13 +143,8 @@ def child() -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """One server for all tests of this process, empty at the start of each. Not to be stopped or paused."""
-    if request.config.getoption("virtual"):
-        from tests.virtual.plugin import memory_server
-
-        yield cast(Server, memory_server())
-        return
     with Server() as running:
         yield running
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
 
 import pyredisson._core
 from pyredisson._api.aio import connections
+from pyredisson._backends.aio import connection
 from pyredisson._backends.aio.runtime import AioRuntime
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.clock import clock as real_clock
@@ -27,27 +31,48 @@ from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._client.servers import SingleServer
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
+from pyredisson.logic.permits import expirable_acquire
 
-from .network import SERVERS
+from .network import LATENCY, SERVERS, Connection, MemoryIdleCheck
 from .server import EPOCH
 from .time import VirtualClock
 
 LOOPS: set[asyncio.Task[None]] = set()
 """The watchdogs' loops: an event loop keeps only weak references to its tasks."""
 
+PING, PONG = b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"
+RELEASING: set[ClientLifecycle] = set()
+"""The clients whose final release is under way."""
+
 
 def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     """Until `patch` is undone, every client of this process lives on that clock, and no thread can be started."""
     _replace_clocks(patch, clock)
+    send_final_releases = ClientLifecycle.send_final_releases
+
+    def one_after_another(client: ClientLifecycle, seconds: float = lifecycle.CLOSE_TIMEOUT) -> None:
+        # The client's own lock doesn't tell greenlets from each other.
+        clock.wait(lambda: client not in RELEASING, seconds)
+        RELEASING.add(client)
+        try:
+            send_final_releases(client, seconds)
+        finally:
+            RELEASING.discard(client)
+
     patch.setattr(threading.Thread, "start", _refuse_to_start)
+    patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=clock.random.getrandbits(128), version=4))
+    patch.setattr(expirable_acquire, "urandom", clock.random.randbytes)
+    patch.setattr(socket, "getaddrinfo", _refuse_to_connect)
+    patch.setattr(socket.socket, "connect", _refuse_to_connect)
     patch.setattr(ClientLifecycle, "start_loop", _start_loop)
     patch.setattr(SingleServer, "watchdog_runtime", _watchdog_runtime)
     patch.setattr(CallbackThreads, "call", _call_soon)
     patch.setattr(Delivery, "_start", _deliver_soon)
     patch.setattr(Delivery, "drain", _deliver_now)
-    # The server executes the last commands at once.
-    patch.setattr(FinalRelease, "send", _send_now)
-    patch.setattr(connections, "run_in_thread", _run_at_once)
+    patch.setattr(FinalRelease, "send", lambda release, **_: _send_beside(clock, release))
+    patch.setattr(ClientLifecycle, "send_final_releases", one_after_another)
+    patch.setattr(connections, "run_in_thread", _run_beside)
+    patch.setattr(connection, "IdleCheck", MemoryIdleCheck)
     patch.setattr(lifecycle, "start_thread", threading.Thread.run)
 
 
@@ -72,6 +97,8 @@ def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     patch.setattr(pyredisson._core, "monotonic", clock)
     patch.setattr(BackendRuntime, "clock", staticmethod(clock))
     patch.setattr(dt, "datetime", VirtualDatetime)
+    patch.setattr(threading.Event, "wait", lambda event, timeout=None: clock.wait(event.is_set, timeout))
+    patch.setattr(threading.Condition, "wait_for", lambda _, condition, timeout=None: clock.wait(condition, timeout))
     patch.setattr(time, "monotonic", clock)
     patch.setattr(time, "sleep", clock.sleep)
     patch.setattr(time, "time", time_of_day)
@@ -80,6 +107,10 @@ def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
 
 def _refuse_to_start(thread: threading.Thread) -> NoReturn:
     raise AssertionError(f"{thread.name} would run beside the event loop, in real time")
+
+
+def _refuse_to_connect(*address: object, **_: object) -> NoReturn:
+    raise AssertionError(f"a socket would connect in real time: {address}")
 
 
 def _start_loop(_: ClientLifecycle, loop: Loop) -> None:
@@ -125,19 +156,31 @@ def _deliver_now(delivery: Delivery, _: float) -> bool:
     return True
 
 
-def _send_now(release: FinalRelease) -> None:
-    for payload in release._unsent:
+def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
+    # To connect takes longer than what the client has sent before: a command must not run after its release.
+    clock.sleep(3 * LATENCY)
+    batches: dict[tuple[str, int], list[bytes]] = {}
+    for payload in list(release._unsent):
         node = release._servers.serving(payload)
-        server = None if node is None else SERVERS.get((node.config.host, node.config.port))
-        if server is not None:
-            session = server.open_session(lambda _: None, lambda: None)
-            session.receive(release._servers.as_sent(payload))
-            session.left()
-    release._unsent.clear()
+        if node is not None:
+            address = (node.config.host, node.config.port)
+            batches.setdefault(address, []).append(release._servers.as_sent(payload))
+        release._unsent.pop(payload, None)
+    sessions: list[Connection] = []
+    outcomes: list[bytearray] = []
+    for address, batch in batches.items():
+        if (server := SERVERS.get(address)) is not None:
+            outcomes.append(outcome := bytearray())
+            sessions.append(server.open_session(outcome.extend, partial(_end, outcome)))
+            sessions[-1].receive(b"".join(batch) + PING)
+    clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release._deadline - clock())
+    for session in sessions:
+        session.left()
 
 
-def _run_at_once(work: Callable[[], object], _: str) -> asyncio.Future[None]:
-    work()
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_result(None)
-    return done
+def _end(outcome: bytearray, _: bool) -> None:
+    outcome.extend(PONG)
+
+
+def _run_beside(work: Callable[[], object], _: str) -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().run_in_executor(None, work)

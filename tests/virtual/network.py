@@ -5,16 +5,47 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from enum import Enum, auto
+from itertools import count
+from typing import Any, Protocol
 
-from .server import MemoryServer
-from .time import VirtualLoop
+from pyredisson._core import IdleCheck
+
+from .time import VirtualClock, VirtualLoop
 
 LATENCY = 0.000_05
 """Virtual seconds of each way, on average. Equal times would let the same client win every race for a lock."""
+RECENTLY_USED = 0.005
+"""Virtual seconds after its last use in which a client doesn't look whether a connection was closed."""
 
-SERVERS: dict[tuple[str, int], MemoryServer] = {}
-"""The servers that listen, by their addresses."""
+Send = Callable[[bytes], None]
+Schedule = Callable[[float, Callable[[], None]], object]
+Close = Callable[[bool], None]
+"""Ends a connection from the server's side; whether with RST."""
+
+
+class Connection(Protocol):
+    """A connection, as its client sees the other end."""
+
+    def receive(self, data: bytes) -> None:
+        """Something arrives from the client."""
+
+    def left(self) -> None:
+        """The client has closed the connection."""
+
+
+class Listener(Protocol):
+    """A server, or a proxy before one."""
+
+    def open_session(self, send: Send, close: Close) -> Connection:
+        """A client connects. `send` takes what it is sent."""
+        ...
+
+
+PORTS = count(2)
+"""For what listens on 127.0.0.1. No real server of a test has such a port."""
+SERVERS: dict[tuple[str, int], Listener] = {}
+"""What listens, by address."""
 
 
 async def connect(
@@ -31,25 +62,33 @@ async def connect(
     return transport, protocol
 
 
+class End(Enum):
+    """How a server ends a connection."""
+
+    FIN = auto()
+    RST = auto()
+
+
 class Way:
     """One direction of a connection: what is put in at one end comes out at the other one later, in order."""
 
-    def __init__(self, loop: VirtualLoop, deliver: Callable[[bytes], None]) -> None:
+    def __init__(self, loop: VirtualLoop, schedule: Schedule, deliver: Callable[[Any], None]) -> None:
         self._loop = loop
+        self._schedule = schedule
         self._deliver = deliver
-        self._under_way: deque[bytes] = deque()
+        self._under_way: deque[bytes | End] = deque()
         self._latest = 0.0
         """When the part that was put in last arrives."""
         self._ended: Callable[[], None] | None = None
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: bytes | End) -> None:
         """Sends data, unless the client's event loop is gone."""
         if self._loop.is_closed():
             return
         self._under_way.append(data)
-        self._latest = max(self._latest, self._loop.time() + LATENCY * self._loop.random.uniform(0.5, 1.5))
+        self._latest = max(self._latest, self._loop.time() + LATENCY * self._loop.clock.random.uniform(0.5, 1.5))
         # One timer for each part; equal times have no order, the parts have.
-        self._loop.call_at(self._latest, self._arrive)
+        self._schedule(self._latest, self._arrive)
 
     def end(self, ended: Callable[[], None]) -> None:
         """Nothing more is put in. `ended` is called behind what is under way: a command that was sent runs."""
@@ -58,35 +97,63 @@ class Way:
             ended()
 
     def _arrive(self) -> None:
-        try:
-            self._deliver(self._under_way.popleft())
-        except Exception as error:  # noqa: BLE001 - it ends the test
-            self._loop.fail(error)
+        self._deliver(self._under_way.popleft())
         if self._ended is not None and not self._under_way:
             self._ended()
 
 
-class Socket:
+class MemorySocket:
     """What a client asks of the socket under a transport."""
 
-    def fileno(self) -> int:
-        return -1
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.ended = False
+        """Whether the server has closed the connection. The event loop may not know yet."""
+
+    def fileno(self) -> MemorySocket:
+        return self
 
     def setsockopt(self, *_: int) -> None:
         pass
 
 
+class MemoryIdleCheck(IdleCheck):
+    """Looks at such a socket."""
+
+    def __init__(self, socket: MemorySocket | int) -> None:
+        super().__init__(-1)
+        self._socket = None if isinstance(socket, int) else socket
+        self._last_used = 0.0 if self._socket is None else self._socket.clock()
+
+    def closed(self) -> bool:
+        if self._socket is None:
+            return False
+        now = self._socket.clock()
+        if self._socket.ended and now - self._last_used >= RECENTLY_USED:
+            return True
+        self._last_used = now
+        return False
+
+    def detach(self) -> None:
+        self._socket = None
+
+
 class MemoryTransport(asyncio.Transport):
     """A client's end of a connection."""
 
-    def __init__(self, loop: VirtualLoop, protocol: Any, server: MemoryServer) -> None:
-        super().__init__({"socket": Socket()})
+    def __init__(self, loop: VirtualLoop, protocol: Any, server: Listener) -> None:
+        self._socket = MemorySocket(loop.clock)
+        super().__init__({"socket": self._socket})
         self._loop = loop
         self._protocol = protocol
         self._closing = False
-        self._to_client = Way(loop, self._receive)
-        self._session = server.open_session(self._to_client.put, lambda: self._to_client.put(b""))
-        self._to_server = Way(loop, self._session.receive)
+        self._to_client = Way(loop, loop.call_at, self._receive)
+        self._session = server.open_session(self._to_client.put, self._end_by_server)
+        self._to_server = Way(loop, loop.clock.call_beside, self._session.receive)
+
+    def _end_by_server(self, reset: bool) -> None:
+        self._socket.ended = True
+        self._to_client.put(End.RST if reset else End.FIN)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._closing:
@@ -101,16 +168,19 @@ class MemoryTransport(asyncio.Transport):
     def abort(self) -> None:
         self._end()
 
-    def _end(self) -> None:
+    def _end(self, error: Exception | None = None) -> None:
         if not self._closing:
             self._closing = True
             self._to_server.end(self._session.left)
-            self._loop.call_soon(self._protocol.connection_lost, None)
+            self._loop.call_soon(self._protocol.connection_lost, error)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes | End) -> None:
         if self._closing:
             return
-        if not data:
+        if data is End.RST:
+            self._end(ConnectionResetError(104, "Connection reset by peer"))
+            return
+        if data is End.FIN:
             self._protocol.eof_received()
             self._end()
             return

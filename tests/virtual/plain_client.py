@@ -1,4 +1,4 @@
-"""Plain clients (redis-py) of a server in memory. Their commands take no virtual time."""
+"""Plain clients (redis-py) of a server in memory. Their commands are replied to at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from redis.connection import AbstractConnection
+
+from .network import LATENCY
 
 if TYPE_CHECKING:
     from .server import MemoryServer
@@ -22,6 +24,8 @@ class MemoryConnection(AbstractConnection):
         return [("server", self.memory.url)]
 
     def _connect(self) -> MemorySocket:
+        if not self.memory.running:
+            raise ConnectionRefusedError(111, "Connection refused")
         return MemorySocket(self.memory)
 
     def _host_error(self) -> str:
@@ -33,16 +37,19 @@ class MemorySocket:
 
     def __init__(self, server: MemoryServer) -> None:
         self._received = bytearray()
-        self._session = server.open_session(self._received.extend, lambda: None)
-        self._never_ready = socket.socketpair()
+        self._ready_at_the_end, self._other_end = socket.socketpair()
+        self._clock = server.clock
+        self._session = server.open_session(self._received.extend, lambda _: self._other_end.close())
 
     def fileno(self) -> int:
-        return self._never_ready[0].fileno()
+        return self._ready_at_the_end.fileno()
 
     def pending(self) -> int:
         return len(self._received)
 
     def sendall(self, data: bytes) -> None:
+        # What others have sent before arrives before it, as on one machine.
+        self._clock.sleep(2 * LATENCY)
         self._session.receive(data)
 
     def recv(self, size: int) -> bytes:
@@ -50,7 +57,7 @@ class MemorySocket:
         return bytes(buffer[: self.recv_into(buffer)])
 
     def recv_into(self, buffer: bytearray) -> int:
-        if not self._received:
+        if not self._received and self._other_end.fileno() >= 0:
             raise TimeoutError("nothing was sent")
         part = self._received[: len(buffer)]
         del self._received[: len(part)]
@@ -65,5 +72,7 @@ class MemorySocket:
 
     def close(self) -> None:
         self._session.left()
-        for end in self._never_ready:
-            end.close()
+        self._ready_at_the_end.close()
+        self._other_end.close()
+
+    __del__ = close

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -12,34 +15,102 @@ from tests.support.items import awaits
 
 from .install import install
 from .network import SERVERS, connect
+from .proxy import MemoryProxy
 from .server import MemoryServer
-from .time import START, VirtualClock, VirtualLoop
+from .stub import MemoryStub
+from .time import VirtualClock, VirtualLoop
 
-REAL = {"proxy", "proxies", "own_server", "child", "tls_server", "servers", "redises"}
+REAL = {"child", "tls_server"}
 """Fixtures with real processes and sockets."""
 REAL_ONLY = {
-    "tests/api/test_client_name.py::test_a_user_may_lack_the_right": "access rights",
-    "tests/api/test_client_name.py::test_a_forked_child_has_its_own_name": "processes",
-    "tests/api/test_fencing.py::TestRedis": "clients of redis-py for asyncio",
-    "tests/api/test_holds.py::test_outside_of_any_task": "threads",
-    "tests/api/test_lock_asyncio.py::TestOnLost": "threads",
-    "tests/api/test_lock_asyncio.py::test_the_watchdog_does_not_need_the_loop": "a watchdog beside the event loop",
-    "tests/api/test_lock_asyncio.py::test_two_loops_at_a_time": "threads",
-    "tests/api/test_lock_asyncio.py::test_one_loop_after_another": "a watchdog beside the event loop",
-    "tests/api/test_lock_asyncio.py::TestLostBody::test_a_body_that_does_not_yield": "a watchdog beside the event loop",
-    "tests/api/test_lock_bypass.py::test_a_series_of_hand_overs_is_bounded": "MONITOR",
-    "tests/api/test_lock_connect.py": "addresses, access rights, TLS",
-    "tests/api/test_lock_lost_callbacks.py::TestCallback": "threads",
-    "tests/api/test_lock_servers.py": "several kinds of servers",
-    "tests/api/test_owners.py::test_one_owner_on_both_backends": "threads",
-    "tests/api/test_owners.py::test_a_handle_in_a_forked_child_is_the_childs": "processes",
-    "tests/api/test_owners.py::test_threads_that_make_the_same_owner_at_once_get_one": "threads",
-    "tests/api/test_semaphore_lost_replies.py::TestDoubt::test_a_late_copy_that_the_server_could_not_be_told_to_drop": (
-        "access rights"
+    "access rights": (
+        "api/test_client_name.py::test_a_user_may_lack_the_right",
+        "api/test_semaphore_lost_replies.py::TestDoubt::test_a_late_copy_that_the_server_could_not_be_told_to_drop",
+        "faults/test_announcement.py::test_without_the_right",
+        "faults/test_bounds.py::test_a_missing_password_fails_at_once",
+        "faults/test_bounds.py::test_a_wrong_password_fails_at_once_and_is_not_tried_again",
+        "faults/test_bounds.py::test_without_the_right_to_name_connections_it_still_works",
+        "faults/test_closed_connections.py::test_a_user_without_the_right_to_the_servers_identity",
+        "faults/test_groups.py::TestRedLock::test_a_wrong_password_on_one_server",
+        "faults/test_lost_waiters.py::test_a_notice_that_is_refused_is_not_repeated",
+        "faults/test_outages.py::test_an_error_that_waiting_cannot_cure_ends_a_waiting_call",
+        "faults/test_permits.py::TestLateCopies::test_the_server_could_not_be_asked_to_drop_it",
+        "faults/test_read_write_lock.py::test_the_rights_in_the_readme_are_enough",
+        "faults/test_renewal_goes_on.py::test_one_failure_of_a_credential_provider",
+        "faults/test_servers_that_are_refused.py::test_a_server_without_an_identity",
+        "faults/test_shared_errors.py::test_a_channel_that_is_refused",
+        "faults/test_shared_errors.py::test_a_wrong_password",
+        "faults/test_subscription_rights.py",
+        "faults/test_threads_that_fail.py::test_a_listener_continues_after_a_failing_credential_provider",
+        "faults/test_waiting.py::test_a_waiter_without_permission_to_subscribe_gets_an_error",
+    ),
+    "addresses, access rights, TLS": ("api/test_lock_connect.py",),
+    "limits and settings of a server": (
+        "faults/test_announcement.py::test_out_of_memory",
+        "faults/test_bounds.py::test_a_busy_script_passes_within_the_callers_deadline",
+        "faults/test_bounds.py::test_a_full_connection_limit_is_an_error_in_bounded_time",
+        "faults/test_bounds.py::test_loading_passes_within_the_callers_deadline",
+        "faults/test_bounds.py::test_out_of_memory_an_acquire_is_an_error_and_a_release_works",
+        "faults/test_closed_connections.py::test_a_server_that_closes_what_is_idle",
+        "faults/test_servers_that_are_refused.py::test_a_node_of_a_cluster",
+        "faults/test_servers_that_are_refused.py::test_a_server_without_hello",
+        "faults/test_watchdog.py::test_a_busy_script_costs_no_lock",
+        "faults/test_watchdog.py::test_errors_of_the_server_cost_no_lock[asyncio-out_of_memory]",
+    ),
+    "replicas": (
+        "faults/test_bounds.py::test_a_release_waits_for_readonly_to_pass",
+        "faults/test_bounds.py::test_readonly_passes_within_the_callers_deadline",
+        "faults/test_outage_log.py::TestLog::test_a_server_that_refuses",
+        "faults/test_renewal_goes_on.py::test_renewal_follows_to_the_new_master",
+        "faults/test_watchdog.py::test_errors_of_the_server_cost_no_lock[asyncio-unreachable]",
+    ),
+    "several kinds of servers": ("api/test_lock_servers.py",),
+    "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
+    "MONITOR": ("api/test_lock_bypass.py::test_a_series_of_hand_overs_is_bounded",),
+    "processes": (
+        "api/test_client_name.py::test_a_forked_child_has_its_own_name",
+        "api/test_owners.py::test_a_handle_in_a_forked_child_is_the_childs",
+    ),
+    "sockets": (
+        "faults/test_deadlines.py::test_a_silent_address",
+        "faults/test_late_grants.py",
+        "faults/test_late_replies.py::test_a_connection_that_ends_with_its_handshake_is_not_waited_for",
+        "faults/test_late_replies.py::test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection",
+    ),
+    "threads, or a client for threads": (
+        "api/test_holds.py::test_outside_of_any_task",
+        "api/test_lock_asyncio.py::TestOnLost",
+        "api/test_lock_asyncio.py::test_two_loops_at_a_time",
+        "api/test_lock_lost_callbacks.py::TestCallback",
+        "api/test_owners.py::test_one_owner_on_both_backends",
+        "api/test_owners.py::test_threads_that_make_the_same_owner_at_once_get_one",
+        "faults/test_closed_connections.py::test_a_server_that_restarted_empty",
+        "faults/test_closed_connections.py::test_several_idle_connections_cost_one_try",
+        "faults/test_closing_asyncio.py::test_closing_in_another_loop_than_the_clients",
+        "faults/test_closing_asyncio.py::test_the_programs_own_threads_may_all_be_busy",
+        "faults/test_closing_asyncio.py::test_where_no_thread_can_be_started",
+        "faults/test_dropped_clients.py::test_in_asyncio_the_collector_may_run_on_another_thread",
+        "faults/test_groups.py::TestStopped::test_interrupted_before_it_asked",
+        "faults/test_late_replies.py::test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call",
+        "faults/test_one_owner.py::test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock",
+        "faults/test_one_owner.py::test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it",
+        "faults/test_one_owner.py::test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level",
+        "faults/test_one_owner.py::test_a_thread_among_many_of_one_owner_has_its_turn",
+        "faults/test_threads_that_fail.py",
+        "faults/test_waiting.py::test_a_thread_that_waits_for_something_else_does_not_read_messages",
+        "faults/test_watchdog.py::test_two_threads_serve_all_locks",
+    ),
+    "a watchdog beside the event loop": (
+        "faults/test_chores.py::test_one_that_asks_for_itself_leaves_time_for_renewals",
+        "api/test_lock_asyncio.py::TestLostBody::test_a_body_that_does_not_yield",
+        "api/test_lock_asyncio.py::test_one_loop_after_another",
+        "api/test_lock_asyncio.py::test_the_watchdog_does_not_need_the_loop",
     ),
 }
-"""What only a real run tests, by the beginning of its id, and why."""
+"""What only a real run tests: by the reason, the beginnings of the ids of tests in `tests`."""
+REAL_TESTS = tuple(f"tests/{test}" for tests in REAL_ONLY.values() for test in tests)
 CLOCK = VirtualClock()
+TESTS = str(Path(__file__).parents[1])
 
 
 class InVirtualTime:
@@ -54,31 +125,51 @@ class InVirtualTime:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        CLOCK.now = START
-        # Those of event loops that are closed.
-        memory_server().sessions.clear()
+        CLOCK.restart()
+        for server in SERVERS.values():
+            if isinstance(server, MemoryServer):
+                # Those of event loops that are closed.
+                server.sessions.clear()
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        chosen = [item for item in items if is_virtual(item)]
-        others = [item for item in items if not is_virtual(item)]
-        items[:] = chosen
-        config.hook.pytest_deselected(items=others)
+        replace_classes()
+        config.hook.pytest_deselected(items=[item for item in items if not is_virtual(item)])
+        items[:] = filter(is_virtual, items)
 
 
 def is_virtual(item: pytest.Item) -> bool:
     """Whether the test runs in virtual time, too."""
     fixtures: list[str] = getattr(item, "fixturenames", [])
-    return awaits(item) and REAL.isdisjoint(fixtures) and not item.nodeid.startswith(tuple(REAL_ONLY))
+    return awaits(item) and REAL.isdisjoint(fixtures) and not item.nodeid.startswith(REAL_TESTS)
+
+
+class OwnServer(MemoryServer):
+    """A server as tests start it. It has no options: tests of access rights, for instance, are `REAL_ONLY`."""
+
+    ports = count(6379)
+
+    def __init__(self) -> None:
+        super().__init__(CLOCK, port=next(self.ports))
+
+
+MemoryProxy.clock = MemoryStub.clock = CLOCK
+IN_MEMORY = {
+    ("pyredisson.testing.server", "Server"): OwnServer,
+    ("pyredisson.testing.proxy", "Proxy"): MemoryProxy,
+    ("faults.stub", "Stub"): MemoryStub,
+}
+"""What tests use instead of a class, by its module and name."""
+
+
+def replace_classes() -> None:
+    """In the tests, which are imported by now."""
+    for module in list(sys.modules.values()):
+        if str(getattr(module, "__file__", "")).startswith(TESTS):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type) and (value.__module__, name) in IN_MEMORY:
+                    setattr(module, name, IN_MEMORY[value.__module__, name])
 
 
 @cache
 def install_once() -> None:
     install(pytest.MonkeyPatch(), CLOCK)
-
-
-@cache
-def memory_server() -> MemoryServer:
-    """One for all tests of this process."""
-    server = MemoryServer(CLOCK)
-    SERVERS[server.host, server.port] = server
-    return server

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import hiredis
 from redis import ConnectionPool, Redis
@@ -15,12 +14,13 @@ from pyredisson._protocol.no_reply import Reply
 from tests.logic.simulator.keys import OK, Status, matches
 from tests.logic.simulator.server import Server
 
+from .network import SERVERS, Close, Send
 from .plain_client import MemoryConnection
+from .time import VirtualClock
 
 VERSION = (7, 0, 15)
 EPOCH = 1_800_000_000
 """The server's time of day at the first reading of the clock: seconds since 1970."""
-Send = Callable[[bytes], None]
 
 
 class MemoryServer:
@@ -28,10 +28,23 @@ class MemoryServer:
 
     version = VERSION
 
-    def __init__(self, clock: Callable[[], float], host: str = "memory", port: int = 6379) -> None:
+    def __init__(self, clock: VirtualClock, host: str = "memory", port: int = 6379) -> None:
         self.host, self.port = host, port
         self.url = f"redis://{host}:{port}"
-        self.keys = Server(lambda: EPOCH + clock(), self._publish)
+        self.clock = clock
+        self.paused = False
+        self.sessions: dict[int, Session] = {}
+        self._numbers = count(1)
+        self._starts = count(1)
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens."""
+        return SERVERS.get((self.host, self.port)) is self
+
+    def start(self) -> Self:
+        """Listens, without any data."""
+        self.keys = Server(lambda: EPOCH + self.clock(), self._publish)
         self.keys.keyspace.commands[b"SPUBLISH"] = self._publish_sharded
         self.calls: Counter[str] = Counter()
         """How often each command was called, by a client or by a script."""
@@ -42,30 +55,48 @@ class MemoryServer:
             return call(name, *arguments)
 
         self.keys.keyspace.call = counted  # type: ignore[method-assign]
-        self.sessions: dict[int, Session] = {}
-        self.run_id = b"%040x" % port
-        self._numbers = count(1)
-        self._lost: list[bytes] = []
+        self.run_id = b"%020x%020x" % (self.port, next(self._starts))
+        SERVERS[self.host, self.port] = self
+        return self
 
-    def lose_reply(self, word: bytes) -> None:
-        """The next command with that word, such as a script's hash, runs; then the connection ends, without a reply."""
-        self._lost.append(word)
+    def kill(self) -> None:
+        """Ends all connections, and listens no more."""
+        self.paused = False
+        if self.running:
+            del SERVERS[self.host, self.port]
+        for session in list(self.sessions.values()):
+            session.end()
 
-    def loses_reply(self, command: list[bytes]) -> bool:
-        """Whether the reply to this command is lost."""
-        word = next((word for word in self._lost if word in command), None)
-        if word is not None:
-            self._lost.remove(word)
-        return word is not None
+    stop = kill
 
-    def open_session(self, send: Send, close: Callable[[], None]) -> Session:
-        """A new connection. `send` gets what the server sends, `close` is called when the server ends it."""
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """From now on clients can connect and send, and nothing is executed."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Executes what has arrived meanwhile."""
+        self.paused = False
+        for session in list(self.sessions.values()):
+            session.receive(b"")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def open_session(self, send: Send, close: Close) -> Session:
+        """A new connection."""
         session = Session(self, next(self._numbers), send, close)
         self.sessions[session.number] = session
         return session
 
     def redis(self, **options: Any) -> Redis:
-        """A plain client, whose commands take no time."""
+        """A plain client."""
         options |= {"connection_class": MemoryConnection, "server": self, "protocol": 2}
         return Redis(connection_pool=ConnectionPool(**options))
 
@@ -91,12 +122,13 @@ class MemoryServer:
 class Session:
     """One connection, as the server sees it."""
 
-    def __init__(self, server: MemoryServer, number: int, send: Send, close: Callable[[], None]) -> None:
+    def __init__(self, server: MemoryServer, number: int, send: Send, close: Close) -> None:
         self.server, self.number, self._send, self._close = server, number, send, close
         self.name = b""
         self.channels: dict[bytes, dict[bytes, None]] = {b"message": {}, b"smessage": {}, b"pmessage": {}}
         self._reader = hiredis.Reader()
         self._open = True
+        self._left = False
         self._queued: list[list[bytes]] | None = None
         """The commands since MULTI; None: there is no transaction."""
         self._output: list[bytes] = []
@@ -104,18 +136,18 @@ class Session:
     def receive(self, data: bytes) -> None:
         """Executes the commands that are complete. Then each session is sent all that is for it, in one piece."""
         self._reader.feed(data)
+        if self.server.paused:
+            return
         while self._open and (arguments := self._reader.gets()) is not False:
             if self._queued is not None and arguments[0] not in (b"EXEC", b"DISCARD"):
                 self._queued.append(arguments)
                 self.queue(encoded(Status(b"QUEUED")))
             else:
-                reply = self._execute(*arguments)
-                if self.server.loses_reply(arguments):
-                    self.end()
-                else:
-                    self.queue(reply)
+                self.queue(self._execute(*arguments))
         for session in list(self.server.sessions.values()):
             session.flush()
+        if self._left:
+            self.left()
 
     def queue(self, data: bytes) -> None:
         """What this session is sent when the commands that were received have run."""
@@ -143,11 +175,16 @@ class Session:
         """The server drops the connection, with all that it hasn't executed."""
         if self._open:
             self.flush()
-            self.left()
-            self._close()
+            self._forget()
+            self._close(False)
 
     def left(self) -> None:
-        """The client has closed the connection."""
+        """The client has closed the connection. What it has sent before is executed."""
+        self._left = True
+        if not self.server.paused:
+            self._forget()
+
+    def _forget(self) -> None:
         self._open = False
         self.server.sessions.pop(self.number, None)
 
@@ -194,12 +231,23 @@ class Session:
                 return encoded(OK)
             case b"LIST":
                 return encoded(b"".join(session.line() for session in self.server.sessions.values()))
-            case b"KILL" if rest[0].upper() == b"ID":
-                session = self.server.sessions.get(int(rest[1]))
-                if session is not None:
+            case b"KILL":
+                chosen = self._chosen(rest[0].upper(), rest[1])
+                for session in chosen:
                     session.end()
-                return encoded(int(session is not None))
+                return encoded(len(chosen))
         raise ResponseError(f"ERR unknown subcommand {what!r}")
+
+    def _chosen(self, kind: bytes, value: bytes) -> list[Session]:
+        """The connections that CLIENT KILL names."""
+        others = [session for session in self.server.sessions.values() if session is not self]
+        match kind:
+            case b"ID":
+                return [session for session in others if session.number == int(value)]
+            case b"TYPE":
+                subscribed = value.upper() == b"PUBSUB"
+                return [session for session in others if any(session.channels.values()) is subscribed]
+        raise ResponseError(f"ERR unknown filter {kind!r}")
 
     def line(self) -> bytes:
         """As in CLIENT LIST."""
@@ -225,6 +273,9 @@ class Session:
             return encoded(list(dict.fromkeys(channel for each in sessions for channel in each.channels[kind])))
         numbers = {channel: sum(channel in each.channels[kind] for each in sessions) for channel in channels}
         return encoded([part for pair in numbers.items() for part in pair])
+
+    def do_flushdb(self) -> bytes:
+        return self._execute(b"FLUSHALL")
 
     def do_config(self, what: bytes, *_: bytes) -> bytes:
         if what.upper() == b"RESETSTAT":

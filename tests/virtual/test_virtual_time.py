@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,7 +16,7 @@ from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import script
 
 from .install import install
-from .network import SERVERS, connect
+from .network import connect
 from .server import EPOCH, MemoryServer
 from .time import LONGEST, START, VirtualClock, VirtualLoop
 
@@ -28,9 +28,8 @@ class World:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.server = MemoryServer(self.clock, "harness")
+        self.server = MemoryServer(self.clock, "harness").start()
         self.server.keys.load_all()
-        SERVERS[self.server.host, self.server.port] = self.server
 
     def run(self, test: Callable[[], Coroutine[None, None, object]]) -> float:
         """Virtual seconds that the coroutine took."""
@@ -48,7 +47,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
     install(monkeypatch, made.clock)
     yield made
-    del SERVERS[made.server.host, made.server.port]
+    made.server.stop()
 
 
 async def contend(world: World) -> None:
@@ -79,51 +78,6 @@ def test_a_watchdog_renews_in_virtual_time(world: World) -> None:
     assert world.server.calls["evalsha"] >= LONGEST / 10
 
 
-def test_a_reply_that_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command has run, and runs again over another connection."""
-
-    async def lose_one() -> None:
-        async with world.client() as client:
-            lock = client.get_lock("orders")
-            world.server.lose_reply(ACQUIRE)
-            await lock.lock()
-            assert world.server.keys.keyspace.hash(b"orders").popitem()[1] == b"1"
-            world.server.keys.keyspace.do_flushall()
-
-    calls = noted_calls(world, monkeypatch)
-    world.run(lose_one)
-    assert [words for _, _, words in calls].count(ACQUIRE) == 2
-
-
-def test_two_runs_have_the_same_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert schedule(monkeypatch) == schedule(monkeypatch)
-
-
-def schedule(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bytes, bytes]]:
-    """The calls in a new world."""
-    with monkeypatch.context() as patch:
-        random.seed(1)
-        world = World()
-        install(patch, world.clock)
-        calls = noted_calls(world, patch)
-        world.run(lambda: contend(world))
-        assert calls[-1][0] > START + 30
-        return calls
-
-
-def noted_calls(world: World, patch: pytest.MonkeyPatch) -> list[tuple[float, bytes, bytes]]:
-    """When each command runs, its name, and its first argument: the hash of a script."""
-    calls: list[tuple[float, bytes, bytes]] = []
-    run = world.server.keys.run
-
-    def noted(name: bytes, args: list[bytes]) -> Reply:
-        calls.append((world.clock.now, name, b"".join(args[:1])))
-        return run(name, args)
-
-    patch.setattr(world.server.keys, "run", noted)
-    return calls
-
-
 def test_the_time_of_day_is_the_servers(world: World) -> None:
     assert dt.datetime.now(dt.UTC).timestamp() == time.time() == EPOCH + START
     seconds, _ = world.server.keys.keyspace.do_time()
@@ -144,6 +98,11 @@ class TestFailures:
     def test_a_thread(self, world: World) -> None:
         with pytest.raises(AssertionError, match="real time"):
             threading.Thread(target=print).start()
+
+    @pytest.mark.usefixtures("world")
+    def test_a_socket(self) -> None:
+        with pytest.raises(AssertionError, match="real time"):
+            socket.create_connection(("localhost", 1))
 
     def test_an_error_of_the_server_in_memory(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail_once(*_: object) -> Reply:

@@ -31,6 +31,9 @@ class Hashes(Keys):
     def do_hkeys(self, key: bytes) -> list[bytes]:
         return list(self.of(Hash, key) or ())
 
+    def do_hvals(self, key: bytes) -> list[bytes]:
+        return list((self.of(Hash, key) or Hash()).values())
+
     def do_hgetall(self, key: bytes) -> list[bytes]:
         return [text for pair in (self.of(Hash, key) or Hash()).items() for text in pair]
 

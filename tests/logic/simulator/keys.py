@@ -194,6 +194,11 @@ class Keys:
             return before
         return None if refused else OK
 
+    def do_append(self, key: bytes, text: bytes) -> int:
+        value = (self.of(bytes, key) or b"") + text
+        self.put(key, value)
+        return len(value)
+
     def do_incrby(self, key: bytes, by: bytes) -> int:
         step = integer(by)
         number = integer(self.of(bytes, key) or b"0") + step
