@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -23,27 +23,20 @@ IDLE = 0.02
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Ours and the other side's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
 
 
 @pytest.fixture
-def on_alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Has a function called by a signal's handler, every 20 ms."""
+def ours(pair: tuple[socket.socket, socket.socket]) -> socket.socket:
+    return pair[0]
 
-    def call(function: Callable[[], object]) -> None:
-        def handle(number: int, frame: FrameType | None) -> None:
-            function()
 
-        signal.signal(signal.SIGALRM, handle)
-        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-
-    before = signal.getsignal(signal.SIGALRM)
-    yield call
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+@pytest.fixture
+def theirs(pair: tuple[socket.socket, socket.socket]) -> socket.socket:
+    """The other side's."""
+    return pair[1]
 
 
 def exchange(ours: socket.socket, payload: bytes, buffer: bytearray, timeout: float = 60) -> int:
@@ -80,16 +73,14 @@ def answered(theirs: socket.socket, request: bytes, answer: bytes) -> Iterator[N
     assert heard == [request]
 
 
-def test_an_answer(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
+def test_an_answer(ours: socket.socket, theirs: socket.socket) -> None:
     buffer = bytearray(16)
     with answered(theirs, b"PING", b"+OK\r\n"):
         assert exchange(ours, b"PING", buffer) == 5
     assert buffer == b"+OK\r\n" + bytes(11)
 
 
-def test_no_more_than_there_is_room_for(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
+def test_no_more_than_there_is_room_for(ours: socket.socket, theirs: socket.socket) -> None:
     buffer = bytearray(4)
     trips = Exchange(ours.fileno(), buffer, 60)
     with answered(theirs, b"x", b"abcdef"):
@@ -98,9 +89,8 @@ def test_no_more_than_there_is_room_for(pair: tuple[socket.socket, socket.socket
     assert buffer == b"efcd"
 
 
-def test_more_than_goes_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_more_than_goes_at_once(ours: socket.socket, theirs: socket.socket) -> None:
     """Others run meanwhile: else nobody would read it."""
-    ours, theirs = pair
     payload = os.urandom(5_000_000)
     heard = bytearray()
 
@@ -116,8 +106,7 @@ def test_more_than_goes_at_once(pair: tuple[socket.socket, socket.socket]) -> No
     assert heard == payload
 
 
-def test_the_other_side_has_closed(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
+def test_the_other_side_has_closed(ours: socket.socket, theirs: socket.socket) -> None:
     theirs.shutdown(socket.SHUT_WR)
     assert exchange(ours, b"x", bytearray(16)) == 0
     theirs.close()
@@ -132,9 +121,8 @@ def test_no_socket() -> None:
     assert raised.value.args[0].errno == errno.EBADF
 
 
-def test_a_socket_that_is_used_no_more(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_socket_that_is_used_no_more(ours: socket.socket, theirs: socket.socket) -> None:
     """Its number may be that of another one by now."""
-    ours, theirs = pair
     trips = Exchange(ours.fileno(), bytearray(16), 1)
     trips.detach()
     with pytest.raises(Unsent):
@@ -144,28 +132,17 @@ def test_a_socket_that_is_used_no_more(pair: tuple[socket.socket, socket.socket]
         theirs.recv(1)
 
 
-@pytest.mark.parametrize("payload", ["x", bytearray(b"x"), None])
-def test_what_is_no_payload(pair: tuple[socket.socket, socket.socket], payload: object) -> None:
+@pytest.mark.parametrize(
+    ("payload", "buffer"),
+    [*((wrong, bytearray(16)) for wrong in ("x", bytearray(b"x"), None)), (b"x", b"x"), (b"x", None)],
+)
+def test_what_is_no_payload_or_no_buffer(ours: socket.socket, payload: Any, buffer: Any) -> None:
     with pytest.raises(TypeError):
-        exchange(pair[0], payload, bytearray(16))  # type: ignore[arg-type]
+        exchange(ours, payload, buffer)
 
 
-@pytest.mark.parametrize("buffer", [b"x", None])
-def test_what_is_no_buffer(pair: tuple[socket.socket, socket.socket], buffer: object) -> None:
-    with pytest.raises(TypeError):
-        exchange(pair[0], b"x", buffer)  # type: ignore[arg-type]
-
-
-def test_no_answer_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, _ = pair
-    limit(ours, socket.SO_RCVTIMEO, 0.05)
-    with pytest.raises(BlockingIOError):
-        exchange(ours, b"x", bytearray(16), 0.05)
-
-
-def test_an_answer_after_some_waits(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_an_answer_after_some_waits(ours: socket.socket, theirs: socket.socket) -> None:
     """What was sent isn't sent again."""
-    ours, theirs = pair
     limit(ours, socket.SO_RCVTIMEO, 0.02)
     late = threading.Timer(0.1, theirs.sendall, (b"+",))
     late.start()
@@ -174,9 +151,10 @@ def test_an_answer_after_some_waits(pair: tuple[socket.socket, socket.socket]) -
     late.join()
 
 
-def test_no_answer_in_as_many_waits(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    limit(ours, socket.SO_RCVTIMEO, 0.02)
+@pytest.mark.parametrize("wait", [0.02, 0.1])
+def test_no_answer_in_time(ours: socket.socket, theirs: socket.socket, wait: float) -> None:
+    """In one wait, and in several."""
+    limit(ours, socket.SO_RCVTIMEO, wait)
     begun = time.monotonic()
     with pytest.raises(BlockingIOError):
         exchange(ours, b"x", bytearray(16), 0.1)
@@ -184,50 +162,24 @@ def test_no_answer_in_as_many_waits(pair: tuple[socket.socket, socket.socket]) -
     assert theirs.recv(16) == b"x"
 
 
-def test_a_signal_that_came_before_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
-    """It interrupts no system call: as if it had come just before `recv` was entered."""
-    ours, theirs = pair
+def test_a_signal_that_came_before_the_wait(ours: socket.socket, theirs: socket.socket, interrupted_after: Any) -> None:
     limit(ours, socket.SO_RCVTIMEO, 0.02)
-    others = {signal.SIGUSR1}
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-
-    def strike() -> None:
-        # The kernel gives it to this thread, for the main one has it blocked: that one's call goes on.
-        assert theirs.recv(16) == b"x"
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-
-    other = threading.Thread(target=strike)
-    other.start()
-    signal.pthread_sigmask(signal.SIG_BLOCK, others)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            exchange(ours, b"x", bytearray(16))
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, others)
-        signal.signal(signal.SIGUSR1, before)
-        other.join()
+    with interrupted_after(lambda: theirs.recv(16)):
+        exchange(ours, b"x", bytearray(16))
 
 
-def test_nobody_takes_it_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, _ = pair
-    fill(ours)
+@pytest.mark.parametrize("full", [True, False])
+def test_nobody_takes_all_of_it_in_time(ours: socket.socket, full: bool) -> None:
+    """Part of a command is no command; of several, the first may be whole."""
+    if full:
+        fill(ours)
     limit(ours, socket.SO_SNDTIMEO, 0.05)
     with pytest.raises(Unsent) as raised:
-        exchange(ours, b"x", bytearray(16), 0.05)
+        exchange(ours, b"x" if full else bytes(5_000_000), bytearray(16), 0.05)
     assert isinstance(raised.value.args[0], BlockingIOError)
 
 
-def test_nobody_takes_all_of_it_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
-    """Part of a command is no command; of several, the first may be whole."""
-    ours, _ = pair
-    limit(ours, socket.SO_SNDTIMEO, 0.05)
-    payload = bytes(5_000_000)
-    with pytest.raises(Unsent):
-        exchange(ours, payload, bytearray(16), 0.05)
-
-
-def test_nobody_takes_all_of_several_commands_in_time(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, _ = pair
+def test_nobody_takes_all_of_several_commands_in_time(ours: socket.socket) -> None:
     limit(ours, socket.SO_SNDTIMEO, 0.05)
     trips = Exchange(ours.fileno(), bytearray(16), 1)
     with pytest.raises(BlockingIOError):
@@ -237,9 +189,8 @@ def test_nobody_takes_all_of_several_commands_in_time(pair: tuple[socket.socket,
 
 
 @pytest.mark.parametrize("said", [b"", b"+"])
-def test_what_happened_while_it_was_idle(pair: tuple[socket.socket, socket.socket], said: bytes) -> None:
+def test_what_happened_while_it_was_idle(ours: socket.socket, theirs: socket.socket, said: bytes) -> None:
     """Nothing is sent where the other side has gone, or has said something that nobody asked for."""
-    ours, theirs = pair
     trips = Exchange(ours.fileno(), bytearray(16), 1)
     with answered(theirs, b"x", b"+"):
         assert trips.call(b"x") == 1
@@ -255,8 +206,7 @@ def test_what_happened_while_it_was_idle(pair: tuple[socket.socket, socket.socke
         theirs.recv(16)
 
 
-def test_a_socket_knows_when_the_other_side_has_closed_it(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
+def test_a_socket_knows_when_the_other_side_has_closed_it(ours: socket.socket, theirs: socket.socket) -> None:
     idle = IdleCheck(ours.fileno())
     assert not idle.closed()
     time.sleep(IDLE)
@@ -269,45 +219,28 @@ def test_a_socket_knows_when_the_other_side_has_closed_it(pair: tuple[socket.soc
     assert idle.closed()
 
 
-@pytest.mark.parametrize("receiving", [True, False])
-def test_signals_do_not_stretch_the_time(
-    pair: tuple[socket.socket, socket.socket],
-    on_alarm: Callable[[Callable[[], object]], None],
-    receiving: bool,
-) -> None:
+@pytest.mark.parametrize("way", ["receive", "call", "send"])
+def test_signals_do_not_stretch_the_time(ours: socket.socket, on_alarm: Any, way: str) -> None:
     """Each starts the kernel's own timeout anew."""
-    ours, _ = pair
+    if way == "send":
+        fill(ours)
     limit(ours, socket.SO_RCVTIMEO, 0.1)
     limit(ours, socket.SO_SNDTIMEO, 0.1)
     trips = Exchange(ours.fileno(), bytearray(16), 0.3)
+    calls: dict[str, Callable[[], object]] = {
+        "receive": lambda: trips.receive(0.3),
+        "call": lambda: trips.call(b"x"),
+        "send": lambda: trips.send(b"x", 0.3),
+    }
     on_alarm(lambda: None)
     begun = time.monotonic()
-    with pytest.raises(BlockingIOError):
-        if receiving:
-            trips.receive(0.3)
-        else:
-            trips.call(b"x")
-    assert 0.28 < time.monotonic() - begun < 5
-
-
-def test_signals_do_not_stretch_the_time_for_sending(
-    pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None]
-) -> None:
-    ours, _ = pair
-    fill(ours)
-    limit(ours, socket.SO_SNDTIMEO, 0.1)
-    on_alarm(lambda: None)
-    begun = time.monotonic()
-    with pytest.raises(Unsent):
-        Exchange(ours.fileno(), bytearray(16), 1).send(b"x", 0.3)
+    with pytest.raises(Unsent if way == "send" else BlockingIOError):
+        calls[way]()
     assert 0.28 < time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_signal_whose_handler_raises(
-    pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None], full: bool
-) -> None:
-    ours, _ = pair
+def test_a_signal_whose_handler_raises(ours: socket.socket, on_alarm: Any, full: bool) -> None:
     if full:
         fill(ours)
 
@@ -321,11 +254,8 @@ def test_a_signal_whose_handler_raises(
         exchange(ours, b"x", bytearray(16))
 
 
-def test_a_signal_whose_handler_returns(
-    pair: tuple[socket.socket, socket.socket], on_alarm: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_signal_whose_handler_returns(ours: socket.socket, theirs: socket.socket, on_alarm: Any) -> None:
     """What was sent isn't sent again."""
-    ours, theirs = pair
     strikes: list[None] = []
 
     def strike() -> None:

@@ -71,42 +71,33 @@ def scene() -> Scene:
 
 
 class TestBeginAttempt:
-    def test_without_a_hold(self, scene: Scene) -> None:
-        call = AcquireCall(scene.owner, None, None)
+    @pytest.mark.parametrize(("lease", "lease_ms"), [(None, RENEWED_LEASE), (5, 5)])
+    def test_without_a_hold(self, scene: Scene, lease: int | None, lease_ms: int) -> None:
+        call = AcquireCall(scene.owner, lease, None)
         call.in_doubt = call.overtaken = True
         call.target = object()
         assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is None
-        assert (call.target, call.sent_at, call.lease_ms) == (None, 100.0, RENEWED_LEASE)
-        assert not call.in_doubt
-        assert not call.overtaken
-
-    def test_with_a_fixed_lease(self, scene: Scene) -> None:
-        assert scene.attempt(lease=5).lease_ms == 5
+        assert (call.target, call.sent_at, call.lease_ms) == (None, 100.0, lease_ms)
+        assert (call.in_doubt, call.overtaken) == (False, False)
 
     def test_a_hold_is_the_target(self, scene: Scene) -> None:
         hold = scene.hold()
         assert scene.attempt().target is hold
-
-    def test_a_hold_of_another_owner_is_not(self, scene: Scene) -> None:
-        scene.hold()
+        # Not of another owner.
         call = AcquireCall(Owner("client", 2), None, None)
         assert scene.holds.begin_attempt(call, (KEY[0], 2), RENEWED_LEASE) is None
         assert call.target is None
 
-    def test_a_hold_whose_lease_has_ended(self, scene: Scene) -> None:
+    @pytest.mark.parametrize("state", [None, LOST, RELEASING, RELEASED])
+    def test_a_hold_that_has_ended(self, scene: Scene, state: Any) -> None:
+        """By its lease, or in another state."""
         hold = scene.hold(lease=1000)
         scene.now = 101.0
+        if state is not None:
+            scene.now, hold.state = 100.5, state
         call = AcquireCall(scene.owner, None, None)
         assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is hold
-        assert (call.target, call.sent_at) == (None, 101.0)
-
-    @pytest.mark.parametrize("state", [LOST, RELEASING, RELEASED])
-    def test_a_hold_in_another_state(self, scene: Scene, state: Any) -> None:
-        hold = scene.hold()
-        hold.state = state
-        call = AcquireCall(scene.owner, None, None)
-        assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is hold
-        assert call.target is None
+        assert (call.target, call.sent_at) == (None, scene.now)
 
 
 class TestBeginHold:
@@ -139,30 +130,31 @@ class TestBeginHold:
         assert scene.step.others == [(hold, now)]
         assert hold.due == -1
 
-    def test_not_if_the_call_was_overtaken(self, scene: Scene) -> None:
-        call = scene.attempt()
-        call.overtaken = True
+    @pytest.mark.parametrize("overtaken", [True, False])
+    def test_not_if_the_call_was_overtaken_or_above_another_hold(self, scene: Scene, overtaken: bool) -> None:
+        if overtaken:
+            call = scene.attempt()
+            call.overtaken = True
+        else:
+            scene.holds.declare_lost(scene.hold())
+            call = AcquireCall(scene.owner, None, None)
+            scene.holds.begin_attempt(call, KEY, RENEWED_LEASE)
+        before = dict(scene.holds.table), len(scene.step.wheel)
         assert not scene.begin_hold(call)
-        assert (call.hold, scene.holds.table, len(scene.step.wheel)) == (None, {}, 0)
-
-    def test_not_above_another_hold(self, scene: Scene) -> None:
-        lost = scene.hold()
-        scene.holds.declare_lost(lost)
-        call = AcquireCall(scene.owner, None, None)
-        scene.holds.begin_attempt(call, KEY, RENEWED_LEASE)
-        assert not scene.begin_hold(call)
-        assert (call.hold, scene.holds.table) == (None, {KEY: lost})
+        assert (call.hold, (scene.holds.table, len(scene.step.wheel))) == (None, before)
 
 
 class TestRelease:
     def test_the_last_level(self, scene: Scene) -> None:
         hold = scene.hold()
+        ended: list[Hold] = []
+        hold.listen(ended.append)
         assert scene.holds.begin_level_release(hold) == 0
-        assert hold.state is RELEASING
+        assert (hold.state, ended) == (RELEASING, [])
         call = ReleaseCall()
         assert scene.holds.drop_level(hold, call) == 0
         assert (hold.state, hold.count, hold.due, call.dropped) == (RELEASED, 0, -1, True)
-        assert not scene.holds.table
+        assert (scene.holds.table, ended) == ({}, [hold])
         assert scene.holds.drop_level(hold, call) == -1
 
     def test_a_level_of_several(self, scene: Scene) -> None:
@@ -172,14 +164,6 @@ class TestRelease:
         assert scene.holds.drop_level(hold, ReleaseCall()) == 1
         assert (hold.state, scene.holds.table) == (HELD, {KEY: hold})
 
-    def test_a_listener_is_called(self, scene: Scene) -> None:
-        hold = scene.hold()
-        ended: list[Hold] = []
-        hold.listen(ended.append)
-        scene.holds.begin_level_release(hold)
-        assert scene.holds.drop_level(hold, ReleaseCall()) == 0
-        assert ended == [hold]
-
     def test_after_the_end_of_the_lease(self, scene: Scene) -> None:
         hold = scene.hold(lease=1000)
         scene.now = 101.0
@@ -188,10 +172,9 @@ class TestRelease:
 
 
 class TestInOrder:
-    def test_all(self) -> None:
-        assert not list(InOrder({}))
-        assert list(InOrder(dict.fromkeys("a"))) == ["a"]
-        assert list(InOrder(dict.fromkeys("abc"))) == ["a", "b", "c"]
+    @pytest.mark.parametrize("keys", ["", "a", "abc"])
+    def test_all(self, keys: str) -> None:
+        assert list(InOrder(dict.fromkeys(keys))) == list(keys)
 
     def test_of_a_dict_that_changes(self) -> None:
         keys = dict.fromkeys("abc")

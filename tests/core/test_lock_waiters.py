@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson.logic.channels import Channel
-from pyredisson.logic.handed_waiter import LOOKING, OFFERED, WAITING
+from pyredisson.logic.handed_waiter import OFFERED, WAITING
 from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.local_queue import UNKNOWN_WAIT, LocalQueue, LockWaiter
 from pyredisson.logic.owners import OwnerRegistry
@@ -17,21 +19,10 @@ from pyredisson.logic.owners import OwnerRegistry
 NOW, LONGEST, LIMIT = 100.0, 30.0, 5.0
 
 
-class Wakeup:
+class Wakeup(threading.Event):
     """What a waiter sleeps on."""
 
-    def __init__(self) -> None:
-        self.alive = True
-        self.flag = False
-
-    def set(self) -> None:
-        self.flag = True
-
-    def clear(self) -> None:
-        self.flag = False
-
-    def is_set(self) -> bool:
-        return self.flag
+    alive = True
 
 
 class Commands:
@@ -83,6 +74,48 @@ def queue() -> Queue:
     return Queue()
 
 
+REFUSALS: dict[str, tuple[str, Callable[[Queue], Any]]] = {
+    "empty": ("join", lambda queue: queue.queue.waiters.clear()),
+    "no channel": ("join", lambda queue: setattr(queue.queue, "channel", None)),
+    "not confirmed": ("join", lambda queue: setattr(queue.channel, "confirmed", False)),
+    "refused": ("join", lambda queue: setattr(queue.channel, "error", Exception())),
+    "nobody listens": ("join", lambda queue: queue.channel.waiters.clear()),
+    "the first is dead": ("join", lambda queue: setattr(queue.first.wakeup, "alive", False)),
+    "empty at a release": ("choose", lambda queue: queue.queue.waiters.clear()),
+    "awake": ("choose", lambda queue: queue.first.wake_up()),
+    "dead": ("choose", lambda queue: setattr(queue.first.wakeup, "alive", False)),
+    # As `give_up` does with a call that waits.
+    "its time is over": ("choose", lambda queue: setattr(queue.first.call, "deadline", NOW)),
+    "holds": ("choose", lambda queue: queue.holds.update({queue.first.hold_key: queue.hold()})),
+    "the series is over": ("choose", lambda queue: setattr(queue.queue, "series_ends", NOW)),
+    "another kind": ("choose", lambda queue: setattr(queue.first.lock, "commands", object())),
+    "no hold": ("leave", lambda queue: setattr(queue.second.call, "hold", None)),
+    "a wakeup to pass on": ("leave", lambda queue: queue.second.wakeup.set()),
+    "the leader": ("leave", lambda queue: setattr(queue.channel, "leader", queue.second.wakeup)),
+    "the last": ("leave", lambda queue: queue.queue.waiters.pop(queue.first)),
+    "the last of the channel": ("leave", lambda queue: queue.channel.waiters.pop(queue.first.wakeup)),
+    "left": ("leave", lambda queue: queue.queue.waiters.pop(queue.second)),
+    "left it": ("leave", lambda queue: queue.channel.waiters.pop(queue.second.wakeup)),
+}
+
+
+@pytest.mark.parametrize(("step", "change"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refused_step_changes_nothing(queue: Queue, step: str, change: Callable[[Queue], Any]) -> None:
+    if step == "leave":
+        queue.join()
+        queue.second.call.hold = queue.hold()
+    change(queue)
+    before, states, releaser = queue.tables, (queue.first.state, queue.second.state), ReleaseCall()
+    steps: dict[str, Callable[[], object]] = {
+        "join": queue.join,
+        "choose": lambda: queue.choose(releaser),
+        "leave": lambda: queue.leave(queue.second),
+    }
+    assert not steps[step]()
+    assert (queue.tables, (queue.first.state, queue.second.state)) == (before, states)
+    assert releaser.successor is None
+
+
 class TestJoin:
     def test_behind_another(self, queue: Queue) -> None:
         assert queue.join()
@@ -103,25 +136,6 @@ class TestJoin:
         assert queue.join()
         assert queue.second.look_at == NOW + LONGEST
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda queue: queue.queue.waiters.clear(),
-            lambda queue: setattr(queue.queue, "channel", None),
-            lambda queue: setattr(queue.channel, "confirmed", False),
-            lambda queue: setattr(queue.channel, "error", Exception()),
-            lambda queue: queue.channel.waiters.clear(),
-            lambda queue: setattr(queue.first.wakeup, "alive", False),
-        ],
-        ids=["empty", "no channel", "not confirmed", "refused", "nobody listens", "the first is dead"],
-    )
-    def test_refused(self, queue: Queue, change: Any) -> None:
-        change(queue)
-        before = queue.tables
-        assert not queue.join()
-        assert queue.tables == before
-        assert queue.second.state is LOOKING
-
 
 class TestChoose:
     def test_the_first(self, queue: Queue) -> None:
@@ -140,28 +154,6 @@ class TestChoose:
         lost.state = LOST
         assert queue.choose(ReleaseCall()) is queue.first
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda queue: queue.queue.waiters.clear(),
-            lambda queue: queue.first.wake_up(),
-            lambda queue: setattr(queue.first.wakeup, "alive", False),
-            # As `give_up` does with a call that waits.
-            lambda queue: setattr(queue.first.call, "deadline", NOW),
-            lambda queue: queue.holds.update({queue.first.hold_key: queue.hold()}),
-            lambda queue: setattr(queue.queue, "series_ends", NOW),
-            lambda queue: setattr(queue.first.lock, "commands", object()),
-        ],
-        ids=["empty", "awake", "dead", "its time is over", "holds", "the series is over", "another kind"],
-    )
-    def test_refused(self, queue: Queue, change: Any) -> None:
-        change(queue)
-        before, releaser = queue.tables, ReleaseCall()
-        assert queue.choose(releaser) is None
-        assert queue.tables == before
-        assert queue.first.state is not OFFERED
-        assert releaser.successor is None
-
     def test_nothing_is_handed_on_in_no_time(self, queue: Queue) -> None:
         assert queue.choose(ReleaseCall(), limit=0.0) is None
 
@@ -179,27 +171,6 @@ class TestLeave:
         assert list(queue.channel.waiters) == [queue.first.wakeup]
         assert queue.waiting == {queue.first.wakeup}
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda queue: setattr(queue.second.call, "hold", None),
-            lambda queue: queue.second.wakeup.set(),
-            lambda queue: setattr(queue.channel, "leader", queue.second.wakeup),
-            lambda queue: queue.queue.waiters.pop(queue.first),
-            lambda queue: queue.channel.waiters.pop(queue.first.wakeup),
-            lambda queue: queue.queue.waiters.pop(queue.second),
-            lambda queue: queue.channel.waiters.pop(queue.second.wakeup),
-        ],
-        ids=["no hold", "a wakeup to pass on", "the leader", "the last", "the last of the channel", "left", "left it"],
-    )
-    def test_refused(self, queue: Queue, change: Any) -> None:
-        queue.join()
-        queue.second.call.hold = queue.hold()
-        change(queue)
-        before = queue.tables
-        assert not queue.leave(queue.second)
-        assert queue.tables == before
-
     def test_before_it_has_a_channel(self, queue: Queue) -> None:
         queue.queue.waiters[queue.second] = None
         queue.second.call.hold = queue.hold()
@@ -216,10 +187,13 @@ class TestSetAside:
         queue.channel.take_back(queue.first.wakeup, 1)
         assert queue.channel.waiters[queue.first.wakeup] == 1
 
-    def test_a_wakeup_that_is_to_be_passed_on(self, queue: Queue) -> None:
-        queue.channel.waiters[queue.first.wakeup] = 3
+    @pytest.mark.parametrize(("need", "passed_on", "need_after"), [(3, 3, 0), (-1, 0, -1)])
+    def test_a_wakeup_that_is_to_be_passed_on(self, queue: Queue, need: int, passed_on: int, need_after: int) -> None:
+        """A negative need: it is leaving."""
+        queue.channel.waiters[queue.first.wakeup] = need
         queue.first.wakeup.set()
-        assert queue.channel.set_aside(queue.first.wakeup) == 3
+        assert queue.channel.set_aside(queue.first.wakeup) == passed_on
+        assert queue.channel.waiters[queue.first.wakeup] == need_after
 
     @pytest.mark.parametrize("need", [-2, 1])
     def test_only_what_was_set_aside_is_taken_back(self, queue: Queue, need: int) -> None:
@@ -229,12 +203,6 @@ class TestSetAside:
         assert queue.channel.waiters[queue.first.wakeup] == need
         queue.channel.take_back(queue.second.wakeup, 7)
         assert queue.second.wakeup not in queue.channel.waiters
-
-    def test_one_that_is_leaving(self, queue: Queue) -> None:
-        queue.first.wakeup.set()
-        queue.channel.waiters[queue.first.wakeup] = -1
-        assert queue.channel.set_aside(queue.first.wakeup) == 0
-        assert queue.channel.waiters[queue.first.wakeup] == -1
 
 
 @pytest.mark.parametrize(

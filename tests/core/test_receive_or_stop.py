@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -87,37 +86,15 @@ def test_nothing_is_read_after_the_connection_was_closed(sockets: Sockets) -> No
     assert sockets.buffer == bytes(16)
 
 
-def test_a_signal_that_came_before_the_wait(sockets: Sockets) -> None:
-    """It interrupts no system call: as if it had come just before `poll` was entered."""
-    others = {signal.SIGUSR1}
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+def test_a_signal_that_came_before_the_wait(sockets: Sockets, interrupted_after: Any) -> None:
     blocked = threading.Event()
-
-    def strike() -> None:
-        # The kernel gives it to this thread, for the main one has it blocked: that one's call goes on.
-        assert blocked.wait(LONG)
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-
-    other = threading.Thread(target=strike)
-    other.start()
-    signal.pthread_sigmask(signal.SIG_BLOCK, others)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            blocked.set()
-            sockets.exchange.receive_or_stop(sockets.stop, LONG)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, others)
-        signal.signal(signal.SIGUSR1, before)
-        other.join()
+    with interrupted_after(lambda: blocked.wait(LONG)):
+        blocked.set()
+        sockets.exchange.receive_or_stop(sockets.stop, LONG)
 
 
-def test_a_signal_whose_handler_returns_does_not_end_it(sockets: Sockets) -> None:
-    strikes: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, _: strikes.append(number))
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    try:
-        assert sockets.exchange.receive_or_stop(sockets.stop, 0.2) == TIME_OVER
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def test_a_signal_whose_handler_returns_does_not_end_it(sockets: Sockets, on_alarm: Any) -> None:
+    strikes: list[None] = []
+    on_alarm(lambda: strikes.append(None))
+    assert sockets.exchange.receive_or_stop(sockets.stop, 0.2) == TIME_OVER
     assert strikes

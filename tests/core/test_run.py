@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import weakref
+from typing import Any
 
 import pytest
 
@@ -54,27 +55,22 @@ def test_nothing_runs_before_the_result_is_read() -> None:
     assert calls == [1]
 
 
-def test_an_exception_passes_through() -> None:
-    with pytest.raises(LookupError, match="3"):
-        _ = Run(fails, 3).result
+async def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
-def test_an_interrupt_passes_through() -> None:
-    async def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        _ = Run(interrupted).result
-
-
-def test_wrong_arguments_are_a_type_error() -> None:
-    with pytest.raises(TypeError):
-        _ = Run(double).result  # type: ignore[call-arg]
-
-
-def test_a_coroutine_that_suspends_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="suspended"):
-        _ = Run(suspends, 1).result
+@pytest.mark.parametrize(
+    ("error", "match", "run"),
+    [
+        (LookupError, "3", Run(fails, 3)),
+        (KeyboardInterrupt, None, Run(interrupted)),
+        (TypeError, None, Run(double)),  # type: ignore[call-arg]
+        (RuntimeError, "suspended", Run(suspends, 1)),
+    ],
+)
+def test_errors(error: type[BaseException], match: str | None, run: Run[Any]) -> None:
+    with pytest.raises(error, match=match):
+        _ = run.result
 
 
 def test_nothing_is_kept() -> None:
@@ -93,13 +89,8 @@ def test_the_fields_of_a_hold() -> None:
     hold = HoldFields((b"a", 1), "lock", b"me:1", None, 2.5, "held")
     hold.lost_below = under
     assert (hold.key, hold.commands, hold.owner, hold.count, hold.leases) == ((b"a", 1), "lock", b"me:1", 1, None)
-    assert (hold.valid_until, hold.lost_below, hold.state, hold.reason, hold.listeners) == (
-        2.5,
-        under,
-        "held",
-        "",
-        None,
-    )
+    found = (hold.valid_until, hold.lost_below, hold.state, hold.reason, hold.listeners)
+    assert found == (2.5, under, "held", "", None)
     wheel = Wheel()
     wheel.add(hold, 5)
     assert wheel.advance(5) == {0: [hold]}

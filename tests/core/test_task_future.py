@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from pyredisson._core import AppliedReply, PipelineFields, TaskFuture
 from pyredisson._protocol.replies import reader
@@ -32,7 +33,9 @@ def make_task(request: pytest.FixtureRequest) -> MakeTask:
 class Lane(PipelineFields):
     """A pipeline without a connection: `answer` is what its connection would read."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_task: MakeTask = asyncio.Task) -> None:
+        self.make_task = make_task
+        self.seen: Seen = []
         self.loop = asyncio.get_running_loop()
         self.on_reply = None
         self._replies = deque()
@@ -45,6 +48,10 @@ class Lane(PipelineFields):
         self._replies.append(future if apply is None else AppliedReply(future, apply))
         return future
 
+    def task(self, apply: Callable[[Any], object] | None = None) -> asyncio.Task[Any]:
+        """A task that awaits the next reply."""
+        return self.make_task(awaited(self.expect(apply), self.seen))
+
     def answer(self, payload: bytes) -> None:
         self._buffer[: len(payload)] = payload
         self.hand_out_replies(len(payload))
@@ -54,6 +61,11 @@ class Lane(PipelineFields):
 
     def _on_error_reply(self, error: Exception) -> None:
         pass
+
+
+@pytest_asyncio.fixture
+async def lane(make_task: MakeTask) -> Lane:
+    return Lane(make_task)
 
 
 async def in_callback(function: Callable[[], object]) -> None:
@@ -71,6 +83,12 @@ async def in_callback(function: Callable[[], object]) -> None:
     await called
 
 
+async def started(task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+    """The task awaits its future."""
+    await asyncio.sleep(0)
+    return task
+
+
 async def awaited(future: TaskFuture, seen: Seen) -> None:
     try:
         seen.append(await future)
@@ -82,68 +100,54 @@ async def awaited(future: TaskFuture, seen: Seen) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_tasks_go_on_before_the_read_returns(make_task: MakeTask) -> None:
-    lane, seen = Lane(), Seen()
-    waiting = [make_task(awaited(lane.expect(), seen)) for _ in range(3)]
-    await asyncio.sleep(0)
+class TestReads:
+    async def test_the_tasks_go_on_before_the_read_returns(self, lane: Lane) -> None:
+        waiting = [lane.task() for _ in range(3)]
+        await asyncio.sleep(0)
 
-    def read() -> None:
-        lane.answer(b":1\r\n:2\r\n")
-        assert seen == [1, 2]
+        def read() -> None:
+            lane.answer(b":1\r\n:2\r\n")
+            assert lane.seen == [1, 2]
 
-    await in_callback(read)
-    await in_callback(lambda: lane.answer(b":3\r\n"))
-    await asyncio.gather(*waiting)
-    assert seen == [1, 2, 3]
+        await in_callback(read)
+        await in_callback(lambda: lane.answer(b":3\r\n"))
+        await asyncio.gather(*waiting)
+        assert lane.seen == [1, 2, 3]
 
+    async def test_what_apply_wakes_goes_on_first(self, lane: Lane) -> None:
+        woken = TaskFuture(lane.loop)
+        waiting = [lane.task(woken.set_result), lane.make_task(awaited(woken, lane.seen))]
+        await asyncio.sleep(0)
+        await in_callback(lambda: lane.answer(b"$1\r\na\r\n"))
+        assert lane.seen == [b"a", b"a"]
+        assert waiting[1].done()
+        await asyncio.gather(*waiting)
 
-@pytest.mark.asyncio
-async def test_what_apply_wakes_goes_on_first(make_task: MakeTask) -> None:
-    lane, seen = Lane(), Seen()
-    woken = TaskFuture(lane.loop)
-    waiting = [make_task(awaited(lane.expect(woken.set_result), seen)), make_task(awaited(woken, seen))]
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b"$1\r\na\r\n"))
-    assert seen == [b"a", b"a"]
-    assert waiting[1].done()
-    await asyncio.gather(*waiting)
+    async def test_an_error_reply(self, lane: Lane) -> None:
+        task = await started(lane.task())
+        await in_callback(lambda: lane.answer(b"-ERR no\r\n"))
+        with pytest.raises(Exception, match="no"):
+            await task
 
-
-@pytest.mark.asyncio
-async def test_an_error_reply(make_task: MakeTask) -> None:
-    lane, seen = Lane(), Seen()
-    task = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b"-ERR no\r\n"))
-    with pytest.raises(Exception, match="no"):
+    async def test_inside_a_task_they_go_on_later(self, lane: Lane) -> None:
+        """Some tools run an event loop inside a task. There no other task can go on at once."""
+        task = await started(lane.task())
+        lane.answer(b":1\r\n")
+        assert lane.seen == []
         await task
+        assert lane.seen == [1]
 
+    async def test_outside_of_a_read_they_go_on_later(self, make_task: MakeTask) -> None:
+        future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
+        task = await started(make_task(awaited(future, seen)))
 
-@pytest.mark.asyncio
-async def test_inside_a_task_they_go_on_later(make_task: MakeTask) -> None:
-    """Some tools run an event loop inside a task. There no other task can go on at once."""
-    lane, seen = Lane(), Seen()
-    task = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    lane.answer(b":1\r\n")
-    assert seen == []
-    await task
-    assert seen == [1]
+        def done() -> None:
+            future.set_result(1)
+            assert seen == []
 
-
-@pytest.mark.asyncio
-async def test_outside_of_a_read_they_go_on_later(make_task: MakeTask) -> None:
-    future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
-    task = make_task(awaited(future, seen))
-    await asyncio.sleep(0)
-
-    def done() -> None:
-        future.set_result(1)
-        assert seen == []
-
-    await in_callback(done)
-    await task
-    assert seen == [1]
+        await in_callback(done)
+        await task
+        assert seen == [1]
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -180,210 +184,147 @@ def test_an_interrupt_of_one_task(make_task: MakeTask, interrupt: type[BaseExcep
 
 
 @pytest.mark.asyncio
-async def test_an_interrupt_of_apply(make_task: MakeTask) -> None:
-    lane, seen = Lane(), Seen()
+class TestOutcomes:
+    @pytest.mark.parametrize("reply", [b":1\r\n", b"-READONLY\r\n"])
+    async def test_the_replies_around_an_interrupt(self, lane: Lane, reply: bytes) -> None:
+        """They don't wait for the next read, which may come much later. The interrupted caller has an outcome, too."""
 
-    def apply(reply: Any) -> None:
-        raise KeyboardInterrupt
+        def interrupt(_: Any) -> None:
+            raise KeyboardInterrupt
 
-    first = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    second = make_task(awaited(lane.expect(apply), seen))
-    await asyncio.sleep(0)
-    raised: list[BaseException] = []
+        lane._on_error_reply = interrupt  # type: ignore[assignment, method-assign]
+        tasks = [await started(lane.task(apply)) for apply in (None, interrupt, None, None)]
 
-    def read() -> None:
-        try:
-            lane.answer(b":1\r\n:2\r\n")
-        except BaseException as error:  # noqa: BLE001 (it is looked at below)
-            raised.append(error)
+        def read() -> None:
+            with pytest.raises(KeyboardInterrupt):
+                lane.answer(b":0\r\n" + reply + b":2\r\n:3\r\n")
 
-    await in_callback(read)
-    assert [type(error) for error in raised] == [KeyboardInterrupt]
-    await first
-    assert seen[0] == 1
-    await second
-    assert isinstance(seen[1], KeyboardInterrupt)
-    # The next read is as any other.
-    third = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b":3\r\n"))
-    assert seen[2] == 3
-    await third
+        await in_callback(read)
+        await asyncio.wait(tasks, timeout=10)
+        assert isinstance(lane.seen.pop(1), KeyboardInterrupt)
+        assert lane.seen == [0, 2, 3]
+        # The next read is as any other.
+        last = await started(lane.task())
+        await in_callback(lambda: lane.answer(b":4\r\n"))
+        assert lane.seen[-1] == 4
+        await last
 
+    @pytest.mark.parametrize("message", [None, "stop"])
+    async def test_a_task_is_cancelled(self, lane: Lane, message: str | None) -> None:
+        future = lane.expect()
+        task = await started(lane.make_task(awaited(future, lane.seen)))
+        task.cancel(message)
+        assert future.done()
+        # The reply comes before the task goes on, and is dropped.
+        await in_callback(lambda: lane.answer(b":1\r\n"))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert isinstance(lane.seen[0], asyncio.CancelledError)
+        assert lane.seen[0].args == (() if message is None else (message,))
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("reply", [b":1\r\n", b"-READONLY\r\n"])
-async def test_the_replies_behind_an_interrupt(make_task: MakeTask, reply: bytes) -> None:
-    """They don't wait for the next read, which may come much later. The interrupted caller has an outcome, too."""
-    lane, seen = Lane(), Seen()
+    async def test_a_task_cancels_another_of_the_same_read(self, lane: Lane) -> None:
 
-    def interrupt(_: Any) -> None:
-        raise KeyboardInterrupt
+        async def cancels() -> None:
+            await lane.expect()
+            assert second.cancel()
 
-    lane._on_error_reply = interrupt  # type: ignore[assignment, method-assign]
-    tasks = []
-    for apply in (interrupt, None, None):
-        tasks.append(make_task(awaited(lane.expect(apply), seen)))
-        await asyncio.sleep(0)
-
-    def read() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            lane.answer(reply + b":2\r\n:3\r\n")
-
-    await in_callback(read)
-    await asyncio.wait(tasks, timeout=10)
-    assert isinstance(seen[0], KeyboardInterrupt)
-    assert seen[1:] == [2, 3]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("message", [None, "stop"])
-async def test_a_task_is_cancelled(make_task: MakeTask, message: str | None) -> None:
-    lane, seen = Lane(), Seen()
-    future = lane.expect()
-    task = make_task(awaited(future, seen))
-    await asyncio.sleep(0)
-    task.cancel(message)
-    assert future.done()
-    # The reply comes before the task goes on, and is dropped.
-    await in_callback(lambda: lane.answer(b":1\r\n"))
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert isinstance(seen[0], asyncio.CancelledError)
-    assert seen[0].args == (() if message is None else (message,))
-
-
-@pytest.mark.asyncio
-async def test_a_task_cancels_another_of_the_same_read(make_task: MakeTask) -> None:
-    lane, seen = Lane(), Seen()
-
-    async def cancels() -> None:
-        await lane.expect()
-        assert second.cancel()
-
-    first = make_task(cancels())
-    await asyncio.sleep(0)
-    second = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
-    await first
-    with pytest.raises(asyncio.CancelledError):
-        await second
-
-
-@pytest.mark.asyncio
-async def test_a_task_that_is_cancelled_before_it_awaits(make_task: MakeTask) -> None:
-    future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
-
-    async def cancelled() -> None:
-        task.cancel()
-        await awaited(future, seen)
-
-    task = make_task(cancelled())
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert isinstance(seen[0], asyncio.CancelledError)
-    assert future.done()
-
-
-@pytest.mark.asyncio
-async def test_a_future_that_is_done_already(make_task: MakeTask) -> None:
-    loop, seen = asyncio.get_running_loop(), Seen()
-    future, failed = TaskFuture(loop), TaskFuture(loop)
-    future.set_result((1, 2))
-    failed.set_exception(ValueError("no"))
-    await make_task(awaited(future, seen))
-    with pytest.raises(ValueError, match="no"):
-        await make_task(awaited(failed, seen))
-    assert seen[0] == (1, 2)
-    assert not future.cancel()
-
-
-@pytest.mark.asyncio
-async def test_each_task_goes_on_with_its_context(make_task: MakeTask) -> None:
-    lane, seen = Lane(), Seen()
-    variable: ContextVar[int] = ContextVar("variable")
-
-    async def in_context(number: int) -> None:
-        variable.set(number)
-        await lane.expect()
-        seen.append(variable.get())
-
-    waiting = [make_task(in_context(number)) for number in range(3)]
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b":0\r\n:0\r\n:0\r\n"))
-    assert seen == [0, 1, 2]
-    await asyncio.gather(*waiting)
-
-
-@pytest.mark.asyncio
-async def test_only_one_task_may_await_it() -> None:
-    future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
-    first = asyncio.create_task(awaited(future, seen))
-    second = asyncio.create_task(awaited(future, seen))
-    with pytest.raises(RuntimeError, match="another task"):
-        await second
-    future.set_result(1)
-    await first
-
-
-@pytest.mark.asyncio
-async def test_a_caller_is_cancelled_while_apply_runs(make_task: MakeTask) -> None:
-    """The first Ctrl-C under `asyncio.run` does so on any line. It must not hurt the other replies of that read."""
-    lane, seen = Lane(), Seen()
-    first = make_task(awaited(lane.expect(lambda _: first.cancel()), seen))
-    await asyncio.sleep(0)
-    second = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
-    assert first.cancelled()
-    await second
-    assert seen[1:] == [2]
-
-
-@pytest.mark.asyncio
-async def test_a_task_runs_an_event_loop(make_task: MakeTask) -> None:
-    """As nest_asyncio does it: the other tasks of the same read go on in there."""
-    lane, seen = Lane(), Seen()
-    loop: Any = lane.loop
-    prefix = "" if make_task is asyncio.Task else "_py"  # each kind of tasks has functions of its own
-    leave, enter = getattr(tasks, f"{prefix}_leave_task"), getattr(tasks, f"{prefix}_enter_task")
-
-    async def runs_the_loop() -> None:
-        await lane.expect()
-        running = first
-        leave(loop, running)
-        try:
-            while not seen:
-                loop._run_once()
-        finally:
-            enter(loop, running)
-        seen.append("end")
-
-    first = make_task(runs_the_loop())
-    await asyncio.sleep(0)
-    second = make_task(awaited(lane.expect(), seen))
-    await asyncio.sleep(0)
-    with pytest.MonkeyPatch.context() as patch:
-        # It replaces this method, among others: that of asyncio refuses to run.
-        patch.setattr(type(loop), "run_forever", lambda _: None)
+        first = await started(lane.make_task(cancels()))
+        second = await started(lane.task())
         await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
-        await asyncio.gather(first, second)
-    assert seen == [2, "end"]
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
 
+    async def test_a_task_that_is_cancelled_before_it_awaits(self, make_task: MakeTask) -> None:
+        future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
 
-@pytest.mark.asyncio
-async def test_a_read_inside_a_read(make_task: MakeTask) -> None:
-    lane, inner, seen = Lane(), Lane(), Seen()
-    waiting = [
-        make_task(awaited(lane.expect(lambda _: inner.answer(b":1\r\n")), seen)),
-        make_task(awaited(inner.expect(), seen)),
-    ]
-    await asyncio.sleep(0)
-    await in_callback(lambda: lane.answer(b":2\r\n"))
-    await asyncio.gather(*waiting)
-    assert seen == [1, 2]
+        async def cancelled() -> None:
+            task.cancel()
+            await awaited(future, seen)
+
+        task = make_task(cancelled())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert isinstance(seen[0], asyncio.CancelledError)
+        assert future.done()
+
+    async def test_a_future_that_is_done_already(self, make_task: MakeTask) -> None:
+        loop, seen = asyncio.get_running_loop(), Seen()
+        future, failed = TaskFuture(loop), TaskFuture(loop)
+        future.set_result((1, 2))
+        failed.set_exception(ValueError("no"))
+        await make_task(awaited(future, seen))
+        with pytest.raises(ValueError, match="no"):
+            await make_task(awaited(failed, seen))
+        assert seen[0] == (1, 2)
+        assert not future.cancel()
+
+    async def test_each_task_goes_on_with_its_context(self, lane: Lane) -> None:
+        variable: ContextVar[int] = ContextVar("variable")
+
+        async def in_context(number: int) -> None:
+            variable.set(number)
+            await lane.expect()
+            lane.seen.append(variable.get())
+
+        waiting = [lane.make_task(in_context(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        await in_callback(lambda: lane.answer(b":0\r\n:0\r\n:0\r\n"))
+        assert lane.seen == [0, 1, 2]
+        await asyncio.gather(*waiting)
+
+    async def test_only_one_task_may_await_it(self) -> None:
+        future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
+        first = asyncio.create_task(awaited(future, seen))
+        second = asyncio.create_task(awaited(future, seen))
+        with pytest.raises(RuntimeError, match="another task"):
+            await second
+        future.set_result(1)
+        await first
+
+    async def test_a_caller_is_cancelled_while_apply_runs(self, lane: Lane) -> None:
+        """The first Ctrl-C under `asyncio.run` does so on any line. It must not hurt the other replies of that read."""
+        first = await started(lane.task(lambda _: first.cancel()))
+        second = await started(lane.task())
+        await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
+        assert first.cancelled()
+        await second
+        assert lane.seen[1:] == [2]
+
+    async def test_a_task_runs_an_event_loop(self, lane: Lane) -> None:
+        """As nest_asyncio does it: the other tasks of the same read go on in there."""
+        loop: Any = lane.loop
+        prefix = "" if lane.make_task is asyncio.Task else "_py"  # each kind of tasks has functions of its own
+        leave, enter = getattr(tasks, f"{prefix}_leave_task"), getattr(tasks, f"{prefix}_enter_task")
+
+        async def runs_the_loop() -> None:
+            await lane.expect()
+            running = first
+            leave(loop, running)
+            try:
+                while not lane.seen:
+                    loop._run_once()
+            finally:
+                enter(loop, running)
+            lane.seen.append("end")
+
+        first = await started(lane.make_task(runs_the_loop()))
+        second = await started(lane.task())
+        with pytest.MonkeyPatch.context() as patch:
+            # It replaces this method, among others: that of asyncio refuses to run.
+            patch.setattr(type(loop), "run_forever", lambda _: None)
+            await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
+            await asyncio.gather(first, second)
+        assert lane.seen == [2, "end"]
+
+    async def test_a_read_inside_a_read(self, lane: Lane) -> None:
+        inner = Lane(lane.make_task)
+        inner.seen = lane.seen
+        waiting = [lane.task(lambda _: inner.answer(b":1\r\n")), inner.task()]
+        await asyncio.sleep(0)
+        await in_callback(lambda: lane.answer(b":2\r\n"))
+        await asyncio.gather(*waiting)
+        assert lane.seen == [1, 2]
 
 
 class Marker:
@@ -399,48 +340,46 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("end", ["result", "cancelled"])
-async def test_what_a_task_has_is_freed_at_its_end(without_collector: None, end: str) -> None:
-    """Without a garbage collection: a dropped client has connections."""
-    lane = Lane()
-    future = lane.expect()
-    marker = Marker()
-    gone = weakref.ref(marker)
+class TestMemory:
+    @pytest.mark.parametrize("end", ["result", "cancelled"])
+    async def test_what_a_task_has_is_freed_at_its_end(self, without_collector: None, end: str) -> None:
+        """Without a garbage collection: a dropped client has connections."""
+        lane = Lane()
+        future = lane.expect()
+        marker = Marker()
+        gone = weakref.ref(marker)
 
-    async def waits(marker: Marker) -> None:
-        here = future
-        await here
+        async def waits(marker: Marker) -> None:
+            here = future
+            await here
 
-    # Of Python 3.12, the tasks that are written in Python are part of a cycle when they are cancelled.
-    task = asyncio.create_task(waits(marker))
-    del marker
-    await asyncio.sleep(0)
-    if end == "cancelled":
-        task.cancel()
-    else:
-        await in_callback(lambda: lane.answer(b":1\r\n"))
-    await asyncio.wait([task])
-    assert task.cancelled() == (end == "cancelled")
-    del task
-    await asyncio.sleep(0)
-    assert gone() is None
-    # `Pipeline._checked` may refer to it for a while.
-    assert future.done()
+        # Of Python 3.12, the tasks that are written in Python are part of a cycle when they are cancelled.
+        task = asyncio.create_task(waits(marker))
+        del marker
+        await asyncio.sleep(0)
+        if end == "cancelled":
+            task.cancel()
+        else:
+            await in_callback(lambda: lane.answer(b":1\r\n"))
+        await asyncio.wait([task])
+        assert task.cancelled() == (end == "cancelled")
+        del task
+        await asyncio.sleep(0)
+        assert gone() is None
+        # `Pipeline._checked` may refer to it for a while.
+        assert future.done()
 
+    async def test_a_task_and_its_future_are_collected(self) -> None:
+        """A task that nobody refers to doesn't stay because of the future that it awaits."""
 
-@pytest.mark.asyncio
-async def test_a_task_and_its_future_are_collected() -> None:
-    """A task that nobody refers to doesn't stay because of the future that it awaits."""
+        async def waits(marker: Marker) -> None:
+            await TaskFuture(asyncio.get_running_loop())
 
-    async def waits(marker: Marker) -> None:
-        await TaskFuture(asyncio.get_running_loop())
-
-    marker = Marker()
-    gone = weakref.ref(marker)
-    task = asyncio.create_task(waits(marker))
-    await asyncio.sleep(0)
-    # Its destruction would be logged as an error otherwise.
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    del task, marker
-    gc.collect()
-    assert gone() is None
+        marker = Marker()
+        gone = weakref.ref(marker)
+        task = await started(asyncio.create_task(waits(marker)))
+        # Its destruction would be logged as an error otherwise.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task, marker
+        gc.collect()
+        assert gone() is None

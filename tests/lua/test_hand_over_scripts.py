@@ -1,139 +1,80 @@
-"""The scripts that hand a lock on: every branch, sent twice, and read as Redisson would."""
+"""The scripts that hand an exclusive lock on to the next owner: what holds for every kind of lock."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.client import PubSub
-from redis.exceptions import ResponseError
 
-from pyredisson.testing import Server
+from .scripted import ANYTHING, ME, YOU, Call, Case, Ends, Scripted, State
 
-from .scripted import ME, YOU, ScriptedLock, published
-
-THIRD = "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:8"
-COUNTER, NEWEST = "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
+QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
+COUNTER = "redisson_lock_token:{orders}"
+FAIR = ["orders", QUEUE, SCORES, "pyredisson_fair_waiters:{orders}", "pyredisson_fair_clients:{orders}"]
+LEASE = 20_000
+MY_WRITE, YOUR_WRITE = f"{ME}:write", f"{YOU}:write"
 
 
-class HandOverScripts(ScriptedLock):
-    channel = "redisson_lock__channel:{orders}"
+@dataclass(frozen=True)
+class Kind:
+    """A kind of lock."""
 
-    def __init__(self, server: Server, admin: Redis, kind: str) -> None:
-        super().__init__(server, admin)
-        self.kind = kind
-        self.companions = [COUNTER, NEWEST] if kind == "fenced" else []
-
-    def hand_over(self, owner: str, next_owner: str, lease: int, redis: Any = None) -> Any:
-        keys = ["orders", *self.companions]
-        return self.run(f"{self.kind}_hand_over", keys, owner, next_owner, lease, redis=redis)
-
-    def locks(self) -> list[bytes]:
-        """All keys but the counter, which stays."""
-        return [key for key in self.redis.keys("*") if key.decode() not in self.companions]
+    call: Call
+    held: Callable[[str, int], dict[str, Any]] = lambda owner, levels: {owner: levels}
+    waiting: State | None = None
+    """Further keys while the next owner waits."""
+    after: State | None = None
+    """Further keys after a hand-over."""
 
 
-@pytest.fixture(params=["lock", "fenced"])
-def scripts(server: Server, admin: Redis, request: pytest.FixtureRequest) -> HandOverScripts:
-    return HandOverScripts(server, admin, request.param)
+KINDS = {
+    "lock": Kind(Call("lock_hand_over", ["orders"], [ME, YOU, LEASE])),
+    "fenced": Kind(
+        Call("fenced_hand_over", ["orders", COUNTER, "pyredisson_fenced_newest:{orders}"], [ME, YOU, LEASE]),
+        after={COUNTER: ANYTHING},
+    ),
+    "fair": Kind(
+        Call("fair_hand_over", FAIR, ["redisson_lock__channel:{orders}", ME, 300_000, YOU, LEASE]),
+        waiting={QUEUE: [YOU], SCORES: Ends({YOU: 300_000})},
+    ),
+    "write": Kind(
+        Call("write_hand_over", ["orders", "{orders}:"], ["redisson_rwlock:{orders}", MY_WRITE, YOUR_WRITE, LEASE]),
+        lambda owner, levels: {"mode": "write", f"{owner}:write": levels},
+    ),
+}
 
 
-def test_the_next_owner_is_entered(scripts: HandOverScripts, subscription: PubSub) -> None:
-    scripts.hold(ME, 1, 30_000)
-    tokens = []
-    for _ in range(2):
-        [token] = scripts.hand_over(ME, YOU, 20_000)
-        tokens.append(token)
-        assert scripts.state() == {YOU: "1"}
-        assert 19_000 < scripts.left() <= 20_000
-    if scripts.kind == "fenced":
-        assert tokens[0] < tokens[1]
-        assert scripts.text(COUNTER) == str(tokens[1])
-    else:
-        assert tokens == [0, 0]
-    assert published(subscription) == []
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("holder", "levels", "lease", "levels_after", "lease_after"),
+    [
+        pytest.param(ME, 1, 30_000, 1, LEASE, id="a hold"),
+        pytest.param(ME, 3, 30_000, 1, LEASE, id="all levels"),
+        pytest.param(ME, 1, None, 1, LEASE, id="a hold without an end"),
+        pytest.param(YOU, 1, 60_000, 1, 60_000, id="a copy does not shorten the lease"),
+        pytest.param(YOU, 1, 10_000, 1, LEASE, id="a copy lengthens the lease"),
+    ],
+)
+def test_the_next_owner_has_it(
+    scripts: Scripted, kind: Kind, holder: str, levels: int, lease: int | None, levels_after: int, lease_after: int
+) -> None:
+    before = {"orders": (kind.held(holder, levels), lease), **((kind.waiting or {}) if holder == ME else {})}
+    after = {"orders": (kind.held(YOU, levels_after), lease_after), **(kind.after or {})}
+    scripts.check(Case(before, [(kind.call, [ANYTHING])], after))
 
 
-def test_a_copy_does_not_shorten_the_lease(scripts: HandOverScripts) -> None:
-    scripts.hold(ME, 1, 30_000)
-    scripts.hand_over(ME, YOU, 20_000)
-    scripts.redis.pexpire("orders", 60_000)
-    assert scripts.hand_over(ME, YOU, 20_000) != 0
-    assert scripts.left() > 50_000
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("free", [False, True])
+def test_the_hold_was_lost(scripts: Scripted, kind: Kind, free: bool) -> None:
+    """Nobody gets the lock by that."""
+    before = {} if free else {"orders": (kind.held(f"{YOU}0", 2), 20_000)}
+    scripts.check(Case({**before, **(kind.waiting or {})}, [(kind.call, 0)]))
 
 
-def test_a_copy_finds_an_inner_level(scripts: HandOverScripts) -> None:
-    """A late copy, when the next owner has acquired another level. Its client has begun a new epoch by then."""
-    scripts.hold(ME, 1, 30_000)
-    scripts.hand_over(ME, YOU, 20_000)
-    scripts.hand_over(YOU, THIRD, 20_000)
-    for _ in range(2):
-        assert scripts.hand_over(ME, YOU, 20_000) == 0
-        assert scripts.state() == {THIRD: "1"}
-
-
-def test_all_levels_are_released(scripts: HandOverScripts) -> None:
-    scripts.hold(ME, 3, 30_000)
-    assert scripts.hand_over(ME, YOU, 20_000) != 0
-    assert scripts.state() == {YOU: "1"}
-
-
-def test_a_lock_of_another_owner(scripts: HandOverScripts, subscription: PubSub) -> None:
-    scripts.hold(THIRD, 2, 20_000)
-    for _ in range(2):
-        assert scripts.hand_over(ME, YOU, 30_000) == 0
-        assert scripts.state() == {THIRD: "2"}
-        assert 19_000 < scripts.left() <= 20_000
-    assert scripts.locks() == [b"orders"]
-    assert published(subscription) == []
-
-
-def test_a_free_lock(scripts: HandOverScripts, subscription: PubSub) -> None:
-    """The hold was lost: nobody gets the lock by that."""
-    for _ in range(2):
-        assert scripts.hand_over(ME, YOU, 30_000) == 0
-    assert scripts.redis.keys() == []
-    assert published(subscription) == []
-
-
-def test_a_hold_without_an_end(scripts: HandOverScripts) -> None:
-    scripts.hold(ME, 1, None)
-    assert scripts.hand_over(ME, YOU, 30_000) != 0
-    assert 29_000 < scripts.left() <= 30_000
-
-
-def test_another_type(scripts: HandOverScripts) -> None:
-    scripts.redis.set("orders", "text")
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        scripts.hand_over(ME, YOU, 30_000)
-    assert scripts.redis.get("orders") == b"text"
-
-
-def test_out_of_memory(scripts: HandOverScripts) -> None:
-    scripts.hold(ME, 1, 10_000)
-    with scripts.out_of_memory():
-        if scripts.kind == "fenced" and not scripts.with_shebang:
-            # Older servers don't know the flag, and the first write of this script takes memory.
-            with pytest.raises(ResponseError, match="maxmemory"):
-                scripts.hand_over(ME, YOU, 30_000)
-            assert scripts.state() == {ME: "1"}
-        else:
-            assert scripts.hand_over(ME, YOU, 30_000) != 0
-            assert scripts.state() == {YOU: "1"}
-
-
-def test_a_counter_that_is_no_number(server: Server, admin: Redis) -> None:
-    scripts = HandOverScripts(server, admin, "fenced")
-    scripts.hold(ME, 1, 30_000)
-    scripts.redis.set(COUNTER, "text")
-    with pytest.raises(ResponseError, match="not an integer"):
-        scripts.hand_over(ME, YOU, 30_000)
-    assert scripts.state() == {ME: "1"}
-
-
-def test_a_replica_replies_readonly(scripts: HandOverScripts) -> None:
-    scripts.hold(ME, 1, 30_000)
-    with scripts.replica() as replica, pytest.raises(ResponseError):
-        scripts.hand_over(ME, YOU, 30_000, redis=replica)
-    assert scripts.state() == {ME: "1"}
+def test_each_copy_has_a_token_of_its_own(scripts: Scripted) -> None:
+    scripts.write({"orders": ({ME: 1}, 30_000)})
+    [[first], [second]] = [scripts.call(KINDS["fenced"].call) for _ in range(2)]
+    assert 0 < first < second
+    assert scripts.text(COUNTER) == str(second)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from pyredisson.inspection.names import companions_of
 from pyredisson.testing import Server
 
-from .scripted import ME, YOU, ScriptedLock
+from .scripted import ME, YOU, About, Ends, Scripted
 
 VALUE = "sMUTHC2Ql4EaCGlDp3W/MQ"
 
 
-class InspectScripts(ScriptedLock):
-    channel = "redisson_lock__channel:{orders}"
-
+class InspectScripts(Scripted):
     def scan(self, cursor: str | int = 0, count: int = 256, redis: Any = None) -> Any:
         return self.run("inspect_scan", [], cursor, count, redis=redis)
 
@@ -37,74 +34,37 @@ class InspectScripts(ScriptedLock):
 
 
 @pytest.fixture
-def scripts(server: Server, admin: Redis) -> InspectScripts:
+def scripts(server: Server, admin: Any) -> InspectScripts:
     return InspectScripts(server, admin)
 
 
-def of_class(scripts: InspectScripts, **fields: str | int) -> str:
-    """What a hash with these fields is. Any of its fields may be the one that is looked at, so it is asked often."""
-    scripts.redis.delete("orders")
+GROUP: dict[str, str | int] = {VALUE: ME, f"{VALUE}:{ME}:expire_time": 5, f"{VALUE}:{ME}:lock_count": 1}
+CLASSES: dict[str, Any] = {
+    "lock": [{ME: 1}, {ME: 1, YOU: 12}, {f"{ME}:1": 1}, {f"{ME}.7": 1}, {ME.upper(): 1}],
+    "read-write": [{"mode": mode, **more} for mode in ("read", "write") for more in ({}, {ME: 1}, {f"{ME}:write": 2})],
+    "group": [GROUP],
+    "rate-limiter": [{"rate": 1, "interval": 1, "type": 0}],
+    "": [
+        *({"item:12": 1}, {"mode": "sport"}, {"rate": 1, "type": 0}, {"": 1}, {"\0%": 1}),
+        *({ME: 0}, {ME: -1}, {ME: "x"}, {ME: "1x"}, {f"x{ME}": 1}),
+        *({ME.partition(":")[0]: 1}, {f"{ME.partition(':')[0]}:x": 1}),
+        *({VALUE: "me"}, {f"{VALUE}:{ME}:name": "x"}, {f"{VALUE}:me:lock_count": 1}),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "fields"), [(kind, fields) for kind, each in CLASSES.items() for fields in each])
+def test_what_a_hash_is(scripts: InspectScripts, kind: str, fields: dict[str, str | int]) -> None:
+    """Any of its fields may be the one that is looked at, so it is asked often."""
     scripts.redis.hset("orders", mapping=fields)
-    found = {scripts.state()[3].decode() for _ in range(10)}
-    assert len(found) == 1
-    only: str = found.pop()
-    in_walk = scripts.scan()[2] == [b"orders"]
-    assert in_walk == (only in ("lock", "read-write", "group"))
-    return only
-
-
-class TestClass:
-    def test_a_lock(self, scripts: InspectScripts) -> None:
-        assert of_class(scripts, **{ME: 1}) == "lock"
-        assert of_class(scripts, **{ME: 1, YOU: 12}) == "lock"
-        assert of_class(scripts, **{f"{ME}:1": 1}) == "lock"
-        assert of_class(scripts, **{f"{ME}.7": 1}) == "lock"
-        assert of_class(scripts, **{ME.upper(): 1}) == "lock"
-
-    @pytest.mark.parametrize("mode", ["read", "write"])
-    def test_a_read_write_lock(self, scripts: InspectScripts, mode: str) -> None:
-        assert of_class(scripts, mode=mode) == "read-write"
-        assert of_class(scripts, mode=mode, **{ME: 1}) == "read-write"
-        assert of_class(scripts, mode=mode, **{f"{ME}:write": 2}) == "read-write"
-
-    def test_a_group(self, scripts: InspectScripts) -> None:
-        fields: dict[str, str | int] = {VALUE: ME, f"{VALUE}:{ME}:expire_time": 5, f"{VALUE}:{ME}:lock_count": 1}
-        assert of_class(scripts, **fields) == "group"
-
-    def test_a_rate_limiter(self, scripts: InspectScripts) -> None:
-        assert of_class(scripts, rate=1, interval=1, type=0) == "rate-limiter"
-
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"item:12": 1},
-            {"mode": "sport"},
-            {"rate": 1, "type": 0},
-            {ME: 0},
-            {ME: -1},
-            {ME: "x"},
-            {ME: "1x"},
-            {ME.partition(":")[0]: 1},
-            {f"{ME.partition(':')[0]}:x": 1},
-            {f"x{ME}": 1},
-            {VALUE: "me"},
-            {f"{VALUE}:{ME}:name": "x"},
-            {f"{VALUE}:me:lock_count": 1},
-            {"": 1},
-            {"\0%": 1},
-        ],
-    )
-    def test_something_else(self, scripts: InspectScripts, fields: dict[str, str | int]) -> None:
-        assert of_class(scripts, **fields) == ""
+    assert {scripts.state()[3].decode() for _ in range(10)} == {kind}
+    assert scripts.scan()[2] == [b"orders"] * (kind in ("lock", "read-write", "group"))
 
 
 class TestScan:
     def test_all_steps_together_look_at_each_key(self, scripts: InspectScripts) -> None:
-        names = {f"lock:{number}".encode() for number in range(100)}
-        for name in names:
-            scripts.redis.hset(name, ME, 1)
-        for number in range(500):
-            scripts.redis.set(f"counter:{number}", number)
+        names = {f"lock:{number}" for number in range(100)}
+        scripts.write({name: {ME: 1} for name in names} | {f"counter:{number}": number for number in range(500)})
         found: set[bytes] = set()
         cursor, keys, steps = b"0", 0, 0
         while steps == 0 or cursor != b"0":
@@ -115,7 +75,7 @@ class TestScan:
             found.update(locks)
             keys += looked_at
             steps += 1
-        assert found == names
+        assert set(map(bytes.decode, found)) == names
         assert keys >= 600
         assert steps > 5
 
@@ -124,13 +84,9 @@ class TestScan:
 
     def test_companions(self, scripts: InspectScripts) -> None:
         ours = ("redisson_lock_queue:{orders}", "pyredisson_once:{orders}:x", f"pyredisson_client:{{{ME}}}")
-        for key in ours:
-            scripts.redis.set(key, 1)
-        scripts.redis.zadd("{orders}:timeout", {b"0123456789abcdef": 5})
-        scripts.redis.zadd("orders:timeout", {b"0123456789abcdef": 5})
-        scripts.redis.zadd("{jobs}:timeout", {b"0123456789abcde": 5})
-        scripts.redis.set("{counter}:timeout", 5)
-        scripts.redis.set("redisson_unlock_latch:{orders}:x", 0)
+        scripts.write(dict.fromkeys(ours, 1) | {"{counter}:timeout": 5, "redisson_unlock_latch:{orders}:x": 0})
+        scripts.write({f"{name}:timeout": Ends({b"0123456789abcdef": 5}) for name in ("{orders}", "orders")})
+        scripts.write({"{jobs}:timeout": Ends({b"0123456789abcde": 5})})
         assert {key.decode() for key in scripts.scan()[3]} == {*ours, "{orders}:timeout"}
 
 
@@ -146,10 +102,9 @@ class TestState:
         assert reply[12:] == [0, 0, [], [0, 0, 0, 0]]
 
     def test_owners(self, scripts: InspectScripts) -> None:
-        scripts.hold(ME, 3, 20_000)
+        scripts.write({"orders": ({ME: 3}, 20_000)})
         reply = scripts.state()
-        assert reply[1][0] == b"hash"
-        assert 15_000 < reply[2][0] <= 20_000
+        assert (reply[1][0], reply[2][0] == About(20_000)) == (b"hash", True)
         assert reply[3:7] == [b"lock", b"", 1, [ME.encode(), b"3"]]
 
     def test_more_owners_than_the_limit(self, scripts: InspectScripts) -> None:
@@ -159,18 +114,18 @@ class TestState:
         assert 10 <= len(reply[6]) // 2 < 600
 
     def test_leases_of_readers(self, scripts: InspectScripts) -> None:
-        scripts.redis.hset("orders", mapping={"mode": "read", ME: 2, YOU: 1})
-        scripts.redis.set(f"{{orders}}:{ME}:rwlock_timeout:1", 1, px=10_000)
-        scripts.redis.set(f"{{orders}}:{ME}:rwlock_timeout:2", 1, px=30_000)
+        scripts.write({"orders": {"mode": "read", ME: 2, YOU: 1}})
+        scripts.write({f"{{orders}}:{ME}:rwlock_timeout:{level}": (1, level * 15_000) for level in (1, 2)})
         reply = scripts.state()
-        leases = dict(zip(reply[6][::2], reply[7], strict=True))
-        assert 25_000 < leases[ME.encode()] <= 30_000
-        assert leases[YOU.encode()] == leases[b"mode"] == -2
+        assert dict(zip(reply[6][::2], reply[7], strict=True)) == {
+            ME.encode(): About(30_000),
+            YOU.encode(): -2,
+            b"mode": -2,
+        }
 
     def test_waiters(self, scripts: InspectScripts) -> None:
-        scripts.redis.rpush("redisson_lock_queue:{orders}", ME, YOU)
+        scripts.write({"redisson_lock_queue:{orders}": [ME, YOU], "pyredisson_fair_waiters:{orders}": {YOU: 60}})
         scripts.redis.zadd("redisson_lock_timeout:{orders}", {ME: 50})
-        scripts.redis.hset("pyredisson_fair_waiters:{orders}", YOU, 60)
         scripts.redis.zadd("pyredisson_fair_clients:{orders}", {YOU.partition(":")[0]: 70})
         reply = scripts.state()
         assert reply[9:11] == [2, [ME.encode(), b"50", b"", b"", YOU.encode(), b"", b"60", b"70"]]
@@ -184,13 +139,10 @@ class TestState:
         assert reply[14][::2] == [b"leased", b"endless"]
         assert int(float(reply[14][3])) == 922337203685477
 
-    def test_a_token(self, scripts: InspectScripts) -> None:
-        scripts.redis.set("redisson_lock_token:{orders}", 2**52)
-        assert scripts.state()[11] == b"%d" % 2**52
-
-    def test_a_long_string_is_not_read(self, scripts: InspectScripts) -> None:
-        scripts.redis.set("orders", "x" * 10_000)
-        assert scripts.state()[8] == b"x" * 32
+    def test_a_token_and_a_long_string_that_is_not_read(self, scripts: InspectScripts) -> None:
+        scripts.write({"redisson_lock_token:{orders}": 2**52, "orders": "x" * 10_000})
+        reply = scripts.state()
+        assert (reply[8], reply[11]) == (b"x" * 32, b"%d" % 2**52)
 
     def test_subscribers(self, scripts: InspectScripts, server: Server) -> None:
         with scripts.redis.pubsub() as one, scripts.redis.pubsub() as other:
@@ -203,23 +155,10 @@ class TestState:
                     assert one.get_message(timeout=5)["type"] == "ssubscribe"
             assert scripts.state()[15] == [0, 2, 1 if server.version >= (7,) else 0, 0]
 
-    def test_on_a_replica(self, scripts: InspectScripts) -> None:
-        """They write nothing, so a server that became a replica answers, too."""
-        scripts.hold(ME, 1, 30_000)
-        with scripts.replica() as redis:
-            assert scripts.state(redis=redis)[5] == 1
-            assert scripts.scan(redis=redis)[2] == [b"orders"]
-
-    def test_out_of_memory(self, scripts: InspectScripts) -> None:
-        scripts.hold(ME, 1, 30_000)
-        with scripts.out_of_memory():
-            assert scripts.state()[5] == 1
-            assert scripts.scan()[2] == [b"orders"]
-
     @pytest.mark.parametrize("missing", ["type", "hrandfield", "hget", "zrange"])
     def test_a_right_that_is_missing_is_not_ignored(self, scripts: InspectScripts, missing: str) -> None:
         """Otherwise locks would be missing without a word."""
-        scripts.hold(ME, 1, 30_000)
+        scripts.write({"orders": ({ME: 1}, 30_000)})
         scripts.redis.zadd("{orders}:timeout", {b"0123456789abcdef": 5})
         with (
             scripts.user("~*", "+@all", f"-{missing}") as redis,

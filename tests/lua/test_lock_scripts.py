@@ -1,299 +1,210 @@
-"""Each script of the lock on real servers, old and new: every branch, sent twice, and read as Redisson would."""
+"""The scripts of the lock, also with fencing tokens: every branch, sent twice, and read as Redisson would."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
-from pyredisson.testing import Server
-from tests.support.script_headers import header
+from .scripted import ANYTHING, ME, YOU, About, Call, Case, Scripted
 
-from .scripted import ME, YOU, ScriptedLock, published
-
-
-class LockScripts(ScriptedLock):
-    channel = "redisson_lock__channel:{orders}"
-
-    def acquire(self, owner: str, holds: int, lease: int, redis: Any = None) -> Any:
-        return self.run("lock_acquire", ["orders"], owner, holds, lease, redis=redis)
-
-    def release(self, owner: str, holds: int, redis: Any = None) -> Any:
-        return self.run("lock_release", ["orders"], self.channel, owner, holds, redis=redis)
-
-    def force_release(self, redis: Any = None) -> Any:
-        return self.run("lock_force_release", ["orders"], self.channel, redis=redis)
-
-    def wake_waiters(self, redis: Any = None) -> Any:
-        return self.run("lock_wake_waiters", ["orders"], self.channel, "0", redis=redis)
-
-    def renew(self, lease: int, *locks: tuple[str, str], redis: Any = None) -> Any:
-        keys = [key for key, _ in locks]
-        return self.run("lock_renew", keys, lease, *[owner for _, owner in locks], redis=redis)
+CHANNEL = "redisson_lock__channel:{orders}"
+COUNTER, NEWEST = "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
+FAIR = [
+    *(f"redisson_lock_{name}:{{orders}}" for name in ("queue", "timeout")),
+    *(f"pyredisson_fair_{name}:{{orders}}" for name in ("waiters", "clients")),
+]
+KEYS = {"lock": ["orders"], "fenced": ["orders", COUNTER, NEWEST], "fair": ["orders", *FAIR]}
+KINDS = pytest.mark.parametrize("kind", KEYS)
+MINE, YOURS = {ME: 1}, {YOU: 3}
+DAY = 86_400_000
+WAIT = 300_000
+"""How long Redisson keeps a place in the queue of a fair lock, ms."""
 
 
-@pytest.fixture
-def scripts(server: Server, admin: Redis) -> LockScripts:
-    return LockScripts(server, admin)
+def acquire(level: int, lease: int, owner: str = ME, kind: str = "lock") -> Call:
+    """Without waiting."""
+    before, behind = ([CHANNEL], [WAIT, 0]) if kind == "fair" else ([], [])
+    return Call(f"{kind}_acquire", KEYS[kind], [*before, owner, level, lease, *behind])
 
 
-class TestAcquire:
-    def test_a_free_lock(self, scripts: LockScripts) -> None:
-        for _ in range(2):
-            assert scripts.acquire(ME, 1, 30_000) is None
-            assert scripts.state() == {ME: "1"}
-            assert scripts.redis.type("orders") == b"hash"
-            assert 29_000 < scripts.left() <= 30_000
-
-    def test_another_level(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, 1_000)
-        for _ in range(2):
-            assert scripts.acquire(ME, 2, 30_000) is None
-            assert scripts.state() == {ME: "2"}
-            assert 29_000 < scripts.left() <= 30_000
-
-    def test_another_level_does_not_shorten_the_lease(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, 60_000)
-        for _ in range(2):
-            assert scripts.acquire(ME, 2, 100) is None
-            assert scripts.state() == {ME: "2"}
-            assert scripts.left() > 50_000
-
-    def test_an_endless_hold_gets_a_lease(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, None)
-        assert scripts.acquire(ME, 2, 30_000) is None
-        assert 29_000 < scripts.left() <= 30_000
-
-    @pytest.mark.parametrize("holds", [1, 2])
-    def test_another_owners_lock(self, scripts: LockScripts, holds: int) -> None:
-        scripts.hold(YOU, 3, 20_000)
-        for _ in range(2):
-            assert 19_000 < scripts.acquire(ME, holds, 30_000) <= 20_000
-            assert scripts.state() == {YOU: "3"}
-            assert 19_000 < scripts.left() <= 20_000
-
-    def test_another_owners_endless_lock(self, scripts: LockScripts) -> None:
-        scripts.hold(YOU, 1, None)
-        assert scripts.acquire(ME, 1, 30_000) == -1
-        assert (scripts.state(), scripts.left()) == ({YOU: "1"}, -1)
-
-    def test_another_level_of_a_lost_hold(self, scripts: LockScripts) -> None:
-        for _ in range(2):
-            assert scripts.acquire(ME, 2, 30_000) == -2
-            assert scripts.redis.keys() == []
-
-    def test_another_type(self, scripts: LockScripts) -> None:
-        scripts.redis.set("orders", "text")
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            scripts.acquire(ME, 1, 30_000)
-        assert scripts.redis.get("orders") == b"text"
-        assert scripts.left() == -1
+def release(left: int, channel: str = CHANNEL, kind: str = "lock") -> Call:
+    return Call(f"{kind}_release", KEYS[kind], [channel, ME, left, *([WAIT] if kind == "fair" else [])])
 
 
-class TestRelease:
-    def test_the_last_level(self, scripts: LockScripts, subscription: PubSub) -> None:
-        scripts.hold(ME, 1, 30_000)
-        assert scripts.release(ME, 0) == 1
-        assert scripts.redis.keys() == []
-        assert scripts.release(ME, 0) is None
-        assert scripts.redis.keys() == []
-        assert published(subscription) == [b"0"]
-
-    def test_an_inner_level(self, scripts: LockScripts, subscription: PubSub) -> None:
-        scripts.hold(ME, 3, 30_000)
-        for _ in range(2):
-            assert scripts.release(ME, 2) == 0
-            assert scripts.state() == {ME: "2"}
-            assert 29_000 < scripts.left() <= 30_000
-        assert published(subscription) == []
-
-    @pytest.mark.parametrize("holds", [0, 1])
-    def test_another_owners_lock(self, scripts: LockScripts, subscription: PubSub, holds: int) -> None:
-        scripts.hold(YOU, 2, 20_000)
-        for _ in range(2):
-            assert scripts.release(ME, holds) is None
-            assert scripts.state() == {YOU: "2"}
-            assert 19_000 < scripts.left() <= 20_000
-        assert published(subscription) == []
-
-    def test_a_free_lock(self, scripts: LockScripts, subscription: PubSub) -> None:
-        for holds in (0, 1):
-            assert scripts.release(ME, holds) is None
-        assert scripts.redis.keys() == []
-        assert published(subscription) == []
-
-    def test_another_type(self, scripts: LockScripts) -> None:
-        scripts.redis.set("orders", "text")
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            scripts.release(ME, 0)
-        assert scripts.redis.get("orders") == b"text"
+def force_release(channel: str = CHANNEL, kind: str = "lock") -> Call:
+    return Call(f"{kind}_force_release", KEYS[kind], [channel, *([WAIT] if kind == "fair" else [])])
 
 
-class TestForceRelease:
-    def test_whoever_holds_it(self, scripts: LockScripts, subscription: PubSub) -> None:
-        scripts.hold(YOU, 2, 30_000)
-        assert scripts.force_release() == 1
-        assert scripts.redis.keys() == []
-        assert scripts.force_release() == 0
-        assert published(subscription) == [b"0"]
+def renew(lease: int, **owners: str) -> Call:
+    return Call("lock_renew", list(owners), [lease, *owners.values()])
 
 
-class TestLost:
-    def test_a_free_lock(self, scripts: LockScripts, subscription: PubSub) -> None:
-        for _ in range(2):
-            assert scripts.wake_waiters() == 1
-        assert scripts.redis.keys() == []
-        assert published(subscription) == [b"0", b"0"]
-
-    def test_a_held_lock(self, scripts: LockScripts, subscription: PubSub) -> None:
-        scripts.hold(YOU, 1, 30_000)
-        for _ in range(2):
-            assert scripts.wake_waiters() == 0
-        assert scripts.state() == {YOU: "1"}
-        assert scripts.left() > 20_000
-        assert published(subscription) == []
+def keep(rest: int, channel: str = CHANNEL) -> Call:
+    return Call("lock_keep", ["orders"], [channel, ME, rest])
 
 
-class TestRenew:
-    def test_ours_and_others(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, 1_000, "a")
-        scripts.hold(YOU, 1, 1_000, "b")
-        scripts.hold(YOU, 2, 1_000, "d")
-        for _ in range(2):
-            assert scripts.renew(30_000, ("a", ME), ("b", ME), ("c", ME), ("d", YOU)) == [1, 0, 0, 1]
-            assert [scripts.left(key) > 29_000 for key in "abd"] == [True, False, True]
-            assert (scripts.state("a"), scripts.state("b"), scripts.state("d")) == ({ME: "1"}, {YOU: "1"}, {YOU: "2"})
-            assert not scripts.redis.exists("c")
-
-    def test_a_longer_lease_stays(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, 60_000, "a")
-        assert scripts.renew(30_000, ("a", ME)) == [1]
-        assert scripts.left("a") > 50_000
-
-    def test_a_lease_of_0_only_asks(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, 20_000, "a")
-        scripts.hold(YOU, 1, 20_000, "b")
-        scripts.hold(ME, 1, 20_000, "d")
-        # Redisson sets no lock without an end, but a person may.
-        scripts.redis.persist("d")
-        for _ in range(2):
-            assert scripts.renew(0, ("a", ME), ("b", ME), ("c", ME), ("d", ME)) == [1, 0, 0, 1]
-            assert 10_000 < scripts.left("a") <= 20_000
-            assert scripts.left("d") == -1
-            assert not scripts.redis.exists("c")
-
-    @pytest.mark.parametrize("kind", ["string", "list", "set", "zset", "stream"])
-    def test_a_neighbour_of_another_type(self, scripts: LockScripts, kind: str) -> None:
-        make = {
-            "string": ("SET", "b", "text"),
-            "list": ("RPUSH", "b", "x"),
-            "set": ("SADD", "b", ME),
-            "zset": ("ZADD", "b", "1", ME),
-            "stream": ("XADD", "b", "*", ME, "1"),
-        }
-        scripts.redis.execute_command(*make[kind])
-        scripts.hold(ME, 1, 1_000, "a")
-        scripts.hold(ME, 1, 1_000, "c")
-        assert scripts.renew(30_000, ("a", ME), ("b", ME), ("c", ME)) == [1, 0, 1]
-        assert scripts.left("a") > 29_000
-        assert scripts.left("c") > 29_000
-        assert scripts.left("b") == -1
-
-    def test_a_whole_batch(self, scripts: LockScripts) -> None:
-        locks = [(f"lock{number}", ME) for number in range(100)]
-        for key, owner in locks:
-            scripts.hold(owner, 1, 1_000, key)
-        assert scripts.renew(30_000, *locks) == [1] * 100
-        assert all(scripts.left(key) > 29_000 for key, _ in locks)
+LOST = Call("lock_wake_waiters", ["orders"], [CHANNEL, "0"])
+HOLDER = Call("lock_holder", ["orders"], [])
+DELETE = Call("fenced_delete", KEYS["fenced"], [CHANNEL])
 
 
-class TestServers:
-    """What servers refuse, and what must still work."""
-
-    def test_out_of_memory(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 2, 10_000)
-        with scripts.out_of_memory():
-            assert scripts.renew(30_000, ("orders", ME)) == [1]
-            assert scripts.left() > 29_000
-            if scripts.with_shebang:
-                # Older servers don't know the flag of a script whose writes free more memory than they take.
-                assert scripts.release(ME, 1) == 0
-                assert scripts.state() == {ME: "1"}
-            assert scripts.release(ME, 0) == 1
-            with pytest.raises(ResponseError, match="maxmemory"):
-                scripts.acquire(ME, 1, 30_000)
-        assert scripts.redis.keys() == []
-
-    def test_out_of_memory_and_by_force(self, scripts: LockScripts) -> None:
-        scripts.hold(YOU, 2, 10_000)
-        with scripts.out_of_memory():
-            assert scripts.force_release() == 1
-        assert scripts.redis.keys() == []
-
-    def test_without_permission_on_the_channel(self, scripts: LockScripts, subscription: PubSub) -> None:
-        with scripts.user("~orders", "+@all", "resetchannels") as deaf:
-            assert scripts.acquire(ME, 1, 30_000, redis=deaf) is None
-            assert scripts.acquire(ME, 2, 30_000, redis=deaf) is None
-            assert scripts.release(ME, 1, redis=deaf) == 0
-            assert scripts.release(ME, 0, redis=deaf) == 3
-            assert scripts.redis.keys() == []
-            scripts.hold(YOU, 1, 30_000)
-            assert scripts.force_release(redis=deaf) == 1
-            assert scripts.wake_waiters(redis=deaf) == 1
-            assert scripts.redis.keys() == []
-        assert published(subscription) == []
-
-    def test_a_replica_replies_readonly(self, scripts: LockScripts) -> None:
-        scripts.hold(ME, 1, 30_000)
-        with scripts.replica() as redis:
-            calls: list[Callable[[], Any]] = [
-                lambda: scripts.acquire(ME, 2, 60_000, redis=redis),
-                lambda: scripts.release(ME, 0, redis=redis),
-                lambda: scripts.force_release(redis=redis),
-                lambda: scripts.renew(60_000, ("orders", ME), redis=redis),
-            ]
-            for call in calls:
-                with pytest.raises(ResponseError, match="read only"):
-                    call()
-            if scripts.with_shebang:
-                # Also where the script would only read: the data of a replica may be outdated.
-                with pytest.raises(ResponseError, match="read only"):
-                    scripts.acquire(YOU, 1, 30_000, redis=redis)
-        assert scripts.state() == {ME: "1"}
+@KINDS
+@pytest.mark.parametrize(
+    ("before", "level", "lease", "reply", "after"),
+    [
+        pytest.param(None, 1, 30_000, None, (MINE, 30_000), id="a free lock"),
+        pytest.param((MINE, 10_000), 2, 30_000, None, ({ME: 2}, 30_000), id="another level"),
+        pytest.param((MINE, 60_000), 2, 100, None, ({ME: 2}, 60_000), id="a shorter lease"),
+        pytest.param(MINE, 2, 30_000, None, ({ME: 2}, 30_000), id="an endless hold"),
+        pytest.param((YOURS, 20_000), 1, 30_000, About(20_000), (YOURS, 20_000), id="another owner's"),
+        pytest.param((YOURS, 20_000), 2, 30_000, About(20_000), (YOURS, 20_000), id="another owner's, level 2"),
+        pytest.param(YOURS, 1, 30_000, -1, YOURS, id="another owner's endless lock"),
+        pytest.param(None, 2, 30_000, -2, None, id="another level of a lost hold"),
+    ],
+)
+def test_acquire(scripts: Scripted, kind: str, before: Any, level: int, lease: int, reply: Any, after: Any) -> None:
+    """A fencing token comes with each acquired level only. A fair lock tells that a hold was lost, whoever has it."""
+    wanted = {} if after is None else {"orders": after}
+    if kind == "fenced" and reply is None:
+        reply, wanted = [ANYTHING], wanted | {COUNTER: ANYTHING}
+    if kind == "fair" and level == 2 and isinstance(reply, About):
+        reply = -2
+    steps = [(acquire(level, lease, kind=kind), reply)]
+    scripts.check(Case({} if before is None else {"orders": before}, steps, wanted))
 
 
-@pytest.mark.parametrize("name", NAMES)
-class TestHeader:
-    """Each file describes its purpose, keys, arguments and reply, and how to run it by hand."""
+@pytest.mark.parametrize(("kind", "messages"), [("lock", ["0"]), ("fair", [])])
+def test_release(scripts: Scripted, kind: str, messages: list[str]) -> None:
+    """A fair lock has a message for its next waiter only."""
+    last, inner, force = release(0, kind=kind), release(2, kind=kind), force_release(kind=kind)
+    for case in (
+        Case({"orders": (MINE, 30_000)}, [(last, 1, None)], {}, messages),
+        Case({"orders": ({ME: 3}, 30_000)}, [(inner, 0)], {"orders": ({ME: 2}, 30_000)}),
+        Case({"orders": (YOURS, 20_000)}, [(last, None), (inner, None)]),
+        Case({}, [(last, None), (inner, None)]),
+        Case({"orders": (YOURS, 30_000)}, [(force, 1, 0)], {}, messages),
+    ):
+        scripts.redis.flushall()
+        scripts.check(case)
 
-    def test_it_is_complete(self, name: str) -> None:
-        lines = header(name).lines
-        script = Script(name, with_shebang=True).text.decode()
-        assert re.match(r"#!lua( flags=[a-z,-]+)?\n", script)
-        assert lines[0].endswith(".")
-        text = "\n".join(lines)
-        documented = set(re.findall(r"^((?:KEYS|ARGV)\[[^]]+\])", text, re.MULTILINE))
-        body = "\n".join(script.splitlines()[1 + len(lines) :])
-        used = set(re.findall(r"(?:KEYS|ARGV)\[[0-9]+\]", body))
-        assert used <= documented
-        assert documented
-        assert re.search(r"^returns ", text, re.MULTILINE)
 
-    def test_its_head_has_as_many_keys_and_arguments_as_the_header(self, name: str) -> None:
-        head = getattr(ScriptSet(), name)
-        if not head.startswith(b"*"):
-            return
-        documented = re.findall(r"^(KEYS|ARGV)\[[0-9]+\]", "\n".join(header(name).lines), re.MULTILINE)
-        keys, args = documented.count("KEYS"), documented.count("ARGV")
-        assert head.startswith(b"*%d\r\n" % (3 + keys + args))
-        assert head.endswith(b"\r\n%d\r\n" % keys)
+CASES = {
+    # What a spin lock sends: scripts that publish nothing.
+    "release, no channel": Case({"orders": (MINE, 30_000)}, [(release(0, ""), 1, None)], {}),
+    "release by force, no channel": Case({"orders": (YOURS, 30_000)}, [(force_release(""), 1, 0)], {}),
+    "lost, a free lock": Case({}, [(LOST, 1)], messages=["0", "0"]),
+    "lost, a held lock": Case({"orders": (YOURS, 30_000)}, [(LOST, 0)]),
+    "lost, a fair lock for which nobody waits": Case(
+        {}, [(Call("fair_wake_waiters", KEYS["fair"], [CHANNEL, WAIT]), 1)]
+    ),
+    "renew, ours and others": Case(
+        {"a": (MINE, 10_000), "b": (YOURS, 10_000), "d": ({YOU: 2}, 10_000), "e": "text", "f": (MINE, 60_000)},
+        [(renew(30_000, a=ME, b=ME, c=ME, d=YOU, e=ME, f=ME), [1, 0, 0, 1, 0, 1])],
+        {"a": (MINE, 30_000), "b": (YOURS, 10_000), "d": ({YOU: 2}, 30_000), "e": "text", "f": (MINE, 60_000)},
+    ),
+    # Redisson sets no lock without an end, but a person may.
+    "renew, a lease of 0 only asks": Case(
+        {"a": (MINE, 20_000), "b": (YOURS, 20_000), "d": MINE}, [(renew(0, a=ME, b=ME, c=ME, d=ME), [1, 0, 0, 1])]
+    ),
+    "renew, a whole batch": Case(
+        {f"lock{number}": (MINE, 10_000) for number in range(100)},
+        [(renew(30_000, **{f"lock{number}": ME for number in range(100)}), [1] * 100)],
+        {f"lock{number}": (MINE, 30_000) for number in range(100)},
+    ),
+    "keep": Case({"orders": (MINE, 30_000)}, [(keep(5_000), 1)], {"orders": ({f"{ME}:kept": 1}, 5_000)}, ["0"]),
+    "keep, no channel": Case(
+        {"orders": (MINE, 10_000)}, [(keep(60_000, ""), 1)], {"orders": ({f"{ME}:kept": 1}, 60_000)}
+    ),
+    "keep, the time does not begin again": Case({"orders": ({f"{ME}:kept": 1}, 3_000)}, [(keep(5_000), 1)]),
+    "keep, a free lock": Case({}, [(keep(5_000), None)]),
+    "keep, another owner's": Case({"orders": (YOURS, 30_000)}, [(keep(5_000), None)]),
+    "kept: nobody acquires or renews it": Case(
+        {"orders": ({f"{ME}:kept": 1}, 5_000)},
+        [(acquire(1, 30_000), About(5_000)), (acquire(1, 30_000, YOU), About(5_000)), (renew(30_000, orders=ME), [0])],
+    ),
+    "holder, a free lock": Case({}, [(HOLDER, [-2, 0])]),
+    "holder, endless": Case({"orders": MINE}, [(HOLDER, [-1, 1, ME.encode()])]),
+    "holder, with a lease": Case({"orders": (MINE, 20_000)}, [(HOLDER, [About(20_000), 1, ME.encode()])]),
+    "fenced: another owner's, the counter stays": Case(
+        {"orders": (YOURS, 20_000), COUNTER: 5}, [(acquire(1, 30_000, kind="fenced"), About(20_000))]
+    ),
+    # The counter was raised, or the server's clock was set back.
+    "fenced: a counter ahead of the clock": Case(
+        {COUNTER: 2**53 - 4},
+        [(acquire(1, 30_000, kind="fenced"), [2**53 - 3], [2**53 - 2])],
+        {"orders": (MINE, 30_000), COUNTER: ANYTHING},
+    ),
+    "fenced delete, a free lock": Case({COUNTER: 7}, [(DELETE, 1, 0)], {}),
+    # The newest token is kept.
+    "fenced delete": Case({"orders": (YOURS, 30_000), COUNTER: 2**51}, [(DELETE, 1, 0)], {NEWEST: (2**51, DAY)}, ["0"]),
+    "fenced delete, a smaller one": Case(
+        {COUNTER: 2**51 - 1, NEWEST: (2**51, 9_000)}, [(DELETE, 1, 0)], {NEWEST: (2**51, 9_000)}
+    ),
+    # Java has begun anew, or hasn't used it since, and the clock was set back.
+    **{
+        f"fenced: deleted before, Java has {counted}": Case(
+            {NEWEST: (2**52, DAY)} | ({} if counted is None else {COUNTER: counted}),
+            [(acquire(1, 30_000, kind="fenced"), [2**52 + 1], [2**52 + 2])],
+            {"orders": (MINE, 30_000), NEWEST: (2**52, DAY), COUNTER: ANYTHING},
+        )
+        for counted in (None, 7)
+    },
+    **{
+        f"fenced delete, a counter of Redisson: {wrong}": Case({COUNTER: wrong}, [(DELETE, 1, 0)], {})
+        for wrong in ("7", "text", "", 2**53, 2**63 - 1, ["1"])
+    },
+}
 
-    def test_its_command_line_works(self, name: str, scripts: LockScripts) -> None:
-        known = header(name)
-        scripts.run(name, known.keys, *known.args)
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_script(scripts: Scripted, case: Case) -> None:
+    scripts.check(case)
+
+
+def test_the_holder_that_writes_comes_first(scripts: Scripted) -> None:
+    scripts.write({"orders": {YOU: 1, ME: 1, "mode": "write", f"{YOU}:write": 1}})
+    _, count, first, *others = scripts.call(HOLDER)
+    assert (count, first, sorted(others)) == (3, f"{YOU}:write".encode(), sorted([ME.encode(), YOU.encode()]))
+
+
+def test_many_holders(scripts: Scripted) -> None:
+    scripts.write({"orders": {"mode": "read"} | {f"me:{number}": 1 for number in range(1000)}})
+    _, count, *owners = scripts.call(HOLDER)
+    assert (count, len(set(owners))) == (1000, 64)
+
+
+def test_tokens_are_times_and_ascend(scripts: Scripted) -> None:
+    scripts.redis.set(COUNTER, 7)
+    newest = scripts.now() * 1000
+    for level in (1, 1, 2):
+        [token] = scripts.call(acquire(level, 30_000, kind="fenced"))
+        assert newest < token <= (scripts.now() + 1) * 1000
+        # Java reads decimal text in a key without a TTL, and counts on from there.
+        assert (scripts.text(COUNTER), scripts.left(COUNTER)) == (str(token), -1)
+        newest = scripts.redis.incr(COUNTER)
+        assert newest == token + 1
+
+
+@pytest.mark.parametrize("wrong", ["text", "", "1.5", 2**63 - 1])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_counter_that_can_not_be_raised(scripts: Scripted, wrong: Any, held: bool) -> None:
+    before = {COUNTER: wrong} | ({"orders": (MINE, 30_000)} if held else {})
+    scripts.write(before)
+    call = Call("fenced_hand_over", KEYS["fenced"], [ME, YOU, 30_000]) if held else acquire(1, 30_000, kind="fenced")
+    for _ in range(2):
+        with pytest.raises(ResponseError, match=r"not an integer|overflow"):
+            scripts.call(call)
+    assert (scripts.text(COUNTER), scripts.redis.hgetall("orders")) == (str(wrong), {ME.encode(): b"1"} if held else {})
+
+
+def test_the_last_numbers_are_exact(scripts: Scripted) -> None:
+    scripts.redis.set(COUNTER, 2**53 - 2)
+    assert scripts.call(acquire(1, 30_000, kind="fenced")) == [2**53 - 1]
+    assert scripts.text(COUNTER) == str(2**53 - 1)
+    scripts.redis.delete("orders")
+    for _ in range(2):
+        with pytest.raises(ResponseError, match="beyond 2\\^53"):
+            scripts.call(acquire(1, 30_000, kind="fenced"))
+        assert not scripts.redis.exists("orders")

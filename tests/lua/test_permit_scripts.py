@@ -1,303 +1,239 @@
-"""The scripts that acquire, count and set expiring permits: every branch, sent twice, late, and as Java reads it."""
+"""The scripts of expiring permits: every branch, sent twice, late, and as Java reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.client import PubSub
-from redis.exceptions import ResponseError
 
-from pyredisson.testing import Server
+from .scripted import FOREVER, About, Call, Case, Ends, Scripted
 
-from .permits import FOREVER, FREE, MARK, SLOT, USED, A, B, C, D, E, PermitScripts
-from .scripted import published
-
-
-@pytest.fixture
-def scripts(server: Server, admin: Redis) -> PermitScripts:
-    return PermitScripts(server, admin)
+CHANNEL = "redisson_sc:{pool}"
+FREE, USED, OTHER = "pool", "{pool}:timeout", "{other}:timeout"
+CLAIM, TURN = "pyredisson_semaphore_claim:{pool}", "pyredisson_semaphore_turn:{pool}"
+SLOT = "pyredisson_once:{pool}:me:0"
+LEASE, BEYOND = 30_000, 2**52
+A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 240))
 
 
-class TestAcquire:
-    def test_enough(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, 5)
-        for _ in range(2):
-            assert scripts.acquire(30_000, A, B) is None
-            assert scripts.free() == "3"
-            assert set(scripts.valid_until()) == {A, B}
-            assert scripts.valid_until()[A] == scripts.valid_until()[B]
-            assert 25_000 < scripts.left(A) <= 30_000
-        assert scripts.acquire(30_000, C, D, E) is None
-        assert scripts.free() == "0"
-        assert scripts.redis.ttl(FREE) == scripts.redis.ttl(USED) == -1
-        assert published(subscription) == []
-
-    def test_endless(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 1)
-        for _ in range(2):
-            assert scripts.acquire(-1, A) is None
-            assert scripts.valid_until() == {A: FOREVER}
-
-    def test_a_lease_beyond_all_times_is_endless(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 1)
-        assert scripts.acquire(2**52, A) is None
-        assert scripts.valid_until() == {A: FOREVER}
-
-    def test_a_second_copy_begins_the_lease_anew(self, scripts: PermitScripts) -> None:
-        """The caller counts its lease from the copy that was answered."""
-        scripts.redis.set(FREE, 1)
-        scripts.use(A, 500)
-        scripts.redis.decr(FREE)
-        assert scripts.acquire(30_000, A) is None
-        assert (scripts.free(), scripts.left(A) > 25_000) == ("0", True)
-
-    def test_a_second_copy_when_the_lease_has_ended(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 0)
-        scripts.use(A, -500)
-        assert scripts.acquire(30_000, A) is None
-        assert (scripts.free(), scripts.left(A) > 25_000) == ("0", True)
-
-    def test_a_second_copy_when_some_were_released(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 3)
-        scripts.acquire(30_000, A, B, C)
-        for given_back in (B, A):
-            assert scripts.release(given_back) == []
-            free, held = scripts.free(), scripts.valid_until()
-            assert scripts.acquire(30_000, A, B, C) == [-2, 0]
-            assert (scripts.free(), scripts.valid_until()) == (free, held)
-
-    def test_a_second_copy_when_one_has_ended_and_is_taken(self, scripts: PermitScripts) -> None:
-        """The caller must not rely on a permit that another caller has acquired meanwhile."""
-        scripts.redis.set(FREE, 2)
-        scripts.acquire(30_000, A, B)
-        scripts.redis.zadd(USED, {B: 1})
-        assert scripts.acquire(30_000, C) is None
-        held = scripts.valid_until()
-        for _ in range(2):
-            assert scripts.acquire(30_000, A, B) == [-2, 0]
-            assert (scripts.free(), scripts.valid_until()) == ("0", held)
-
-    def test_a_copy_that_arrives_when_all_were_released(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, 2)
-        scripts.acquire(30_000, A, B)
-        for _ in range(2):
-            assert scripts.withdraw(A, B) == []
-            assert 650_000 < scripts.redis.pttl(MARK + A.hex()) <= 660_000
-        assert scripts.acquire(30_000, A, B) == [-1, 0]
-        assert (scripts.free(), scripts.valid_until()) == ("2", {})
-        assert published(subscription) == [b"2"]
-
-    def test_a_copy_that_was_withdrawn_before_it_arrived(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, 2)
-        assert scripts.withdraw(A) == []
-        assert scripts.acquire(-1, A) == [-1, 0]
-        assert scripts.acquire(-1, B) is None
-        assert (scripts.free(), set(scripts.valid_until())) == ("1", {B})
-        assert published(subscription) == []
-
-    @pytest.mark.parametrize("free", [None, "0", "1", "-3"])
-    def test_too_few(self, scripts: PermitScripts, subscription: PubSub, free: str | None) -> None:
-        if free is not None:
-            scripts.redis.set(FREE, free)
-        for _ in range(2):
-            assert scripts.acquire(30_000, A, B) == ([-3, 0] if free is None else [-1, int(free)])
-            assert (scripts.free(), scripts.valid_until()) == (free, {})
-        assert published(subscription) == []
-
-    def test_too_few_and_when_the_next_one_ends(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 0)
-        scripts.use(C, None)
-        assert scripts.acquire(30_000, A) == [-1, 0]
-        scripts.use(D, 20_000)
-        scripts.use(E, 10_000)
-        for _ in range(2):
-            left, free = scripts.acquire(30_000, A)
-            assert (5_000 < left <= 10_000, free) == (True, 0)
-        assert scripts.free() == "0"
-
-    @pytest.mark.parametrize("score", ["inf", "930000000000000"])
-    def test_scores_that_somebody_else_wrote(self, scripts: PermitScripts, score: str) -> None:
-        scripts.redis.set(FREE, 0)
-        scripts.redis.zadd(USED, {C: score})
-        assert scripts.acquire(30_000, A) == [-1, 0]
-
-    def test_what_has_ended_is_taken_over(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, 0)
-        scripts.use(C, -1)
-        scripts.use(D, -5_000)
-        scripts.use(E, 10_000)
-        for _ in range(2):
-            assert scripts.acquire(30_000, A, B) is None
-            assert (scripts.free(), set(scripts.valid_until())) == ("0", {A, B, E})
-        # No permit became free for another caller.
-        assert published(subscription) == []
-
-    def test_no_more_than_needed_is_taken_over(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 0)
-        scripts.use(C, -1)
-        scripts.use(D, -5_000)
-        assert scripts.acquire(30_000, A) is None
-        assert (scripts.free(), set(scripts.valid_until())) == ("0", {A, C})
-
-    def test_what_has_ended_may_be_too_few(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, 1)
-        scripts.use(C, -1)
-        scripts.use(D, 10_000)
-        left, free = scripts.acquire(30_000, A, B, E)
-        assert (5_000 < left <= 10_000, free) == (True, 2)
-        assert (scripts.free(), set(scripts.valid_until())) == ("2", {D})
-        # They may be enough for another waiter.
-        assert published(subscription) == [b"2"]
-
-    def test_below_zero_enough_must_have_ended(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, -2)
-        for permit in (B, C):
-            scripts.use(permit, -1)
-        assert scripts.acquire(30_000, A) == [-1, 0]
-        assert (scripts.free(), scripts.valid_until()) == ("0", {})
-        scripts.redis.set(FREE, -2)
-        for permit in (B, C, D, E):
-            scripts.use(permit, -1)
-        assert scripts.acquire(30_000, A) is None
-        assert (scripts.free(), A in scripts.valid_until(), len(scripts.valid_until())) == ("0", True, 2)
-        assert published(subscription) == []
-
-    def test_the_permits_in_use_end_with_the_semaphore(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 5, px=50_000)
-        assert scripts.acquire(-1, A) is None
-        before, used, after = scripts.redis.pttl(FREE), scripts.redis.pttl(USED), scripts.redis.pttl(FREE)
-        # Old servers look at the clock again in the middle of a script.
-        assert after - 20 <= used <= before + 20
-
-    @pytest.mark.parametrize("key", [FREE, USED])
-    def test_another_type(self, scripts: PermitScripts, key: str) -> None:
-        scripts.redis.set(FREE, 5)
-        scripts.redis.delete(key)
-        scripts.redis.hset(key, "a", 1)
-        calls: list[Callable[[], Any]] = [
-            lambda: scripts.acquire(30_000, A),
-            scripts.count,
-            lambda: scripts.set(2, 7),
-        ]
-        for call in calls:
-            with pytest.raises(ResponseError, match="WRONGTYPE"):
-                call()
-        assert scripts.redis.hgetall(key) == {b"a": b"1"}
-        assert scripts.redis.keys() == [key.encode()] or scripts.free() == "5"
+def mark(permit: bytes) -> str:
+    return f"pyredisson_permit_withdrawn:{{pool}}:{permit.hex()}"
 
 
-class TestCount:
-    def test_count(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        assert scripts.count() == [None, 0]
-        scripts.redis.set(FREE, 3)
-        scripts.use(A, 10_000)
-        scripts.use(B, None)
-        for _ in range(2):
-            assert scripts.count() == [3, 2]
-        assert published(subscription) == []
-        scripts.use(C, -1)
-        scripts.use(D, -5_000)
-        for _ in range(2):
-            assert scripts.count() == [5, 2]
-            assert (scripts.free(), set(scripts.valid_until())) == ("5", {A, B})
-        assert published(subscription) == [b"5"]
-
-    def test_below_zero(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, -3)
-        scripts.use(C, -1)
-        assert scripts.count() == [-2, 0]
-        assert published(subscription) == []
+def acquire(*ids: bytes, lease: int = LEASE, claimant: str = "") -> Call:
+    return Call("permit_acquire", [FREE, USED, mark(ids[0]), CLAIM, TURN], [CHANNEL, lease, claimant, *ids])
 
 
-class TestSet:
-    def test_a_new_semaphore(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        for _ in range(2):
-            assert scripts.set(2, 5) == 5
-            assert scripts.free() == "5"
-        assert scripts.redis.ttl(FREE) == -1
-        assert 650_000 < scripts.redis.pttl(SLOT) <= 660_000
-        assert published(subscription) == [b"5"]
-
-    def test_none_at_all(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        assert scripts.set(2, 0) == 0
-        assert scripts.free() == "0"
-        assert published(subscription) == []
-
-    def test_larger_and_smaller(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        scripts.redis.set(FREE, 3, px=50_000)
-        scripts.use(A, None)
-        scripts.use(B, -1)
-        assert scripts.set(2, 5) == 0
-        assert scripts.free() == "3"
-        assert scripts.set(4, 8) == 3
-        assert scripts.free() == "6"
-        assert scripts.set(6, 1) == -7
-        assert scripts.free() == "-1"
-        assert scripts.set(8, 2) == 1
-        assert scripts.free() == "0"
-        assert set(scripts.valid_until()) == {A, B}
-        assert scripts.redis.pttl(FREE) > 0
-        assert published(subscription) == [b"6"]
-
-    def test_a_late_copy(self, scripts: PermitScripts) -> None:
-        scripts.set(2, 5)
-        scripts.set(4, 7)
-        assert scripts.set(2, 5) == 2
-        assert scripts.free() == "7"
+def release(*ids: bytes) -> Call:
+    return Call("permit_release", [FREE, USED], [CHANNEL, 1, *ids])
 
 
-class TestServers:
-    """What servers refuse, and what must still work."""
+def withdraw(*ids: bytes) -> Call:
+    return Call("permit_release", [FREE, USED, *map(mark, ids)], [CHANNEL, 0, *ids])
 
-    def test_out_of_memory(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 1)
-        for permit in (A, B, C):
-            scripts.use(permit, 10_000)
-        with scripts.out_of_memory():
-            if scripts.with_shebang:
-                # Older servers don't know the flag of a script whose writes free more memory than they take.
-                assert scripts.renew(30_000, (USED, A)) == [1]
-                assert scripts.left(A) > 25_000
-            assert scripts.release(A) == []
-            assert scripts.withdraw(B) == []
-            with pytest.raises(ResponseError, match="maxmemory"):
-                scripts.acquire(30_000, D)
-        assert (scripts.free(), set(scripts.valid_until())) == ("3", {C})
 
-    def test_without_permission_on_the_channel(self, scripts: PermitScripts, subscription: PubSub) -> None:
-        with scripts.user("~*", "+@all", "resetchannels") as deaf:
-            assert scripts.set(2, 2, redis=deaf) == 2
-            assert scripts.acquire(30_000, A, redis=deaf) is None
-            assert scripts.release(A, redis=deaf) == []
-            scripts.use(B, -1)
-            assert scripts.count(redis=deaf) == [3, 0]
-            scripts.use(B, -1)
-            assert scripts.acquire(30_000, A, C, D, E, bytes(16), redis=deaf) == [-1, 4]
-            assert scripts.withdraw(A, redis=deaf) == []
-        assert published(subscription) == []
+def renew(lease: int, *permits: tuple[str, bytes]) -> Call:
+    return Call("permit_renew", [key for key, _ in permits], [lease, *[each for _, each in permits]])
 
-    def test_a_replica_replies_readonly(self, scripts: PermitScripts) -> None:
-        scripts.redis.set(FREE, 1)
-        scripts.use(A, 10_000)
-        with scripts.replica() as redis:
-            calls: list[Callable[[], Any]] = [
-                lambda: scripts.acquire(30_000, B, redis=redis),
-                lambda: scripts.release(A, redis=redis),
-                lambda: scripts.renew(60_000, (USED, A), redis=redis),
-                lambda: scripts.lease(A, 60_000, redis=redis),
-                lambda: scripts.set(2, 5, redis=redis),
-            ]
-            if scripts.with_shebang:
-                # Also where the script would only read: the data of a replica may be outdated.
-                calls += [
-                    lambda: scripts.acquire(30_000, B, C, redis=redis),
-                    lambda: scripts.lease(A, redis=redis),
-                    lambda: scripts.count(redis=redis),
-                ]
-            for call in calls:
-                with pytest.raises(ResponseError, match="read only"):
-                    call()
-        assert (scripts.free(), set(scripts.valid_until())) == ("1", {A})
+
+def change(permit: bytes, *lease: int) -> Call:
+    return Call("permit_lease", [USED], [permit, *lease])
+
+
+def set_permits(number: int, permits: int) -> Call:
+    return Call("permit_set", [FREE, USED, SLOT], [number, permits, CHANNEL])
+
+
+COUNT = Call("permit_count", [FREE, USED], [CHANNEL])
+
+
+def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -> dict[str, Any]:
+    """Keys with so many free permits (None: no semaphore), and those in use with their ends in ms (None: endless)."""
+    names = {"claim": CLAIM, "turn": TURN, "slot": SLOT}
+    found = {names[name]: value for name, value in other.items()}
+    return found | ({} if free is None else {FREE: free}) | ({USED: Ends(used)} if used else {})
+
+
+ACQUIRE = {
+    "enough": Case(pool(5), [(acquire(A, B), None)], pool(3, {A: LEASE, B: LEASE})),
+    "the rest": Case(pool(3), [(acquire(C, D, E), None)], pool(0, {C: LEASE, D: LEASE, E: LEASE})),
+    "endless": Case(pool(1), [(acquire(A, lease=-1), None)], pool(0, {A: None})),
+    "beyond all times": Case(pool(1), [(acquire(A, lease=BEYOND), None)], pool(0, {A: None})),
+    # The caller counts its lease from the copy that was answered.
+    "a copy begins the lease anew": Case(pool(0, {A: 500}), [(acquire(A), None)], pool(0, {A: LEASE})),
+    "a copy, the lease has ended": Case(pool(0, {A: -500}), [(acquire(A), None)], pool(0, {A: LEASE})),
+    # The caller must not rely on a permit that was released, or that another caller has acquired meanwhile.
+    "a copy, some were released": Case(pool(1, {A: LEASE, C: LEASE}), [(acquire(A, B, C), [-2, 0])]),
+    "a copy, the first was released": Case(pool(2, {C: LEASE}), [(acquire(A, B, C), [-2, 0])]),
+    "a copy, one has ended and is taken": Case(
+        pool(0, {A: LEASE, B: -1_000}), [(acquire(C), None), (acquire(A, B), [-2, 0])], pool(0, {A: LEASE, C: LEASE})
+    ),
+    "withdrawn": Case(
+        pool(0, {A: LEASE, B: LEASE}),
+        [(withdraw(A, B), []), (acquire(A, B), [-1, 0])],
+        {**pool(2), mark(A): ("1", 660_000), mark(B): ("1", 660_000)},
+        ["2"],
+    ),
+    "withdrawn before it arrived": Case(
+        pool(2), [(withdraw(A), []), (acquire(A, lease=-1), [-1, 0])], {**pool(2), mark(A): ("1", 660_000)}
+    ),
+    **{f"too few: {free}": Case(pool(free), [(acquire(A, B), [-1, free])]) for free in (0, 1, -3)},
+    "no semaphore": Case({}, [(acquire(A, B), [-3, 0])]),
+    "too few, the next end": Case(pool(0, {C: None, D: 20_000, E: 10_000}), [(acquire(A), [About(10_000), 0])]),
+    "too few, no end": Case(pool(0, {C: None}), [(acquire(A), [-1, 0])]),
+    "no more than needed is taken over": Case(
+        pool(0, {C: -1, D: -5_000, E: 10_000}), [(acquire(A), None)], pool(0, {A: LEASE, C: -1, E: 10_000})
+    ),
+    # No permit became free for another caller.
+    "ended, taken over": Case(
+        pool(0, {C: -1, D: -5_000, E: 10_000}), [(acquire(A, B), None)], pool(0, {A: LEASE, B: LEASE, E: 10_000})
+    ),
+    # They may be enough for another waiter.
+    "ended, too few": Case(
+        pool(1, {C: -1, D: 10_000}), [(acquire(A, B, E), [About(10_000), 2])], pool(2, {D: 10_000}), ["2"]
+    ),
+    "ended, below zero": Case(pool(-2, {B: -1, C: -1}), [(acquire(A), [-1, 0])], pool(0)),
+    "ended, out of the red": Case(
+        pool(-2, {B: -1_000, C: -1_000, D: -1_000}), [(acquire(A), None)], pool(0, {A: LEASE})
+    ),
+}
+MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
+CLAIMS = {
+    "claim": Case(pool(2), [(acquire(A, B, C, D, claimant="me"), [1_000, 0])], pool(2, claim=MINE, turn=("1", 10_000))),
+    "claim, no semaphore": Case({}, [(acquire(A, B, claimant="me"), [-3, 0])]),
+    "claim, a permit ends sooner": Case(
+        pool(2, {E: 900}),
+        [(acquire(A, B, C, D, claimant="me"), [About(900), 0])],
+        pool(2, {E: 900}, claim=MINE, turn=("1", 10_000)),
+    ),
+    "claimed by another": Case(pool(5, claim=OTHERS), [(acquire(A, B), [About(2_000), 0])]),
+    # A second copy finds what the first one took.
+    "claimed by another, the rest": Case(
+        pool(5, claim=OTHERS), [(acquire(A), None)], pool(4, {A: LEASE}, claim=OTHERS)
+    ),
+    "claimed, a second claimant": Case(pool(4, claim=OTHERS), [(acquire(A, B, C, claimant="me"), [About(2_000), 0])]),
+    "claimed, permits have ended": Case(
+        pool(1, {E: -1}, claim=("2 somebody", 2_000)),
+        [(acquire(A, B), [About(2_000), 0])],
+        pool(2, claim=("2 somebody", 2_000)),
+        ["2"],
+    ),
+    "a claimant takes what it claims": Case(
+        pool(5, claim=("2 me", 2_000)), [(acquire(A, B, claimant="me"), None)], pool(3, {A: LEASE, B: LEASE}), ["3"]
+    ),
+    "others have their turn": Case(pool(1, turn=("1", 5_000)), [(acquire(A, B, claimant="me"), [About(5_000), 1])]),
+}
+COUNTS = {
+    "count, no semaphore": Case({}, [(COUNT, [None, 0])]),
+    "count": Case(pool(3, {A: 10_000, B: None}), [(COUNT, [3, 2])]),
+    "count, some have ended": Case(
+        pool(3, {A: 10_000, B: None, C: -1, D: -5_000}), [(COUNT, [5, 2])], pool(5, {A: 10_000, B: None}), ["5"]
+    ),
+    "count, below zero": Case(pool(-3, {C: -1}), [(COUNT, [-2, 0])], pool(-2)),
+    "set": Case({}, [(set_permits(2, 5), 5)], pool(5, slot=("2 5", 660_000)), ["5"]),
+    "set, none": Case({}, [(set_permits(2, 0), 0)], pool(0, slot=("2 0", 660_000))),
+    "set, as it is": Case(
+        pool((3, 50_000), {A: None, B: -1}),
+        [(set_permits(2, 5), 0)],
+        pool((3, 50_000), {A: None, B: -1}, slot=("2 0", 660_000)),
+    ),
+    "set, larger": Case(
+        pool((3, 50_000), {A: None, B: -1}),
+        [(set_permits(4, 8), 3)],
+        pool((6, 50_000), {A: None, B: -1}, slot=("4 3", 660_000)),
+        ["6"],
+    ),
+    "set, smaller, then larger": Case(
+        pool(6, {A: None, B: None}),
+        [(set_permits(6, 1), -7), (set_permits(8, 2), 1)],
+        pool(0, {A: None, B: None}, slot=("8 1", 660_000)),
+    ),
+}
+RELEASE = {
+    "release": Case(pool(3, {A: 10_000}), [(release(A), [], [1, A])], pool(4), ["4"]),
+    "release, several": Case(
+        pool(0, {A: None, B: None, C: None}), [(release(A, C), [], [2, A, C])], pool(2, {B: None}), ["2"]
+    ),
+    "release, all or none": Case(pool(0, {A: 10_000, B: -1}), [(release(A, B, C), [1, B, C]), (release(A, B), [0, B])]),
+    "release, below zero": Case(
+        pool(-2, {A: None, B: None, C: None}),
+        [(release(A, B), [], [2, A, B]), (release(C), [], [1, C])],
+        pool(1),
+        ["1"],
+    ),
+    "release, no semaphore": Case({}, [(release(A), [1, A])]),
+    "withdraw what is there": Case(
+        pool(0, {A: 10_000, B: -1, D: 10_000}),
+        [(withdraw(A, B, C), [])],
+        {**pool(2, {D: 10_000}), **{mark(permit): ("1", 660_000) for permit in (A, B, C)}},
+        ["2"],
+    ),
+}
+LEASES = {
+    "renew, ours and others": Case(
+        {USED: Ends({A: 10_000, B: -1, D: 60_000, E: None}), OTHER: Ends({C: 10_000}), "text": "x", "hash": {"a": 1}},
+        [
+            (
+                renew(
+                    LEASE,
+                    *((USED, A), (USED, B), (OTHER, C), (OTHER, A), ("no", A)),
+                    *(("text", A), ("hash", A), (USED, D), (USED, E)),
+                ),
+                [1, 0, 1, 0, 0, 0, 0, 1, 1],
+            )
+        ],
+        {USED: Ends({A: LEASE, B: -1, D: 60_000, E: None}), OTHER: Ends({C: LEASE}), "text": "x", "hash": {"a": 1}},
+    ),
+    "renew, a lease of 0 only asks": Case(
+        pool(0, {A: 20_000, B: -1}), [(renew(0, (USED, A), (USED, B), (USED, C)), [1, 0, 0])]
+    ),
+    "renew, a whole batch": Case(
+        pool(0, {bytes([number]) * 16: 10_000 for number in range(100)}),
+        [(renew(LEASE, *[(USED, bytes([number]) * 16) for number in range(100)]), [1] * 100)],
+        pool(0, {bytes([number]) * 16: LEASE for number in range(100)}),
+    ),
+    "lease": Case(
+        pool(0, {A: 10_000, B: None, C: -1}),
+        [(change(A), About(10_000)), (change(B), -1), (change(C), None), (change(D), None)],
+    ),
+    **{
+        f"lease, set to {lease}: {left}": Case(
+            pool(0, {A: left}), [(change(A, lease), found)], pool(0, {A: None if found == -1 else lease})
+        )
+        for left in (10_000, None)
+        for lease, found in ((5_000, 5_000), (-1, -1), (BEYOND, -1))
+    },
+    "lease, set when it has ended": Case(pool(0, {C: -1}), [(change(C, 5_000), None), (change(D, 5_000), None)]),
+    "lease, no semaphore": Case({}, [(change(A, 5_000), None)]),
+}
+CASES = ACQUIRE | CLAIMS | COUNTS | RELEASE | LEASES
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_script(scripts: Scripted, case: Case) -> None:
+    scripts.check(case)
+
+
+@pytest.mark.parametrize("score", ["inf", "930000000000000"])
+def test_scores_that_somebody_else_wrote(scripts: Scripted, score: str) -> None:
+    scripts.redis.set(FREE, 0)
+    scripts.redis.zadd(USED, {C: score})
+    assert scripts.call(acquire(A)) == [-1, 0]
+
+
+def test_the_permits_in_use_end_with_the_semaphore(scripts: Scripted) -> None:
+    scripts.redis.set(FREE, 5, px=50_000)
+    assert scripts.call(acquire(A, lease=-1)) is None
+    before, used, after = scripts.redis.pttl(FREE), scripts.redis.pttl(USED), scripts.redis.pttl(FREE)
+    # Old servers look at the clock again in the middle of a script.
+    assert after - 20 <= used <= before + 20
+
+
+def test_redisson_reads_whole_numbers(scripts: Scripted) -> None:
+    """It takes the digits of a score as a text."""
+    scripts.redis.set(FREE, 5)
+    for call in (acquire(A), acquire(B, lease=-1), acquire(C), renew(60_000, (USED, A)), change(C, 5_000)):
+        scripts.call(call)
+    raw = scripts.redis.execute_command("EVAL", "return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')", 1, USED)
+    assert [score for score in map(bytes.decode, raw[1::2]) if not score.isdigit()] == []
+    assert str(FOREVER) in [score.decode() for score in raw[1::2]]

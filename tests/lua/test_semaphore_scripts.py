@@ -1,243 +1,262 @@
-"""The scripts that acquire permits of a semaphore and undo that: every branch, sent twice, and late."""
+"""The scripts of the semaphore: every branch, sent twice, and late."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.client import PubSub
 from redis.exceptions import ResponseError
 
-from pyredisson.testing import Server
+from .scripted import About, Call, Case, Scripted
 
-from .scripted import published
-from .semaphores import OTHER, SemaphoreScripts
-
-
-@pytest.fixture
-def scripts(server: Server, admin: Redis) -> SemaphoreScripts:
-    return SemaphoreScripts(server, admin)
+CHANNEL = "redisson_sc:{stock}"
+CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
+SLOT, OTHER = "pyredisson_once:{stock}:me:0", "pyredisson_once:{stock}:me:1"
+NONE = -(2**52)
+WAIT = 2**32
 
 
-class TestAcquire:
-    def test_enough(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        scripts.redis.set("stock", 5)
-        for _ in range(2):
-            assert scripts.acquire(2, 3) == 3
-            assert scripts.free() == "2"
-            assert scripts.remembered() == "2 3"
-        assert scripts.acquire(4, 2) == 2
-        assert scripts.free() == "0"
-        assert published(subscription) == []
-
-    def test_too_few(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 2)
-        for _ in range(2):
-            assert scripts.acquire(2, 3) == -2
-            assert scripts.free() == "2"
-        # Not recorded: the same call may still acquire permits.
-        assert scripts.remembered() is None
-        assert scripts.acquire(2, 2) == 2
-
-    @pytest.mark.parametrize("free", [None, 0, -3])
-    @pytest.mark.parametrize("permits", [0, 1])
-    def test_none(self, scripts: SemaphoreScripts, free: int | None, permits: int) -> None:
-        if free is not None:
-            scripts.redis.set("stock", free)
-        for _ in range(2):
-            assert scripts.acquire(2, permits) == (-(2**52) if free is None else 0)
-        assert scripts.free() == (None if free is None else str(free))
-        assert scripts.remembered() is None
-
-    def test_all(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 7)
-        for _ in range(2):
-            assert scripts.acquire(2, 0) == 7
-            assert scripts.free() == "0"
-        assert scripts.acquire(4, 0) == 0
-
-    def test_the_end_of_the_semaphore_stays(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 7, px=50_000)
-        assert scripts.acquire(2, 3) == 3
-        assert scripts.acquire(4, 0) == 4
-        assert 45_000 < scripts.left() <= 50_000
-
-    def test_session_slots_are_independent(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        assert scripts.acquire(8, 2) == 2
-        assert scripts.acquire(2, 1, slot=OTHER) == 1
-        assert scripts.free() == "2"
-
-    def test_late_and_after_a_newer_call(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        assert scripts.acquire(4, 1) == 1
-        scripts.acquire(2, 3)
-        assert scripts.free() == "4"
-        assert scripts.remembered() == "4 1"
-
-    def test_late_and_after_a_newer_release(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.add(10, 1)
-        scripts.acquire(9, 3)
-        assert scripts.free() == "6"
-
-    def test_numbers_are_numbers(self, scripts: SemaphoreScripts) -> None:
-        """Call numbers are compared as numbers: as texts "10" would come before "9". No exponent is written."""
-        scripts.redis.set("stock", 5)
-        assert scripts.acquire(9, 1) == 1
-        assert scripts.acquire(10, 1) == 1
-        assert scripts.acquire(2 * 10**15, 1) == 1
-        assert scripts.acquire(2 * 10**15 + 2, 1) == 1
-        assert scripts.free() == "1"
-        assert scripts.remembered() == "2000000000000002 1"
-
-    def test_many_permits(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 2**53 - 1)
-        assert scripts.acquire(2, 2**31 - 1) == 2**31 - 1
-        assert scripts.free() == str(2**53 - 2**31)
-        assert scripts.acquire(4, 0) == 2**53 - 2**31
-        assert scripts.free() == "0"
-        assert scripts.undo(4) == 2**53 - 2**31
-        assert scripts.free() == str(2**53 - 2**31)
-
-    @pytest.mark.parametrize("make", [("HSET", "stock", "me", "1"), ("SET", "stock", "text")])
-    def test_another_type(self, scripts: SemaphoreScripts, make: tuple[str, ...]) -> None:
-        scripts.redis.execute_command(*make)
-        before = scripts.redis.dump("stock")
-        for call in (scripts.acquire, scripts.add):
-            with pytest.raises(ResponseError):
-                call(2, 1)
-        assert scripts.redis.dump("stock") == before
+def acquire(number: int, permits: int, slot: str = SLOT) -> Call:
+    return Call("semaphore_acquire", ["stock", CLAIM, slot], [number, permits])
 
 
-class TestUndo:
-    def test_of_acquired_permits(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        scripts.redis.set("stock", 5, px=50_000)
-        scripts.acquire(2, 3)
-        assert scripts.undo(2) == 3
-        assert scripts.undo(2) == 0
-        assert scripts.free() == "5"
-        assert scripts.left() > 45_000
-        assert scripts.remembered() == "3 0"
-        assert published(subscription) == [b"5"]
-
-    def test_of_all(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.acquire(2, 0)
-        assert scripts.undo(2) == 5
-        assert scripts.free() == "5"
-
-    def test_before_the_acquire(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.acquire(2, 1)
-        for _ in range(2):
-            assert scripts.undo(4) == 0
-            assert scripts.acquire(4, 3) == 0
-        assert scripts.free() == "4"
-        assert scripts.remembered() == "5 0"
-        assert published(subscription) == []
-
-    def test_of_an_acquire_that_got_nothing(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        """The copy that found too few was not the last one: permits came, and with them a late copy."""
-        scripts.redis.set("stock", 2)
-        assert scripts.acquire(2, 3) == -2
-        scripts.redis.incrby("stock", 3)
-        assert scripts.acquire(2, 3) == 3
-        assert scripts.undo(2) == 3
-        assert scripts.acquire(2, 3) == 0
-        assert scripts.free() == "5"
-        assert published(subscription) == [b"5"]
-
-    def test_late_and_after_a_newer_call(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.acquire(2, 3)
-        scripts.undo(2)
-        scripts.acquire(4, 1)
-        assert scripts.undo(2) == 1
-        assert scripts.free() == "4"
-        assert scripts.remembered() == "4 1"
-
-    def test_below_zero_it_wakes_nobody(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        scripts.redis.set("stock", 3)
-        scripts.acquire(2, 3)
-        scripts.add(2, -5, slot=OTHER)
-        assert scripts.undo(2) == 3
-        assert scripts.free() == "-2"
-        assert published(subscription) == []
-
-    def test_of_a_semaphore_that_is_gone(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.acquire(2, 3)
-        scripts.redis.delete("stock")
-        assert scripts.undo(2) == 0
-        assert scripts.free() is None
-        assert published(subscription) == []
-
-    def test_on_a_new_server(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.acquire(2, 3)
-        scripts.redis.flushall()
-        scripts.redis.set("stock", 5)
-        assert scripts.undo(2) == 0
-        assert scripts.acquire(2, 3) == 0
-        assert scripts.free() == "5"
+def add(number: int, permits: int, existing: int = 0, slot: str = SLOT) -> Call:
+    return Call("semaphore_add", ["stock", slot], [number, permits, CHANNEL, existing])
 
 
-class TestServers:
-    """What servers refuse, and what must go on all the same."""
+def make(number: int, permits: int, ttl: int = 0) -> Call:
+    return Call("semaphore_set", ["stock", SLOT], [number, permits, ttl, CHANNEL])
 
-    def test_out_of_memory(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        scripts.acquire(2, 3)
-        with scripts.out_of_memory():
-            for call in (scripts.acquire, scripts.make):
-                with pytest.raises(ResponseError, match="maxmemory"):
-                    call(2, 1, slot=OTHER)
-            if scripts.with_shebang:
-                # Older servers don't know the flag of a script whose writes free more memory than they take.
-                assert scripts.undo(2) == 3
-                assert scripts.add(2, 1, slot=OTHER) == 1
-                assert scripts.free() == "6"
-                assert scripts.delete(4, slot=OTHER) == 1
 
-    def test_without_permission_on_the_channel(self, scripts: SemaphoreScripts, subscription: PubSub) -> None:
-        with scripts.user("~*", "+@all", "resetchannels") as deaf:
-            assert scripts.make(2, 5, redis=deaf) == 1
-            assert scripts.acquire(4, 2, redis=deaf) == 2
-            assert scripts.undo(4, redis=deaf) == 2
-            # How many clients have heard of it isn't known.
-            assert scripts.add(6, 1, redis=deaf) == 3
-            assert scripts.free() == "6"
-            assert scripts.delete(8, message="1", redis=deaf) == 1
-        assert published(subscription) == []
+def correct(number: int, shown: int, free: int) -> Call:
+    return Call("semaphore_correct", ["stock", SLOT], [number, shown, free, CHANNEL])
 
-    def test_without_permission_to_remember(self, scripts: SemaphoreScripts) -> None:
-        """What can't be remembered isn't done: a repeated call would do it twice."""
-        scripts.redis.set("stock", 5)
-        with scripts.user("~*", "&*", "+@all", "-set") as forgetful:
-            calls: list[Callable[[], Any]] = [
-                lambda: scripts.acquire(2, 1, redis=forgetful),
-                lambda: scripts.add(2, 1, redis=forgetful),
-                lambda: scripts.delete(2, redis=forgetful),
-            ]
-            for call in calls:
-                with pytest.raises(ResponseError, match=r"permission|can't run"):
-                    call()
-        assert scripts.free() == "5"
 
-    def test_a_replica_says_that_it_is_one(self, scripts: SemaphoreScripts) -> None:
-        scripts.redis.set("stock", 5)
-        with scripts.replica() as redis:
-            calls: list[Callable[[], Any]] = [
-                lambda: scripts.acquire(2, 1, redis=redis),
-                lambda: scripts.undo(2, redis=redis),
-                lambda: scripts.add(2, 1, redis=redis),
-                lambda: scripts.make(2, 1, redis=redis),
-                lambda: scripts.delete(2, redis=redis),
-            ]
-            for call in calls:
-                with pytest.raises(ResponseError, match="read only"):
-                    call()
-        assert scripts.free() == "5"
+def undo(number: int) -> Call:
+    """Of the acquire of that number."""
+    return Call("semaphore_undo", ["stock", SLOT], [number + 1, CHANNEL])
+
+
+def hand_over(number: int, permits: int, wanted: int, existing: int = 0) -> Call:
+    return Call("semaphore_hand_over", ["stock", CLAIM, SLOT], [number, permits, wanted, CHANNEL, existing])
+
+
+def finish(number: int, permits: int, existing: int = 0, slot: str = SLOT) -> Call:
+    """The hand-over of that number."""
+    return Call("semaphore_finish", ["stock", slot], [number + 1, permits, CHANNEL, existing])
+
+
+def delete(number: int, *more: str, message: str = "") -> Call:
+    return Call("exactly_once_delete", ["stock", *more, SLOT], [number, CHANNEL, message])
+
+
+def claim(number: int, permits: int, me: str = "me") -> Call:
+    return Call("semaphore_claim", ["stock", CLAIM, TURN, SLOT], [number, permits, me, CHANNEL])
+
+
+def withdraw(me: str = "me") -> Call:
+    return Call("semaphore_withdraw_claim", ["stock", CLAIM], [CHANNEL, me])
+
+
+def stock(free: Any, once: str = "", **other: Any) -> dict[str, Any]:
+    """Keys with so many free permits (None: no semaphore), and what is remembered of the last call."""
+    names = {"claim": CLAIM, "turn": TURN, "other": OTHER}
+    found = {names[name]: value for name, value in other.items()}
+    return found | ({} if free is None else {"stock": free}) | ({SLOT: (once, 660_000)} if once else {})
+
+
+ACQUIRE = {
+    "enough": Case(stock(5), [(acquire(2, 3), 3)], stock(2, "2 3")),
+    "the rest": Case(stock(5), [(acquire(2, 3), 3), (acquire(4, 2), 2)], stock(0, "4 2")),
+    # Not recorded: the same call may still acquire permits.
+    "too few": Case(stock(2), [(acquire(2, 3), -2)]),
+    "too few, fewer": Case(stock(2), [(acquire(2, 3), -2), (acquire(2, 2), 2)], stock(0, "2 2")),
+    "all": Case(stock(7), [(acquire(2, 0), 7), (acquire(4, 0), 0)], stock(0, "2 7")),
+    "the end of the semaphore stays": Case(
+        stock((7, 50_000)), [(acquire(2, 3), 3), (acquire(4, 0), 4)], stock((0, 50_000), "4 4")
+    ),
+    # As texts "10" would come before "9". No exponent is written.
+    "call numbers are numbers": Case(
+        stock(5),
+        [(acquire(number, 1), 1) for number in (9, 10, 2 * 10**15, 2 * 10**15 + 2)],
+        stock(1, "2000000000000002 1"),
+    ),
+    "many": Case(
+        stock(2**53 - 1),
+        [(acquire(2, 2**31 - 1), 2**31 - 1), (acquire(4, 0), 2**53 - 2**31)],
+        stock(0, f"4 {2**53 - 2**31}"),
+    ),
+    "many, undone": Case(
+        stock(2**53 - 2**31),
+        [(acquire(4, 0), 2**53 - 2**31), (undo(4), 2**53 - 2**31, 0)],
+        stock(2**53 - 2**31, "5 0"),
+        [str(2**53 - 2**31)],
+    ),
+    **{
+        f"none: {free}, {permits}": Case(stock(free), [(acquire(2, permits), NONE if free is None else 0)])
+        for free in (None, 0, -3)
+        for permits in (0, 1)
+    },
+}
+UNDO = {
+    "undo": Case(stock((5, 50_000)), [(acquire(2, 3), 3), (undo(2), 3, 0)], stock((5, 50_000), "3 0"), ["5"]),
+    "undo of all": Case(stock(5), [(acquire(2, 0), 5), (undo(2), 5, 0)], stock(5, "3 0"), ["5"]),
+    "undo before the acquire": Case(stock(5), [(acquire(2, 1), 1), (undo(4), 0), (acquire(4, 3), 0)], stock(4, "5 0")),
+    # The copy that found too few was not the last one: permits came, and with them a late copy.
+    "undo of an acquire that got nothing at first": Case(
+        stock(2),
+        [(acquire(2, 3), -2), ("INCRBY", "stock", 3), (acquire(2, 3), 3), (undo(2), 3, 0), (acquire(2, 3), 0)],
+        stock(5, "3 0"),
+        ["5"],
+    ),
+    "undo below zero": Case(
+        stock(3),
+        [(acquire(2, 3), 3), (add(2, -5, slot=OTHER), 1), (undo(2), 3, 0)],
+        stock(-2, "3 0", other=("2 1", 660_000)),
+    ),
+    "undo, no semaphore": Case(stock(5), [(acquire(2, 3), 3), ("DEL", "stock"), (undo(2), 0)], stock(None, "3 0")),
+    "undo on a new server": Case(stock(5), [(undo(2), 0), (acquire(2, 3), 0)], stock(5, "3 0")),
+}
+COUNT = {
+    **{
+        f"correct: {shown}, {free}": Case(
+            stock((shown, 50_000)), [(correct(2, shown, free), 1)], stock((free, 50_000), "2 1"), messages
+        )
+        for shown, free, messages in ((1, 3, ["3"]), (3, 1, []), (-2, 0, []), (0, 0, []), (2**63 - 1, 5, []))
+    },
+    "correct, no semaphore": Case({}, [(correct(2, 1, 3), 0)], stock(None, "2 0")),
+    "add": Case(stock((1, 50_000)), [(add(2, 2), 1)], stock((3, 50_000), "2 1"), ["3"]),
+    "add, no semaphore": Case({}, [(add(2, 2), 1)], stock(2, "2 1"), ["2"]),
+    "add, only to an existing one": Case({}, [(add(2, 2, 1), 0)], stock(None, "2 0")),
+    "add, an existing one": Case(stock(1), [(add(4, 2, 1), 1)], stock(3, "4 1"), ["3"]),
+    "add, fewer": Case(stock(5), [(add(2, -2), 1), (add(4, -7), 1)], stock(-4, "4 1")),
+    "add, out of the red": Case(stock(-4), [(add(2, 3), 1), (add(4, 1), 1), (add(6, 2), 1)], stock(2, "6 1"), ["2"]),
+    "set": Case({}, [(make(2, 5), 1)], stock(5, "2 1"), ["5"]),
+    "set, with an end": Case({}, [(make(2, 5, 40_000), 1)], stock((5, 40_000), "2 1"), ["5"]),
+    "set, none": Case({}, [(make(2, 0), 1)], stock(0, "2 1")),
+    **{
+        f"set, where there is one: {free}": Case(stock(free), [(make(2, 5), 0)], stock(free, "2 0"))
+        for free in (3, 0, -1)
+    },
+    "delete": Case(stock(3), [(delete(2), 1), (delete(4), 0)], stock(None, "4 0")),
+    "delete, all its keys": Case(
+        {"stock": 3, "more": 1}, [(delete(2, "more", message="1"), 1)], stock(None, "2 1"), ["1"]
+    ),
+    "delete, a rest": Case({"more": 1}, [(delete(2, "more", message="1"), 0)], stock(None, "2 0")),
+}
+HAND_OVER = {
+    **{
+        f"hand over: {free}": Case(stock((free, 50_000)), [(hand_over(2, 2, 2), 2)], stock((free, 50_000), "2 2"))
+        for free in (0, 3)
+    },
+    "hand over, fewer": Case(stock(0), [(hand_over(2, 5, 3), 3)], stock(2, "2 3"), ["2"]),
+    # Of a semaphore that was made smaller: the permits are released, and nobody acquires any.
+    "hand over below zero": Case(stock(-1), [(hand_over(2, 1, 1), -1)], stock(0, "2 -1")),
+    "hand over, out of the red": Case(stock(0), [(hand_over(4, 3, 2), 2)], stock(1, "4 2"), ["1"]),
+    "hand over, still below zero": Case(stock(-5), [(hand_over(2, 3, 1), -1)], stock(-2, "2 -1")),
+    "hand over, only an existing one": Case({}, [(hand_over(2, 2, 1, 1), 0)], stock(None, "2 0")),
+    "hand over, no semaphore": Case({}, [(hand_over(4, 2, 1), 1)], stock(1, "4 1"), ["1"]),
+    # Also if nothing remains, as after a release and an acquire.
+    "hand over, nothing remains": Case({}, [(hand_over(6, 1, 1), 1)], stock(0, "6 1")),
+    "hand over, claimed": Case(
+        stock(1, claim=("3 you:1", 2_000)),
+        [(hand_over(2, 1, 1), -1), (hand_over(4, 3, 2), 2)],
+        stock(3, "4 2", claim=("3 you:1", 2_000)),
+        ["2", "3"],
+    ),
+    "finish": Case(
+        stock((0, 50_000)), [(hand_over(2, 3, 2), 2), (finish(2, 3), 2)], stock((3, 50_000), "3 2"), ["1", "3"]
+    ),
+    "finish, released only": Case(stock(-1), [(hand_over(2, 1, 1), -1), (finish(2, 1), 0)], stock(0, "3 0")),
+    # It is the release, and the hand-over doesn't run any more.
+    "finish before the hand-over": Case(stock(0), [(finish(2, 3), 3), (hand_over(2, 3, 2), 3)], stock(3, "3 3"), ["3"]),
+    "finish before, only an existing one": Case({}, [(finish(2, 3, 1), 0)], stock(None, "3 0")),
+    "finish before, no semaphore": Case({}, [(finish(4, 3), 3)], stock(3, "5 3"), ["3"]),
+    "finish, no semaphore": Case(
+        stock(0), [(hand_over(2, 3, 2), 2), ("DEL", "stock"), (finish(2, 3), 0)], stock(None, "3 0"), ["1"]
+    ),
+}
+MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
+CLAIMS = {
+    "claim": Case(stock(2), [(claim(2, 4), -1_000 * WAIT)], stock(2, claim=MINE, turn=("1", 10_000))),
+    "claim, renewed": Case(
+        stock(2, claim=("4 me", 900), turn=("1", 9_000)),
+        [(claim(2, 4), -1_000 * WAIT)],
+        stock(2, claim=MINE, turn=("1", 9_000)),
+    ),
+    "claim, no semaphore": Case({}, [(claim(2, 4), NONE)]),
+    "claimed, too few": Case(stock(5, claim=OTHERS), [(acquire(2, 6), -5)]),
+    "claimed, the rest": Case(stock(5, claim=OTHERS), [(acquire(2, 1), 1)], stock(4, "2 1", claim=OTHERS)),
+    # All that are free, also if they are claimed.
+    "claimed, all": Case(stock(5, claim=OTHERS), [(acquire(2, 0), 5)], stock(0, "2 5", claim=OTHERS)),
+    **{
+        f"a claim that is none: {wrong}": Case(
+            stock(1, claim=wrong), [(acquire(2, 1), 1)], stock(0, "2 1", claim=wrong)
+        )
+        for wrong in ("", "text", "4")
+    },
+    # Such as one that has no end.
+    **{
+        f"a claim that lasts too long: {call.name}, {lasts}": Case(
+            stock(1, claim=("4 somebody", lasts)), [(call, About(-1))], stock(1, claim=OTHERS)
+        )
+        for call in (acquire(2, 1), claim(2, 1))
+        for lasts in (None, 60_000)
+    },
+    "a claimant takes what it claims": Case(
+        stock(6, claim=MINE, turn=("1", 10_000)), [(claim(2, 4), 4)], stock(2, "2 4", turn=("1", 10_000)), ["2"]
+    ),
+    "without a claim nobody is notified": Case(stock(6), [(claim(2, 4), 4)], stock(2, "2 4")),
+    "others have their turn, one is enough": Case(
+        stock(1, turn=("1", 5_000)), [(claim(2, 4), About(-1)), (acquire(4, 1), 1)], stock(0, "4 1", turn=("1", 5_000))
+    ),
+    "withdraw, another's": Case(stock(2, claim=MINE), [(withdraw("you"), 0)]),
+    **{
+        f"withdraw: {free}": Case(stock(free, claim=MINE), [(withdraw(), 1, 0)], stock(free), messages)
+        for free, messages in ((None, []), (-1, []), (0, []), (2, ["2"]), (["x"], []))
+    },
+}
+CASES = ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_script(scripts: Scripted, case: Case) -> None:
+    scripts.check(case)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "call"),
+    [
+        *(("text", call) for call in (acquire(2, 1), add(2, 1), hand_over(2, 1, 1))),
+        *((2**63 - 2, call) for call in (add(2, 5), hand_over(2, 5, 1))),
+    ],
+)
+def test_a_number_that_can_not_be_counted(scripts: Scripted, wrong: Any, call: Call) -> None:
+    scripts.redis.set("stock", wrong)
+    for _ in range(2):
+        with pytest.raises(ResponseError, match=r"not an integer|out of range|overflow"):
+            scripts.call(call)
+        assert scripts.contents() == {"stock": (str(wrong), None)}
+
+
+@pytest.mark.parametrize(
+    ("before", "call", "most", "rest"),
+    [
+        (stock(5, claim=("4 somebody", 1_500)), acquire(2, 2), 1_500, 0),
+        (stock(1, claim=("4 somebody", None)), acquire(2, 1), 2_000, 0),
+        (stock(1, claim=("4 somebody", None)), claim(2, 1), 2_000, 0),
+        (stock(4, claim=("4 somebody", 1_500)), claim(2, 3), 1_500, 0),
+        # The free permits may be enough for a waiter that needs fewer.
+        (stock(1, turn=("1", 5_000)), claim(2, 4), 5_000, 1),
+        # Claims of all end together, at the begin of the others' turn.
+        (stock(1, turn=("1", 5_700)), claim(2, 4), 700, 0),
+    ],
+)
+def test_when_to_ask_again(scripts: Scripted, before: dict[str, Any], call: Call, most: int, rest: int) -> None:
+    scripts.write(before)
+    for _ in range(2):
+        reply = -scripts.call(call)
+        assert (reply // WAIT == About(most), reply % WAIT) == (True, rest)
+    turn = scripts.left(TURN)
+    assert scripts.left(CLAIM) <= max(turn - 4_999, -1) or TURN not in before
+    assert scripts.text("stock") == str(before["stock"])

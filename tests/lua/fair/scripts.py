@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from redis import Redis
-from redis.client import PubSub
-
-from pyredisson._protocol.scripts import Script
-from pyredisson.testing import Server
+from tests.lua.scripted import Scripted
 from tests.support.fair_ageing import AGE
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55"
@@ -26,52 +22,68 @@ PLACES = 16
 """The number of first places whose scores the scripts adjust (FRONT_PLACES)."""
 
 
-class Fair:
+class Fair(Scripted):
     """A server and the fair lock's scripts, in the form for that server."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.redis: Any = server.redis()
-        self.with_shebang = server.version >= (7,)
+    def fair(self, name: str, *args: str | int) -> Any:
+        return self.run(name, KEYS, *map(str, args))
 
-    def run(self, name: str, *args: str | int, redis: Any = None) -> Any:
-        text = Script(name, with_shebang=self.with_shebang).text
-        return (redis or self.redis).eval(text, len(KEYS), *KEYS, *map(str, args))
+    def line(self, *waiters: str | Java) -> None:
+        """The first one acquires the lock, the others wait for it."""
+        for waiter in waiters:
+            self.acquire(waiter) if isinstance(waiter, str) else waiter.acquire()
 
-    def acquire(self, owner: str, holds: int = 1, lease: int = 30_000, *, queue: bool = True, redis: Any = None) -> Any:
-        return self.run("fair_acquire", CHANNEL, owner, holds, lease, WAIT, int(queue), redis=redis)
+    def serve(self, *waiters: str | Java) -> None:
+        """Each acquires the free lock in its turn, and releases it."""
+        for waiter in waiters:
+            assert (self.acquire(waiter) if isinstance(waiter, str) else waiter.acquire()) is None
+            assert (self.release(waiter) if isinstance(waiter, str) else waiter.release()) == 1
 
-    def release(self, owner: str, holds: int = 0, redis: Any = None) -> Any:
-        return self.run("fair_release", CHANNEL, owner, holds, WAIT, redis=redis)
+    def acquire(self, owner: str, holds: int = 1, lease: int = 30_000, *, queue: bool = True) -> Any:
+        return self.fair("fair_acquire", CHANNEL, owner, holds, lease, WAIT, int(queue))
 
-    def hand_over(self, owner: str, next_owner: str, lease: int = 30_000, redis: Any = None) -> Any:
-        return self.run("fair_hand_over", CHANNEL, owner, WAIT, next_owner, lease, redis=redis)
+    def release(self, owner: str, holds: int = 0) -> Any:
+        return self.fair("fair_release", CHANNEL, owner, holds, WAIT)
 
-    def force(self, redis: Any = None) -> Any:
-        return self.run("fair_force_release", CHANNEL, WAIT, redis=redis)
+    def hand_over(self, owner: str, next_owner: str, lease: int = 30_000) -> Any:
+        return self.fair("fair_hand_over", CHANNEL, owner, WAIT, next_owner, lease)
 
-    def wake_waiters(self, redis: Any = None) -> Any:
-        return self.run("fair_wake_waiters", CHANNEL, WAIT, redis=redis)
+    def try_once(self, owner: str) -> Any:
+        return self.acquire(owner, queue=False)
 
-    def leave(self, *owners: str, doubt: bool = False, redis: Any = None) -> Any:
-        return self.run("fair_leave", CHANNEL, WAIT, int(doubt), *owners, redis=redis)
+    def force(self) -> Any:
+        return self.fair("fair_force_release", CHANNEL, WAIT)
 
-    def heartbeat(self, client: str, *waiters: str, redis: Any = None) -> Any:
+    def wake_waiters(self) -> Any:
+        return self.fair("fair_wake_waiters", CHANNEL, WAIT)
+
+    def leave(self, *owners: str, doubt: bool = False) -> Any:
+        return self.fair("fair_leave", CHANNEL, WAIT, int(doubt), *owners)
+
+    def leave_in_doubt(self, *owners: str) -> Any:
+        return self.leave(*owners, doubt=True)
+
+    def heartbeat(self, client: str, *waiters: str) -> Any:
         """From its reply: the lock's PTTL, whether the client was known, and the waiter that was notified."""
-        remaining, known, notified, *_ = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters, redis=redis)
+        remaining, known, notified, *_ = self.fair("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
         return remaining, known, notified.decode()
 
     def without_place(self, client: str, *waiters: str) -> list[str]:
         """The waiters of a client that have no place in the queue, from the reply to its heartbeat."""
-        *_, without_place = self.run("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
+        *_, without_place = self.fair("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
         return [owner.decode() for owner in without_place]
 
-    def delete(self, notified: int = 100, redis: Any = None) -> Any:
-        return self.run("fair_delete", CHANNEL, notified, redis=redis)
+    def delete(self, notified: int = 100) -> Any:
+        return self.fair("fair_delete", CHANNEL, notified)
 
-    def now(self) -> int:
-        seconds, microseconds = self.redis.time()
-        return int(seconds * 1000 + microseconds // 1000)
+    def command(self, *words: str) -> Any:
+        return self.redis.execute_command(*words)
+
+    def java_acquire(self, owner: str) -> int | None:
+        return Java(self, owner).acquire()
+
+    def java_release(self, owner: str) -> int | None:
+        return Java(self, owner).release()
 
     def queue(self) -> list[str]:
         """The queue as Redisson reads it. The list and the scores must have the same owners."""
@@ -89,9 +101,6 @@ class Fair:
     def holds(self) -> dict[str, str]:
         return {owner.decode(): count.decode() for owner, count in self.redis.hgetall(LOCK).items()}
 
-    def left(self) -> int:
-        return int(self.redis.pttl(LOCK))
-
     def expire(self) -> None:
         """Removes the lock, as if its holder had died and its lease had ended."""
         self.redis.delete(LOCK)
@@ -105,11 +114,18 @@ class Fair:
         """Makes it look as if this much time had passed, or the clock had stepped forward."""
         self.redis.eval(AGE, len(KEYS), *KEYS, ms)
 
-    def commands(self, work: Callable[[], Any]) -> int:
-        """How many commands the scripts run during `work`."""
+    def counted(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """The reply to a call of a script, which runs no more than 2,000 commands."""
         self.redis.config_resetstat()
-        work()
-        return sum(entry["calls"] for entry in self.redis.info("commandstats").values())
+        reply = method(*args, **options)
+        assert sum(entry["calls"] for entry in self.redis.info("commandstats").values()) < 2_000
+        return reply
+
+    def notified(self) -> list[str]:
+        """The waiters that were notified since the last call."""
+        found = self.published_on()
+        assert {message for _, message in found} <= {"0"}
+        return [channel.removeprefix(f"{CHANNEL}:") for channel, _ in found]
 
     def keys(self) -> set[str]:
         return {key.decode() for key in self.redis.scan_iter()}
@@ -169,15 +185,3 @@ class Java:
             self.redis.zincrby(SCORES, -wait, owner)
         self.redis.zrem(SCORES, self.owner)
         self.redis.lrem(QUEUE, 0, self.owner)
-
-
-def published(subscription: PubSub) -> list[str]:
-    """The waiters that were notified so far. A message of the test itself marks the end."""
-    pool: Any = subscription.connection_pool
-    Redis(connection_pool=pool).publish("end", "0")
-    notified = []
-    while (message := subscription.get_message(timeout=5)) is not None and message["channel"] != b"end":
-        assert message["data"] == b"0"
-        notified.append(message["channel"].decode().removeprefix(f"{CHANNEL}:"))
-    assert message is not None
-    return notified

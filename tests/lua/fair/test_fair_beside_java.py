@@ -1,54 +1,16 @@
-"""Waiters of pyredisson and of Redisson in one queue."""
+"""Waiters of pyredisson and of Redisson in one queue: living, dead, and removed by Redisson."""
 
 from __future__ import annotations
 
-from redis.client import PubSub
+import pytest
 
-from .scripts import CLIENTS, COFFEE, JAVA, LOCK, ME, NEVER, QUEUE, SCORES, WAITERS, A, B, C, D, Fair, Java, published
+from .scripts import CLIENTS, COFFEE, JAVA, LOCK, ME, NEVER, QUEUE, SCORES, WAITERS, YOU, A, B, C, D, Fair, Java
 
 
 class TestBesideJava:
-    def test_the_message_goes_to_its_channel(self, scripts: Fair, subscription: PubSub) -> None:
-        java = Java(scripts, JAVA)
-        scripts.acquire(A)
-        java.acquire()
-        scripts.release(A)
-        assert published(subscription) == [JAVA]
-        assert java.acquire() is None
-        assert scripts.holds() == {JAVA: "1"}
-
-    def test_java_notifies_a_waiter_of_pyredisson(self, scripts: Fair, subscription: PubSub) -> None:
-        java = Java(scripts, JAVA)
-        assert java.acquire() is None
-        scripts.acquire(A)
-        java.release()
-        assert published(subscription) == [A]
-        assert scripts.acquire(A) is None
-
-    def test_java_keeps_its_turn(self, scripts: Fair) -> None:
-        java = Java(scripts, JAVA)
-        scripts.acquire(A)
-        java.acquire()
-        scripts.release(A)
-        assert scripts.acquire(B) == 2_000
-        scripts.heartbeat(ME)
-        assert scripts.acquire(C, queue=False) == 2_000
-        assert java.acquire() is None
-        assert scripts.queue() == [B]
-
-    def test_the_turn_of_java_ends_by_its_score(self, scripts: Fair, subscription: PubSub) -> None:
-        scripts.acquire(A)
-        Java(scripts, JAVA).acquire()
-        scripts.acquire(B)
-        scripts.redis.zadd(SCORES, {JAVA: scripts.now()})
-        scripts.release(A)
-        assert scripts.queue() == [B]
-        assert published(subscription) == [B]
-
     def test_a_score_far_ahead_is_cut(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
-        scripts.acquire(A)
-        scripts.acquire(B)
+        scripts.line(A, B)
         scripts.redis.zadd(SCORES, {B: NEVER})
         java.acquire()
         scripts.release(A)
@@ -62,48 +24,33 @@ class TestBesideJava:
     def test_pyredisson_behind_java(self, scripts: Fair) -> None:
         """Redisson subtracts its waiting time from all scores whenever one of its waiters acquires the lock."""
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.acquire(A)
-        java.acquire()
-        coffee.acquire()
-        for owner in (B, C, D):
-            scripts.acquire(owner)
+        scripts.line(A, java, coffee, B, C, D)
         assert 607 < scripts.score(B) <= 608
         assert scripts.score(B) - 0.1 < scripts.score(D) < scripts.score(B) + 0.1
         scripts.release(A)
-        for waiter in (java, coffee):
-            assert waiter.acquire() is None
-            assert waiter.release() == 1
+        scripts.serve(java, coffee)
         assert scripts.queue() == [B, C, D]
         assert 7 < scripts.score(B) <= 8
         # However many there are: waiters of pyredisson subtract nothing from scores.
-        for owner in (B, C, D):
-            assert scripts.acquire(owner) is None
-            assert scripts.release(owner) == 1
+        scripts.serve(B, C, D)
 
     def test_pyredisson_behind_java_for_a_long_time(self, scripts: Fair) -> None:
         """A waiter that asks again from time to time keeps its place, however long it waits."""
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.acquire(A)
-        java.acquire()
-        coffee.acquire()
-        scripts.acquire(B)
+        scripts.line(A, java, coffee, B)
         for _ in range(20):
             # A minute.
             scripts.redis.zincrby(SCORES, -60_000, B)
             scripts.redis.hincrby(WAITERS, B, -60_000)
             scripts.acquire(B)
         scripts.release(A)
-        for waiter in (java, coffee):
-            assert waiter.acquire() is None
-            assert waiter.release() == 1
+        scripts.serve(java, coffee)
         assert scripts.queue() == [B]
         assert scripts.acquire(B) is None
 
     def test_java_behind_pyredisson(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
-        scripts.acquire(A)
-        for owner in (B, C, D):
-            scripts.acquire(owner)
+        scripts.line(A, B, C, D)
         scripts.heartbeat(ME)
         java.acquire()
         assert 307 < scripts.score(JAVA) <= 308
@@ -116,22 +63,9 @@ class TestBesideJava:
         assert scripts.keys() == {LOCK, CLIENTS}
         assert 0 < scripts.redis.pttl(CLIENTS) <= 7_200_000
 
-    def test_java_drops_a_dead_head_of_pyredisson(self, scripts: Fair) -> None:
-        java = Java(scripts, JAVA)
-        scripts.acquire(A)
-        scripts.acquire(B)
-        java.acquire()
-        scripts.release(A)
-        assert java.acquire() is not None
-        assert scripts.queue() == [B, JAVA]
-        scripts.redis.zincrby(SCORES, -8_000, B)
-        assert java.acquire() is None
-
     def test_java_drops_a_waiter_that_has_left(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
-        java.acquire()
-        for owner in (A, B, C):
-            scripts.acquire(owner)
+        scripts.line(java, A, B, C)
         scripts.leave(B)
         java.release()
         assert scripts.acquire(A) is None
@@ -142,10 +76,7 @@ class TestBesideJava:
 
     def test_java_gives_up(self, scripts: Fair) -> None:
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.acquire(A)
-        java.acquire()
-        coffee.acquire()
-        scripts.acquire(B)
+        scripts.line(A, java, coffee, B)
         java.give_up()
         coffee.give_up()
         assert scripts.queue() == [B]
@@ -156,11 +87,7 @@ class TestBesideJava:
     def test_java_behind_a_waiter_that_left_behind_java(self, scripts: Fair) -> None:
         """Java computes the scores of later waiters from that of the waiter that left. None of them is dropped."""
         first, second, third = Java(scripts, JAVA), Java(scripts, COFFEE), Java(scripts, f"{COFFEE}3")
-        scripts.acquire(A)
-        first.acquire()
-        second.acquire()
-        scripts.acquire(B)
-        third.acquire()
+        scripts.line(A, first, second, B, third)
         scripts.redis.hset(WAITERS, B, 0)
         scripts.acquire(C)
         assert 599 < scripts.score(B) <= 600
@@ -169,21 +96,16 @@ class TestBesideJava:
         scripts.redis.hdel(WAITERS, C)
         third.give_up()
         assert scripts.queue() == [JAVA, COFFEE, B]
-        third.acquire()
-        scripts.acquire(C)
+        scripts.line(third, C)
         scripts.release(A)
-        for waiter in (first, second, third):
-            assert waiter.acquire() is None
-            assert waiter.release() == 1
+        scripts.serve(first, second, third)
         assert scripts.queue() == [C]
         assert scripts.acquire(C) is None
 
     def test_java_drops_a_waiter_that_has_an_offer(self, scripts: Fair) -> None:
         """The waiter enters the queue again, and must get the full time of a new offer."""
         java = Java(scripts, JAVA)
-        scripts.acquire(A)
-        scripts.acquire(B)
-        java.acquire()
+        scripts.line(A, B, java)
         scripts.release(A)
         scripts.redis.hset(WAITERS, ":offered", f"{scripts.now() - 5_000} {B}")
         scripts.redis.zincrby(SCORES, -8_000, B)
@@ -195,15 +117,124 @@ class TestBesideJava:
 
     def test_java_behind_a_waiter_that_left(self, scripts: Fair) -> None:
         java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.acquire(A)
-        scripts.acquire(B)
-        scripts.acquire(C)
-        java.acquire()
+        scripts.line(A, B, C, java)
         scripts.leave(C)
         java.give_up()
         coffee.acquire()
         assert 307 < scripts.score(COFFEE) <= 308
         scripts.release(A)
-        assert scripts.acquire(B) is None
-        scripts.release(B)
+        scripts.serve(B)
         assert coffee.acquire() is None
+
+
+class TestDeathBesideJava:
+    """Java drops a dead waiter of pyredisson by its own rules, also when no client of pyredisson is alive."""
+
+    @pytest.mark.parametrize("before", [0, 1, 3])
+    def test_a_dead_head_is_dropped_soon(self, scripts: Fair, before: int) -> None:
+        scripts.acquire(A)
+        first = [Java(scripts, f"{JAVA}{number}") for number in range(before)]
+        for java in first:
+            java.acquire()
+        scripts.acquire(B)
+        last = Java(scripts, COFFEE)
+        last.acquire()
+        scripts.release(A)
+        scripts.serve(*first)
+        assert last.acquire() is not None
+        assert scripts.queue() == [B, COFFEE]
+        assert scripts.score(B) <= 8
+        scripts.advance_time(8_000)
+        assert last.acquire() is None
+
+    def test_a_waiter_that_died_far_from_the_head(self, scripts: Fair) -> None:
+        """It entered a long queue, and died before it was among the first places."""
+        owners = [f"{ME}:{100 + number}" for number in range(20)]
+        scripts.line(A, *owners)
+        first, last = Java(scripts, JAVA), Java(scripts, COFFEE)
+        scripts.line(first, B, last)
+        for held, owner in zip([A, *owners], owners, strict=False):
+            assert scripts.release(held) == 1
+            assert scripts.acquire(owner) is None
+        assert scripts.release(owners[-1]) == 1
+        scripts.serve(first)
+        assert scripts.queue() == [B, COFFEE]
+        assert scripts.score(B) <= 8
+
+    def test_a_living_waiter_keeps_its_place(self, scripts: Fair) -> None:
+        """However long it waits, and whichever waiters are served before it."""
+        first, second = Java(scripts, JAVA), Java(scripts, COFFEE)
+        scripts.line(A, first, second, B)
+        for _ in range(100):
+            scripts.advance_time(400)
+            scripts.heartbeat(YOU, B)
+            scripts.redis.pexpire(LOCK, 30_000)
+        scripts.release(A)
+        scripts.serve(first, second)
+        Java(scripts, f"{JAVA}9").acquire()
+        assert scripts.queue()[0] == B
+        assert scripts.acquire(B) is None
+
+    def test_java_with_a_very_long_waiting_time(self, scripts: Fair) -> None:
+        """It subtracts more from the scores than other clients do."""
+        java = Java(scripts, JAVA)
+        scripts.acquire(A)
+        java.acquire(wait=3_600_000)
+        scripts.acquire(B)
+        scripts.heartbeat(YOU, B)
+        scripts.release(A)
+        assert java.acquire(wait=3_600_000) is None
+        java.release()
+        assert scripts.queue() == [B]
+
+
+class TestEvictions:
+    """A Java client whose clock is ahead drops living waiters."""
+
+    def test_six_seconds_ahead_evict_no_waiter(self, scripts: Fair) -> None:
+        java = Java(scripts, JAVA, ahead=6_000)
+        scripts.line(A, B)
+        for _ in range(10):
+            scripts.advance_time(400)
+            scripts.heartbeat(YOU, B)
+            java.acquire()
+            assert scripts.queue() == [B, JAVA]
+
+    def test_a_heartbeat_reports_waiters_without_a_place(self, scripts: Fair) -> None:
+        scripts.line(A, B, D, C)
+        scripts.redis.lrem(QUEUE, 0, D)
+        scripts.redis.zrem(SCORES, D)
+        for _ in range(2):
+            assert scripts.without_place(YOU, B, D) == [D]
+        scripts.acquire(D)
+        assert scripts.without_place(YOU, B, D) == []
+        assert scripts.queue() == [B, C, D]
+
+    def test_an_eviction_raises_the_margin(self, scripts: Fair) -> None:
+        java = Java(scripts, JAVA, ahead=25_000)
+        scripts.line(A, B, java)
+        assert scripts.queue() == [JAVA]
+        scripts.acquire(B)
+        assert scripts.queue() == [JAVA, B]
+        java.give_up()
+        for _ in range(10):
+            scripts.advance_time(400)
+            scripts.heartbeat(YOU, B)
+            java.acquire()
+            assert scripts.queue() == [B, JAVA]
+        assert scripts.score(B) <= 32
+        # Until no waiter has been evicted for an hour.
+        scripts.redis.pexpire(LOCK, 7_200_000)
+        scripts.advance_time(3_600_000)
+        scripts.acquire(B)
+        scripts.heartbeat(YOU, B)
+        assert scripts.score(B) <= 8
+
+    def test_evictions_at_one_time_raise_the_margin_once(self, scripts: Fair) -> None:
+        java = Java(scripts, JAVA, ahead=3_600_000)
+        scripts.line(A, B, C, D, java)
+        assert scripts.queue() == [JAVA]
+        scripts.line(B, C, D)
+        java.give_up()
+        scripts.heartbeat(YOU, B, D)
+        assert 31 < scripts.score(B) <= 32

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
-from redis.client import PubSub
 
 from .scripts import (
     CHANNEL,
@@ -27,7 +25,6 @@ from .scripts import (
     D,
     Fair,
     Java,
-    published,
 )
 
 
@@ -35,9 +32,7 @@ class TestMemory:
     """No living waiter loses its place when the server loses keys, or when its clock steps."""
 
     def test_the_key_of_waiters_was_lost(self, scripts: Fair) -> None:
-        scripts.acquire(A)
-        for owner in (B, C, D):
-            scripts.acquire(owner)
+        scripts.line(A, B, C, D)
         scripts.heartbeat(ME, C)
         scripts.heartbeat(YOU, B, D)
         scripts.redis.delete(WAITERS)
@@ -54,9 +49,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("first", ["heartbeat", "acquire", "leave"])
     def test_the_clock_steps_forward(self, scripts: Fair, first: str) -> None:
-        scripts.acquire(A)
-        for owner in (B, C, D):
-            scripts.acquire(owner)
+        scripts.line(A, B, C, D)
         scripts.heartbeat(ME, C)
         scripts.heartbeat(YOU, B, D)
         scripts.advance_time(3_600_000)
@@ -70,15 +63,11 @@ class TestMemory:
         scripts.heartbeat(YOU, B, D)
         scripts.heartbeat(ME, C)
         assert scripts.queue()[:3] == [B, C, D]
-        for owner in (B, C, D):
-            scripts.acquire(owner)
-            scripts.release(owner)
+        scripts.serve(B, C, D)
         assert scripts.queue() == [newcomer][: first == "acquire"]
 
     def test_silent_waiters_count_as_dead_after_the_grace_period(self, scripts: Fair) -> None:
-        scripts.acquire(A)
-        scripts.acquire(B)
-        scripts.acquire(C)
+        scripts.line(A, B, C)
         scripts.heartbeat(YOU, B)
         scripts.expire()
         scripts.advance_time(10_000)
@@ -91,8 +80,7 @@ class TestMemory:
 
 class TestBounds:
     def test_waiters_that_left_do_not_accumulate(self, scripts: Fair) -> None:
-        scripts.acquire(A)
-        scripts.acquire(B)
+        scripts.line(A, B)
         most = 0
         for number in range(300):
             scripts.acquire(f"{ME}:{100 + number}")
@@ -110,10 +98,8 @@ class TestBounds:
         assert scripts.redis.hlen(WAITERS) < 100
 
     def test_in_any_order(self, scripts: Fair) -> None:
-        scripts.acquire(A)
         owners = [f"{ME}:{100 + number}" for number in range(250)]
-        for owner in [B, *owners, D]:
-            scripts.acquire(owner)
+        scripts.line(A, B, *owners, D)
         random.Random(1).shuffle(owners)
         for owner in owners:
             scripts.leave(owner)
@@ -123,9 +109,7 @@ class TestBounds:
         assert set(scripts.redis.hkeys(WAITERS)) == {B.encode(), D.encode()}
 
     def test_a_waiter_that_was_evicted_and_died_is_forgotten(self, scripts: Fair) -> None:
-        scripts.acquire(A)
-        scripts.acquire(B)
-        scripts.acquire(D)
+        scripts.line(A, B, D)
         scripts.redis.lrem(QUEUE, 0, D)
         scripts.redis.zrem(SCORES, D)
         scripts.redis.pexpire(LOCK, 7_200_000)
@@ -135,55 +119,41 @@ class TestBounds:
         assert not scripts.redis.hexists(WAITERS, D)
         assert scripts.queue() == [B]
 
-    def dead(self, scripts: Fair, count: int) -> list[str]:
-        scripts.acquire(A)
+    def dead(self, scripts: Fair, count: int) -> None:
         owners = [f"{YOU}:{100 + number}" for number in range(count)]
-        for owner in owners:
-            scripts.acquire(owner)
+        scripts.line(A, *owners)
         scripts.asked_long_ago(*owners)
-        return owners
 
     def test_an_acquire_behind_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 600)
         scripts.expire()
-        replies: list[Any] = []
-        while not replies or replies[-1] == -3:
-            calls = scripts.commands(lambda: replies.append(scripts.acquire(B, queue=False)))
-            assert calls < 2_000
-        assert replies == [-3, -3, None]
+        assert [scripts.counted(scripts.try_once, B) for _ in range(3)] == [-3, -3, None]
         assert scripts.keys() == {LOCK}
 
-    def test_a_release_before_many_dead_waiters(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_a_release_before_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 500)
         java = Java(scripts, JAVA)
         java.acquire()
-        replies = []
-        assert scripts.commands(lambda: replies.append(scripts.release(A))) < 2_000
-        assert replies == [2]
-        assert scripts.release(A) is None
-        assert published(subscription) == []
-        heartbeats = [scripts.run("fair_heartbeat", CHANNEL, "", WAIT) for _ in range(2)]
+        assert [scripts.counted(scripts.release, A), scripts.release(A)] == [2, None]
+        assert scripts.notified() == []
+        heartbeats = [scripts.fair("fair_heartbeat", CHANNEL, "", WAIT) for _ in range(2)]
         assert [(notified.decode(), more) for _, _, notified, more, _ in heartbeats] == [("", 1), (JAVA, 0)]
-        assert published(subscription) == [JAVA]
+        assert scripts.notified() == [JAVA]
         assert scripts.redis.exists(CLIENTS) == 0
         assert java.acquire() is None
 
-    def test_a_hand_over_before_many_dead_waiters(self, scripts: Fair, subscription: PubSub) -> None:
+    def test_a_hand_over_before_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 300)
         scripts.acquire(B)
-        replies = []
-        assert scripts.commands(lambda: replies.append(scripts.hand_over(A, B))) < 2_000
-        assert replies == [2]
-        assert scripts.hand_over(A, B) == 0
-        assert scripts.holds() == {}
-        assert published(subscription) == []
-        assert [scripts.run("fair_heartbeat", CHANNEL, "", WAIT)[2:4] for _ in range(1)] == [[B.encode(), 0]]
-        assert published(subscription) == [B]
+        assert [scripts.counted(scripts.hand_over, A, B), scripts.hand_over(A, B)] == [2, 0]
+        assert (scripts.holds(), scripts.notified()) == ({}, [])
+        assert scripts.fair("fair_heartbeat", CHANNEL, "", WAIT)[2:4] == [B.encode(), 0]
+        assert scripts.notified() == [B]
 
     def test_a_heartbeat_before_many_dead_waiters(self, scripts: Fair) -> None:
         self.dead(scripts, 500)
         scripts.acquire(B)
-        assert [scripts.run("fair_heartbeat", CHANNEL, ME, WAIT, B)[3] for _ in range(3)] == [1, 1, 0]
+        assert [scripts.fair("fair_heartbeat", CHANNEL, ME, WAIT, B)[3] for _ in range(3)] == [1, 1, 0]
         assert scripts.queue() == [B]
 
 
@@ -195,10 +165,8 @@ class TestCost:
             scripts.redis.flushall()
             # However long the test takes to fill the queue.
             scripts.redis.zadd(CLIENTS, {ME: NEVER})
-            scripts.acquire(A)
             owners = [f"{ME}:{number}" for number in range(100, 100 + wait)]
-            for owner in owners:
-                scripts.acquire(owner)
+            scripts.line(A, *owners)
             scripts.asked_long_ago(*owners)
             scripts.heartbeat(ME)
             scripts.redis.config_resetstat()
@@ -219,9 +187,7 @@ class TestCost:
 
     def test_scripts_that_examine_several_waiters_are_bounded(self, scripts: Fair) -> None:
         """A heartbeat and a leave examine some places and fields, never all of them."""
-        scripts.acquire(A)
-        for number in range(600):
-            scripts.acquire(f"{ME}:{100 + number}")
+        scripts.line(A, *(f"{ME}:{100 + number}" for number in range(600)))
         scripts.redis.config_resetstat()
         scripts.heartbeat(ME, *(f"{ME}:{100 + number}" for number in range(PLACES)))
         scripts.leave(f"{ME}:400")

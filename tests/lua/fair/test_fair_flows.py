@@ -1,0 +1,337 @@
+"""Who holds a fair lock, who waits and who is notified, after calls in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.lua.scripted import ANYTHING, About
+
+from .scripts import CLIENTS, JAVA, LOCK, ME, QUEUE, SCORES, WAITERS, YOU, A, B, C, D, Fair, Java
+
+E, F = f"{ME}:3", f"{ME}:4"
+HELD = About(30_000)
+DEAD_HEAD = (None, "asked_long_ago", B), (None, "expire")
+DEAD_HEADS = (None, "asked_long_ago", B, D), (None, "expire")
+
+
+class Flow(NamedTuple):
+    line: Sequence[str]
+    """The first one holds the lock, the others wait."""
+    steps: Sequence[tuple[Any, ...]]
+    """Each a reply, a method of `Fair` and its arguments."""
+    end: tuple[dict[str, int], list[str], list[str]]
+    """The levels of the holder, the queue, and who was notified meanwhile."""
+    keys: Sequence[str] = ()
+    """Keys that are left although nobody waits."""
+
+
+ACQUIRE = {
+    "another level while others wait": Flow([A, B], [(None, "acquire", A, 2)], ({A: 2}, [B], [])),
+    "a lost level": Flow([B], [(-2, "acquire", A, 2), (-2, "acquire", A, 2)], ({B: 1}, [], [])),
+    "trying once does not overtake": Flow([A, B], [(None, "expire"), *[(2_000, "try_once", C)] * 2], ({}, [B], [])),
+    "in order": Flow(
+        [A, B, C],
+        [
+            *((None, "expire"), (2_000, "acquire", D), (2_000, "acquire", C)),
+            *((None, "acquire", B), (None, "acquire", B), (1, "release", B), (2_000, "acquire", D)),
+            *((None, "acquire", C), (None, "acquire", C), (1, "release", C), (None, "acquire", D)),
+        ],
+        ({D: 1}, [], [C, D]),
+    ),
+    "dead heads": Flow([A, B, D], [*DEAD_HEADS, (None, "try_once", C)], ({C: 1}, [], [])),
+    "behind a dead head": Flow([A, B, C], [*DEAD_HEAD, (2_000, "acquire", D)], ({}, [C, D], [C])),
+    "a heartbeat keeps all of a client": Flow(
+        [A, B, D],
+        [(ANYTHING, "heartbeat", YOU), (None, "asked_long_ago", B, D), (None, "expire"), (2_000, "acquire", C)],
+        ({}, [B, D, C], []),
+    ),
+    "a caller is alive": Flow(
+        [A, B, C, D], [(None, "asked_long_ago", B, C), (None, "expire"), (None, "acquire", C)], ({C: 1}, [D], [])
+    ),
+}
+RELEASE = {
+    "release, another owner's": Flow([A, B], [*[(None, "release", B, left) for left in (0, 1)] * 2], ({A: 1}, [B], [])),
+    # In Redisson any caller may release a fair lock that nobody holds.
+    "release, free": Flow([A, B], [(None, "expire"), (None, "release", B), (None, "release", B, 1)], ({}, [B], [])),
+    "release, inner level": Flow([A, B], [(None, "acquire", A, 3), *[(0, "release", A, 2)] * 2], ({A: 2}, [B], [])),
+    "release, dead waiters": Flow(
+        [A, B, D, C],
+        [(None, "asked_long_ago", B, D, C), (ANYTHING, "heartbeat", ME), (1, "release", A)],
+        ({}, [C], [C]),
+    ),
+    "release, all are dead": Flow([A, B], [(None, "asked_long_ago", B), (1, "release", A)], ({}, [], [])),
+    "force": Flow([A, B], [(1, "force"), (0, "force")], ({}, [B], [B])),
+    "lost": Flow([A, B], [(None, "expire"), *[(1, "wake_waiters")] * 2], ({}, [B], [B, B])),
+    "lost, held": Flow([A, B], [*[(0, "wake_waiters")] * 2], ({A: 1}, [B], [])),
+    "delete, the stated number is notified": Flow([A, B, C, D], [(1, "delete", 2)], ({}, [], [B, C])),
+    "delete, a free lock": Flow([A, B], [(None, "expire"), (0, "delete")], ({}, [], [B])),
+}
+LEAVE = {
+    "the last leaves": Flow([A, B, C], [(1, "leave", C), (0, "leave", C)], ({A: 1}, [B], [])),
+    "the only one leaves": Flow(
+        [A, B], [(ANYTHING, "heartbeat", YOU), (1, "leave", B), (0, "leave", B)], ({A: 1}, [], [])
+    ),
+    "the first leaves": Flow([A, B, C], [(1, "leave", B), (0, "leave", B)], ({A: 1}, [C], [])),
+    "the first leaves a free lock": Flow(
+        [A, B, C], [(1, "release", A), (1, "leave", B), (0, "leave", B)], ({}, [C], [B, C])
+    ),
+    "from the middle": Flow(
+        [A, B, C, D],
+        [
+            *((1, "leave", C), (0, "leave", C), (1, "release", A)),
+            *((None, "acquire", B), (1, "release", B), (None, "acquire", D)),
+        ],
+        ({D: 1}, [], [B, D]),
+    ),
+    "all leave": Flow([A, B, C, D], [(1, "leave", B), (1, "leave", C), (1, "leave", D)], ({A: 1}, [], [])),
+    "many at once": Flow([D, A, B, C], [(1, "release", D), (2, "leave_in_doubt", A, C)], ({}, [B], [A, B])),
+    # Otherwise the owner would be in the queue, or hold the lock, with no caller that waits.
+    "a late copy": Flow([A, B, C, D], [(1, "leave_in_doubt", C), (HELD, "acquire", C)], ({A: 1}, [B, D], [])),
+    "in doubt, acquired": Flow(
+        [A, B], [(1, "leave_in_doubt", A), (None, "acquire", B), (0, "leave_in_doubt", A)], ({B: 1}, [], [B]), [WAITERS]
+    ),
+    "without doubt a hold stays": Flow([A], [(0, "leave", A)], ({A: 1}, [], [])),
+    # An owner that is named before the owners ahead of it is not left in the queue as its head.
+    **{
+        f"{method}: {number}": Flow(
+            [A, B, C, D, JAVA], [(3, method, *order), (0, method, *order)], ({A: 1}, [JAVA], [])
+        )
+        for method in ("leave", "leave_in_doubt")
+        for number, order in enumerate(permutations((B, C, D)))
+    },
+    **{
+        f"leave a free lock: {number}": Flow(
+            [A, B, C, D, JAVA], [(1, "release", A), (3, "leave", *order)], ({}, [JAVA], [B, JAVA])
+        )
+        for number, order in enumerate(permutations((B, C, D)))
+    },
+}
+LINE = [A, C, B, E]
+HAND_OVER = {
+    # A further level, its releases, and then the turn of the next waiter.
+    "as if it had acquired the lock": Flow(
+        LINE,
+        [
+            *(([0], "hand_over", A, C), (None, "acquire", C, 2), (0, "release", C, 1)),
+            *((1, "hand_over", C, E), (2_000, "acquire", E), (None, "acquire", B)),
+        ],
+        ({B: 1}, [E], [B]),
+    ),
+    "a copy keeps the levels": Flow(
+        LINE, [([0], "hand_over", A, C), (None, "acquire", C, 3), ([0], "hand_over", A, C)], ({C: 3}, [B, E], [])
+    ),
+    "the last waiter": Flow([A, C], [([0], "hand_over", A, C), (1, "release", C)], ({}, [], [])),
+    "dead waiters before it": Flow(
+        [*LINE, D, F],
+        [
+            *(([0], "hand_over", A, C), (None, "asked_long_ago", B), (ANYTHING, "heartbeat", ME)),
+            ([0], "hand_over", C, E),
+        ],
+        ({E: 1}, [D, F], []),
+    ),
+    # As for an acquire: the place counts.
+    "our own keys were lost": Flow(
+        LINE, [(1, "command", "DEL", WAITERS, CLIENTS), ([0], "hand_over", A, C)], ({C: 1}, [B, E], [])
+    ),
+    "another head": Flow(
+        LINE, [([0], "hand_over", A, C), (1, "hand_over", C, E), (0, "hand_over", C, E)], ({}, [B, E], [B])
+    ),
+    "a head of Redisson": Flow(
+        [A],
+        [
+            *((ANYTHING, "java_acquire", JAVA), (HELD, "acquire", C), (1, "hand_over", A, C)),
+            *((None, "java_acquire", JAVA), (1, "java_release", JAVA), (None, "acquire", C)),
+        ],
+        ({C: 1}, [], [JAVA, C]),
+    ),
+    "who has left": Flow(LINE, [(1, "leave", C), (1, "hand_over", A, C)], ({}, [B, E], [B])),
+    "who has left in doubt": Flow(
+        LINE, [(1, "leave_in_doubt", C), (1, "hand_over", A, C), (0, "hand_over", A, C)], ({}, [B, E], [B])
+    ),
+    # Its place stays until it comes to the head.
+    "who has left the middle": Flow(
+        [*LINE, F],
+        [
+            *((1, "leave", E), (1, "command", "LREM", QUEUE, 1, C), (1, "command", "LREM", QUEUE, 1, B)),
+            *((2, "command", "ZREM", SCORES, B, C), (1, "hand_over", A, E)),
+        ],
+        ({}, [F], [F]),
+    ),
+    "who has no place": Flow([A], [(1, "hand_over", A, C), (0, "hand_over", A, C)], ({}, [], [])),
+    "an undo of what was entered": Flow(
+        LINE, [([0], "hand_over", A, C), (1, "leave_in_doubt", C), (0, "hand_over", A, C)], ({}, [B, E], [B])
+    ),
+}
+HEARTBEAT = {
+    "dead waiters of a held lock": Flow(
+        [A, B, C], [(None, "asked_long_ago", B, C), *[((HELD, ANYTHING, ""), "heartbeat", ME)] * 2], ({A: 1}, [C], [])
+    ),
+    "a paused client, if no other call dropped its waiter": Flow(
+        [A, B],
+        [
+            *((ANYTHING, "heartbeat", YOU), (0, "command", "ZADD", CLIENTS, 1, YOU), (None, "asked_long_ago", B)),
+            ((HELD, 0, ""), "heartbeat", YOU),
+        ],
+        ({A: 1}, [B], []),
+    ),
+    "the head is notified again": Flow(
+        [A, B, C], [(None, "expire"), *[((-2, ANYTHING, B), "heartbeat", ME)] * 2], ({}, [B, C], [B, B])
+    ),
+    "scores without a queue": Flow(
+        [A, B, C],
+        [
+            *((ANYTHING, "heartbeat", ME), (1, "command", "DEL", QUEUE), ((HELD, 1, ""), "heartbeat", ME)),
+            *(((HELD, 0, ""), "heartbeat", ME), (HELD, "acquire", C), (HELD, "acquire", B)),
+        ],
+        ({A: 1}, [C, B], []),
+    ),
+    "a waiter enters where there are scores without a queue": Flow(
+        [A, B],
+        [
+            *((ANYTHING, "heartbeat", YOU), (1, "command", "DEL", QUEUE), (HELD, "acquire", C)),
+            *(((HELD, 0, ""), "heartbeat", YOU), (HELD, "acquire", B)),
+        ],
+        ({A: 1}, [C, B], []),
+    ),
+    # A server that is short of memory may drop keys with a TTL: then all waiters are treated as Redisson's.
+    "without the keys of pyredisson": Flow(
+        [A, B, C],
+        [
+            *((1, "command", "DEL", WAITERS, CLIENTS), ((HELD, 0, ""), "heartbeat", YOU), (HELD, "acquire", B)),
+            *((None, "expire"), (None, "acquire", B)),
+        ],
+        ({B: 1}, [C], []),
+    ),
+}
+BESIDE_JAVA = {
+    "a message to its channel": Flow(
+        [A], [(HELD, "java_acquire", JAVA), (1, "release", A), (None, "java_acquire", JAVA)], ({JAVA: 1}, [], [JAVA])
+    ),
+    "it notifies a waiter of pyredisson": Flow(
+        [],
+        [(None, "java_acquire", JAVA), (HELD, "acquire", A), (1, "java_release", JAVA), (None, "acquire", A)],
+        ({A: 1}, [], [A]),
+    ),
+    "it keeps its turn": Flow(
+        [A],
+        [
+            *((HELD, "java_acquire", JAVA), (1, "release", A), (2_000, "acquire", B), (ANYTHING, "heartbeat", ME)),
+            *((2_000, "try_once", C), (None, "java_acquire", JAVA)),
+        ],
+        ({JAVA: 1}, [B], [JAVA, JAVA]),
+    ),
+    "its turn ends by its score": Flow(
+        [A],
+        [
+            *((HELD, "java_acquire", JAVA), (ANYTHING, "acquire", B), (0, "command", "ZADD", SCORES, 1, JAVA)),
+            (1, "release", A),
+        ],
+        ({}, [B], [B]),
+    ),
+    "it drops a dead head of pyredisson": Flow(
+        [A, B],
+        [
+            *((ANYTHING, "java_acquire", JAVA), (1, "release", A), (ANYTHING, "java_acquire", JAVA)),
+            *((ANYTHING, "command", "ZINCRBY", SCORES, -8_000, B), (None, "java_acquire", JAVA)),
+        ],
+        ({JAVA: 1}, [], [B]),
+        [WAITERS],
+    ),
+    "a head of pyredisson without a score enters again": Flow(
+        [A, B, C], [(1, "command", "ZREM", SCORES, B), (1, "release", A)], ({}, [C], [B, C])
+    ),
+    "a head of Redisson without a score": Flow(
+        [A],
+        [
+            *((HELD, "java_acquire", JAVA), (ANYTHING, "acquire", C), (1, "command", "ZREM", SCORES, JAVA)),
+            (1, "release", A),
+        ],
+        ({}, [C], [C]),
+    ),
+}
+FLOWS = ACQUIRE | RELEASE | LEAVE | HAND_OVER | HEARTBEAT | BESIDE_JAVA
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_a_flow(scripts: Fair, flow: Flow) -> None:
+    scripts.line(*flow.line)
+    for reply, method, *args in flow.steps:
+        assert getattr(scripts, method)(*args) == reply, (method, args)
+    holds = {owner: int(levels) for owner, levels in scripts.holds().items()}
+    assert (holds, scripts.queue(), scripts.notified()) == flow.end
+    assert not holds or scripts.left() == HELD
+    if not scripts.queue():
+        assert scripts.keys() - {CLIENTS} == {*flow.keys, *([LOCK] if holds else [])}
+
+
+def test_the_next_waiter_is_offered_the_lock(scripts: Fair) -> None:
+    scripts.line(A, B, C)
+    assert [scripts.release(A), scripts.release(A)] == [1, None]
+    assert (scripts.queue(), scripts.notified()) == ([B, C], [B])
+    # If it doesn't acquire the lock, Redisson drops it soon.
+    assert all(7 < scripts.score(owner) <= 8 for owner in (B, C))
+    assert scripts.acquire(B) is None
+    assert scripts.hand_over(B, D) == 1
+    # It counts as dead if it doesn't acquire the lock in time.
+    assert b":offered" in scripts.redis.hkeys(WAITERS)
+
+
+def test_the_memory_of_an_eviction_stays(scripts: Fair) -> None:
+    scripts.line(A, C)
+    scripts.redis.hset(WAITERS, ":margin", f"32000 {scripts.now()}")
+    assert scripts.hand_over(A, C) == [0]
+    assert scripts.redis.hkeys(WAITERS) == [b":margin"]
+    assert 0 < scripts.redis.pttl(WAITERS) <= 3_600_000
+
+
+def test_behind_waiters_that_left(scripts: Fair) -> None:
+    """The score of a new waiter isn't computed from their scores."""
+    java = Java(scripts, JAVA)
+    scripts.line(A, B, C, java)
+    scripts.redis.hset(WAITERS, C, 0)
+    scripts.redis.zadd(SCORES, {C: scripts.now()})
+    java.give_up()
+    assert scripts.queue() == [B, C]
+    scripts.acquire(D)
+    assert scripts.queue() == [B, D]
+    assert 7 < scripts.score(D) <= 8
+
+
+def test_leave_in_doubt_and_not_in_the_queue(scripts: Fair) -> None:
+    for _ in range(2):
+        assert scripts.leave(A, doubt=True) == 0
+    assert scripts.acquire(A) == 2_000
+    assert scripts.acquire(A, queue=False) == 2_000
+    assert scripts.acquire(B) is None
+    assert scripts.acquire(A) > 29_000
+    assert scripts.keys() == {LOCK, WAITERS}
+    assert 0 < scripts.redis.pttl(WAITERS) <= 60_000
+    assert scripts.notified() == []
+
+
+def test_leave_in_doubt_and_in_the_queue(scripts: Fair) -> None:
+    scripts.line(A, B, C, D)
+    for _ in range(2):
+        scripts.leave(C, D, B, doubt=True)
+        assert scripts.queue() == []
+        for owner in (B, C, D):
+            assert scripts.acquire(owner) > 29_000
+    assert (scripts.queue(), scripts.keys()) == ([], {LOCK, WAITERS})
+    assert 30_000 < scripts.redis.pttl(WAITERS) <= 90_000
+
+
+def test_everything_is_deleted(scripts: Fair) -> None:
+    scripts.line(A, B, C)
+    Java(scripts, JAVA).acquire()
+    scripts.heartbeat(YOU, B)
+    assert scripts.delete() == 1
+    assert scripts.keys() == set()
+    assert scripts.delete() == 0
+    assert scripts.notified() == [B, C, JAVA]
+    assert scripts.without_place(YOU, B) == [B]
+    assert scripts.heartbeat(YOU, B)[1] == 0
+    assert scripts.keys() == set()

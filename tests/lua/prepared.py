@@ -1,0 +1,90 @@
+"""For each script that is registered: keys on which the command line of its header has an effect."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .scripted import Ends, State
+
+QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
+LEASE = "{orders}:me:1:rwlock_timeout:1"
+ID = "0123456789abcdef"
+
+
+class Prepared(NamedTuple):
+    """What the script finds, and the message that it then publishes, if any."""
+
+    before: State
+    message: str | None = None
+    again: str | None = None
+    """What a second copy of the call publishes."""
+    args: tuple[str, ...] = ()
+    """In place of the arguments of the command line."""
+
+
+HELD: State = {"orders": ({"me:1": 1}, 20_000)}
+WAITING: State = {QUEUE: ["java:1"], SCORES: Ends({"java:1": 300_000})}
+WRITING: State = {"orders": ({"mode": "write", "me:1:write": 1}, 20_000)}
+READING: State = {"orders": ({"mode": "read", "me:1": 1}, 20_000), LEASE: ("1", 20_000)}
+TOKEN: State = {"redisson_lock_token:{orders}": 2**51}
+ONCE, CLAIM = "pyredisson_once:{stock}:me:1", "pyredisson_semaphore_claim:{stock}"
+USED, PERMIT_CLAIM = "{p}:timeout", "pyredisson_semaphore_claim:{p}"
+
+PREPARED = {
+    "client_announce": Prepared({"pyredisson_client:{me}": ({"n": 0}, 10_000)}),
+    "exactly_once_delete": Prepared({"stock": 1}, "1"),
+    "fair_acquire": Prepared({QUEUE: ["gone:1", "java:1"], SCORES: Ends({"gone:1": -1_000, "java:1": 300_000})}, "0"),
+    "fair_delete": Prepared({**HELD, **WAITING}, "0"),
+    "fair_force_release": Prepared({**HELD, **WAITING}, "0"),
+    "fair_hand_over": Prepared({**HELD, **WAITING}, "0"),
+    "fair_heartbeat": Prepared(WAITING, "0", "0"),
+    "fair_leave": Prepared({**HELD, **WAITING}, "0", None, ("redisson_lock__channel:{orders}", "300000", "1", "me:1")),
+    "fair_release": Prepared({**HELD, **WAITING}, "0"),
+    "fair_wake_waiters": Prepared(WAITING, "0", "0"),
+    "fenced_acquire": Prepared(TOKEN),
+    "fenced_delete": Prepared({**HELD, **TOKEN}, "0"),
+    "fenced_hand_over": Prepared({**HELD, **TOKEN}),
+    "fenced_write": Prepared({"pyredisson_fencing:{report}": (6, 10_000)}),
+    "inspect_scan": Prepared(HELD),
+    "inspect_state": Prepared({**HELD, **WAITING, **TOKEN}),
+    "latch_count_down": Prepared({"done": 1}, "0"),
+    "latch_set": Prepared({}, "1"),
+    "lock_acquire": Prepared({}),
+    "lock_force_release": Prepared(HELD, "0"),
+    "lock_hand_over": Prepared(HELD),
+    "lock_holder": Prepared(HELD),
+    "lock_keep": Prepared(HELD, "0"),
+    "lock_release": Prepared(HELD, "0"),
+    "lock_renew": Prepared(HELD),
+    "lock_wake_waiters": Prepared({}, "0", "0"),
+    "permit_acquire": Prepared(
+        {"p": 1, USED: Ends({"ended": -1_000}), PERMIT_CLAIM: ("2 you:1", 2_000)},
+        "2",
+        None,
+        ("redisson_sc:{p}", "30000", "", ID, "fedcba9876543210"),
+    ),
+    "permit_count": Prepared({"p": 1, USED: Ends({"ended": -1_000})}, "2"),
+    "permit_lease": Prepared({USED: Ends({ID: 10_000})}),
+    "permit_release": Prepared({"p": 1, USED: Ends({ID: 10_000})}, "2"),
+    "permit_renew": Prepared({USED: Ends({ID: 10_000})}),
+    "permit_set": Prepared({}, "5"),
+    "read_acquire": Prepared({}),
+    "read_locked": Prepared(READING),
+    "read_release": Prepared(READING, "0"),
+    "read_renew": Prepared(READING),
+    "read_write_force_release": Prepared(WRITING, "1"),
+    "semaphore_acquire": Prepared({"stock": 5}),
+    "semaphore_add": Prepared({}, "1"),
+    "semaphore_claim": Prepared({"stock": 6, CLAIM: ("4 me:1", 2_000)}, "2"),
+    "semaphore_correct": Prepared({"stock": 17}, "20"),
+    "semaphore_finish": Prepared({"stock": 1}, "2"),
+    "semaphore_hand_over": Prepared({}, "1", None, ("2", "2", "1", "redisson_sc:{stock}", "0")),
+    "semaphore_set": Prepared({}, "5"),
+    "semaphore_undo": Prepared({"stock": 0, ONCE: "2 4"}, "4"),
+    "semaphore_withdraw_claim": Prepared({"stock": 5, CLAIM: ("4 me:1", 2_000)}, "5"),
+    "write_acquire": Prepared({}),
+    "write_hand_over": Prepared({"orders": ({**WRITING["orders"][0], "me:1": 1}, 20_000), LEASE: ("1", 20_000)}, "1"),
+    "write_let_readers_in": Prepared(WRITING, "1"),
+    "write_release": Prepared(WRITING, "1"),
+    "write_withdraw_claim": Prepared({"pyredisson_rwlock_writer:{orders}": ("me:1:write", 2_000)}, "1"),
+}

@@ -1,0 +1,217 @@
+"""What every script that is registered must do, on servers old and new: with its keys as in `PREPARED`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
+from pyredisson.testing import Server
+from tests.support.script_headers import header
+
+from .prepared import PREPARED
+from .scripted import Call, Scripted, expected, replica_of
+
+READERS = {"inspect_scan", "inspect_state", "lock_holder", "lock_wake_waiters", "fair_wake_waiters", "read_locked"}
+"""Scripts that change no key."""
+ONCE = [name for name in NAMES if any("pyredisson_once" in key for key in header(name).keys)]
+"""Scripts whose calls have numbers: a call that arrives twice, or behind a newer one, has no effect."""
+NEED_MEMORY_ON_OLD_SERVERS = {"fenced_hand_over", "permit_renew", "read_renew", *ONCE}
+"""These servers don't know the flag of a script whose writes free more memory than they take."""
+ANY_TYPE: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("client_announce", "exactly_once_delete", "fenced_write", "semaphore_set"), (1,)),
+    **dict.fromkeys(("fair_force_release", "fair_heartbeat", "fair_wake_waiters", "lock_force_release"), (1,)),
+    **dict.fromkeys(("lock_wake_waiters", "semaphore_withdraw_claim", "write_withdraw_claim"), (1,)),
+    **dict.fromkeys(("lock_renew", "permit_renew", "read_renew"), (1, 2)),
+    **dict.fromkeys(("write_hand_over", "write_let_readers_in", "write_release"), (2,)),
+    **dict.fromkeys(("read_acquire", "read_release", "write_acquire"), (2, 3)),
+    **dict.fromkeys(("fenced_acquire", "fenced_hand_over", "semaphore_claim"), (3,)),
+    "permit_acquire": (3, 5),
+    **dict.fromkeys(("fair_delete", "fenced_delete", "inspect_state"), tuple(range(1, 14))),
+}
+"""Keys that a script replaces, removes, or passes over whatever they are: a batch goes on, and what is sent again until
+it has run must not fail. By all others it raises WRONGTYPE."""
+FREED_BEFORE = {("permit_acquire", 4)}
+"""The claim is read when permits that have ended are free already: a defect, as nobody is notified of these."""
+DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+PRIMITIVES = {
+    "fair": "FairLock",
+    "fenced": "FencedLock",
+    "read": "ReadWriteLock",
+    "write": "ReadWriteLock",
+    "semaphore": "Semaphore",
+    "exactly": "Semaphore",
+    "permit": "PermitExpirableSemaphore",
+    "latch": "CountDownLatch",
+}
+"""Whose rights a script has in addition to a lock's, by the first word of its name."""
+
+
+def of_header(name: str) -> Call:
+    known = header(name)
+    return Call(name, known.keys, PREPARED[name].args or known.args)
+
+
+def flags(name: str) -> str:
+    return Script(name, with_shebang=True).text.partition(b"\n")[0].decode()
+
+
+def rights(name: str, key: str) -> list[str]:
+    """The rights that the docs name, for that key."""
+    docs = DOCS.read_text()
+    [found] = re.findall(r"```acl\napp on >secret (.*)\n```", docs)
+    if (primitive := PRIMITIVES.get(name.partition("_")[0])) is not None:
+        found += " " + dict(re.findall(r"^\| `(\w+)` \| `(.*~.*)` \|$", docs, re.MULTILINE))[primitive]
+    return str(found).replace("orders", key).split()
+
+
+def masked(contents: dict[str, tuple[Any, Any]]) -> Any:
+    """Without what differs from run to run: a few seconds, and tokens and other texts that are times."""
+    return {key: (masked_value(value), ttl and round(ttl, -4)) for key, (value, ttl) in contents.items()}
+
+
+def masked_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {field: masked_value(each) for field, each in value.items()}
+    return round(value, -4) if isinstance(value, int) else re.sub(r"\d{13,}", "TIME", str(value))
+
+
+def of_reply(reply: Any) -> Any:
+    return re.sub(r"\d{3,}", "TIME", repr(reply))
+
+
+def outcome(scripts: Scripted, name: str) -> Any:
+    try:
+        return scripts.call(of_header(name))
+    except ResponseError as error:
+        return error
+
+
+@pytest.fixture(scope="module")
+def replica(server: Server) -> Iterator[Any]:
+    with replica_of(server) as redis:
+        yield redis
+
+
+@pytest.fixture
+def after(scripts: Scripted, name: str) -> tuple[Any, Any, list[str]]:
+    """The reply, the keys and the messages after a call, as it should be. Then the keys are as before again."""
+    scripts.write(PREPARED[name].before)
+    reply = of_reply(scripts.call(of_header(name)))
+    found = reply, masked(scripts.contents()), scripts.published()
+    again(scripts, name)
+    return found
+
+
+def again(scripts: Scripted, name: str) -> None:
+    scripts.redis.flushall()
+    scripts.write(PREPARED[name].before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEveryScript:
+    def test_its_header_is_complete(self, name: str) -> None:
+        lines = header(name).lines
+        script = Script(name, with_shebang=True).text.decode()
+        assert re.match(r"#!lua( flags=[a-z,-]+)?\n", script)
+        assert lines[0].endswith(".")
+        text = "\n".join(lines)
+        documented = re.findall(r"^((?:KEYS|ARGV)\[[^]]+\])", text, re.MULTILINE)
+        body = "\n".join(script.splitlines()[1 + len(lines) :])
+        assert set(re.findall(r"(?:KEYS|ARGV)\[[0-9]+\]", body)) <= set(documented)
+        assert documented
+        assert re.search(r"^returns ", text, re.MULTILINE)
+        head = getattr(ScriptSet(), name)
+        if head.startswith(b"*"):
+            numbered = [each[:4] for each in documented if each[5].isdigit()]
+            assert head.startswith(b"*%d\r\n" % (3 + len(numbered)))
+            assert head.endswith(b"\r\n%d\r\n" % numbered.count("KEYS"))
+
+    def test_it_is_sent_twice(self, scripts: Scripted, name: str, after: Any) -> None:
+        prepared = PREPARED[name]
+        assert (masked(scripts.contents()) != after[1]) == (name not in READERS)
+        assert after[2] == [prepared.message] * (prepared.message is not None)
+        for _ in range(2):
+            scripts.call(of_header(name))
+            assert masked(scripts.contents()) == after[1]
+        assert scripts.published() == [each for each in (prepared.message, prepared.again) if each is not None]
+
+    def test_a_user_that_has_the_rights_of_the_docs(self, scripts: Scripted, name: str, after: Any) -> None:
+        if name.startswith(("inspect_", "fenced_write")):
+            return  # Tools and the user's own commands need more.
+        keys = of_header(name).keys
+        with scripts.user("~stock*", *rights(name, keys[0].strip("{}").partition(":")[0])) as redis:
+            reply = of_reply(scripts.call(of_header(name), redis))
+        assert (reply, masked(scripts.contents()), scripts.published()) == after
+        assert not scripts.redis.execute_command("ACL", "LOG")
+
+    def test_a_user_that_may_not_publish(self, scripts: Scripted, name: str, after: Any) -> None:
+        with scripts.user("~*", "+@all", "resetchannels") as deaf:
+            reply = of_reply(scripts.call(of_header(name), deaf))
+        assert (masked(scripts.contents()), scripts.published()) == (after[1], [])
+        # 3: who has heard of it isn't known.
+        assert reply in (after[0], "3")
+
+    def test_out_of_memory(self, scripts: Scripted, name: str, after: Any) -> None:
+        works = "allow-oom" in flags(name) or "no-writes" in flags(name)
+        with scripts.out_of_memory():
+            reply = outcome(scripts, name)
+            if isinstance(reply, ResponseError):
+                assert "maxmemory" in str(reply)
+                assert not works or (not scripts.with_shebang and name in NEED_MEMORY_ON_OLD_SERVERS)
+                assert scripts.contents() == expected(PREPARED[name].before)
+            else:
+                # Older servers let a script go on that has written before, if only by a DEL.
+                assert works or not scripts.with_shebang
+                assert (of_reply(reply), masked(scripts.contents())) == after[:2]
+
+    def test_a_replica(self, scripts: Scripted, replica: Any, name: str, after: Any) -> None:
+        scripts.redis.wait(1, 10_000)
+        call = of_header(name)
+        if "no-writes" in flags(name) or (name in READERS and not scripts.with_shebang):
+            assert of_reply(scripts.call(call, replica)) == after[0]
+        else:
+            with pytest.raises(ResponseError, match="read only"):
+                scripts.call(call, replica)
+
+    def test_keys_of_another_type(self, scripts: Scripted, name: str) -> None:
+        known, refused = header(name), set()
+        for number, (key, kind) in enumerate(zip(known.keys, known.types, strict=True), 1):
+            again(scripts, name)
+            scripts.redis.delete(key)
+            scripts.write({key: {"x": "1"} if kind == "string" else "text"})
+            before = masked(scripts.contents())
+            reply = outcome(scripts, name)
+            if isinstance(reply, ResponseError):
+                assert "WRONGTYPE" in str(reply)
+                assert (masked(scripts.contents()) == before) == ((name, number) not in FREED_BEFORE)
+                refused.add(number)
+        assert refused == set(range(1, len(known.keys) + 1)) - set(ANY_TYPE.get(name, ()))
+
+
+@pytest.mark.parametrize("name", ONCE)
+class TestOnce:
+    def test_it_is_late(self, scripts: Scripted, name: str) -> None:
+        """Behind a newer call, whose reply it gets."""
+        [slot] = [key for key in header(name).keys if "pyredisson_once" in key]
+        before = {**PREPARED[name].before, slot: ("4 7", 660_000)}
+        scripts.write(before)
+        for _ in range(2):
+            assert scripts.call(of_header(name)) == 7
+            assert scripts.contents() == expected(before)
+        assert scripts.published() == []
+
+    def test_what_can_not_be_remembered_is_not_done(self, scripts: Scripted, name: str) -> None:
+        """A repeated call would do it twice."""
+        scripts.write(PREPARED[name].before)
+        with scripts.user("~*", "&*", "+@all", "-set") as forgetful:
+            for _ in range(2):
+                with pytest.raises(ResponseError, match=r"permission|can't run"):
+                    scripts.call(of_header(name), forgetful)
+        assert scripts.contents() == expected(PREPARED[name].before)
+        assert scripts.published() == []
