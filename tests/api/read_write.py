@@ -1,33 +1,96 @@
-"""Keys of the read-write lock, and what a Java client does there."""
+"""The read-write lock `orders`: its sides, its keys, and what a Java client does there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pyredisson.asyncio import ReadLock, WriteLock
+from tests.support.backends import Backend, OtherOwner
 from tests.support.server_state import ServerState
+from tests.support.waiting import waiters
 
 CHANNEL = "redisson_rwlock:{orders}"
-CLAIM = "pyredisson_rwlock_writer:{orders}"
+CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
+
+
+def sides(client: Any, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
+    pair = client.get_read_write_lock("orders", owner=owner)
+    return pair.read_lock(), pair.write_lock()
 
 
 def lease_key(owner: str, hold: int = 1) -> str:
     return f"{{orders}}:{owner}:rwlock_timeout:{hold}"
 
 
-def java_reads(server_state: ServerState, lease: int) -> None:
-    """What Redisson's script leaves."""
-    server_state.redis.hset("orders", mapping={"mode": "read", JAVA: 1})
-    server_state.redis.set(lease_key(JAVA), "1", px=lease)
-    server_state.redis.pexpire("orders", max(lease, server_state.redis.pttl("orders")))
+class Orders:
+    """Without a client named, a method is of `client`, which `connect` replaces."""
+
+    def __init__(self, backend: Backend, server_state: ServerState) -> None:
+        self.backend = backend
+        self.redis: Any = server_state.redis
+        self.scripts = server_state.scripts
+        self.connect()
+        self._state = server_state
+
+    def connect(self, address: object = None, **fields: Any) -> None:
+        self.client: Any = self.backend.connect(address, **fields)
+
+    def other(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
+        """Both sides in another client."""
+        return sides(self.backend.connect(), owner)
+
+    def sides(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
+        return sides(self.client, owner)
+
+    def read(self, owner: int | None = None) -> ReadLock:
+        return self.sides(owner)[0]
+
+    def write(self, owner: int | None = None) -> WriteLock:
+        return self.sides(owner)[1]
+
+    def reads(self, *owners: int) -> list[OtherOwner[None]]:
+        """Other callers that read, each as one of these owners."""
+        return [self.backend.spawn(self.read(owner).lock) for owner in owners]
+
+    def writes(self, *owners: int) -> list[OtherOwner[None]]:
+        return [self.backend.spawn(self.write(owner).lock) for owner in owners]
+
+    async def asleep(self, *, readers: int = 0, writers: int = 0) -> None:
+        """Returns when so many callers sleep, and will hear of a release."""
+        for side, count in (("read", readers), ("write", writers)):
+            if count:
+                await self.backend.until(lambda side=side, count=count: waiters(self.client, "orders", side) == count)  # type: ignore[misc]
+
+    async def claimed(self) -> None:
+        """Returns when a writer that waits holds back readers."""
+        await self.backend.until(lambda: bool(self.redis.exists(CLAIM)))
+
+    async def listened(self, connections: int = 1) -> None:
+        await self.backend.until(lambda: self.redis.pubsub_numsub(CHANNEL)[0][1] == connections)
+
+    async def gone(self) -> None:
+        """Returns when nothing is left on the server."""
+        await self.backend.until(lambda: self.redis.keys() == [])
+
+    def holds(self) -> dict[str, str]:
+        return self._state.holds("orders")
+
+    def java_reads(self, lease: int) -> None:
+        """What Redisson's script leaves."""
+        self.redis.hset("orders", mapping={"mode": "read", JAVA: 1})
+        self.redis.set(lease_key(JAVA), "1", px=lease)
+        self.redis.pexpire("orders", max(lease, self.redis.pttl("orders")))
+
+    def java_writes(self, lease: int) -> None:
+        self.redis.hset("orders", mapping={"mode": "write", JAVA + ":write": 1})
+        self.redis.pexpire("orders", lease)
+
+    def java_leaves(self) -> None:
+        self.redis.delete("orders", lease_key(JAVA))
+        self.redis.publish(CHANNEL, "0")
 
 
-def listeners(server_state: ServerState) -> int:
-    [(_, count)] = server_state.redis.pubsub_numsub(CHANNEL)
-    return int(count)
-
-
-def sides(client: Any, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
-    pair = client.get_read_write_lock("orders", owner=owner)
-    return pair.read_lock(), pair.write_lock()
+async def finished(others: list[OtherOwner[Any]]) -> None:
+    for other in others:
+        await other.result()

@@ -85,26 +85,23 @@ async def test_a_chosen_name_and_a_long_lease(backend: Backend, admin: Redis) ->
     assert 50_000 < admin.pttl(key_of(client)) <= 60_000
 
 
-async def _take_permits(client: Any) -> None:
-    await client.get_semaphore("x").try_set_permits(1)
-    await client.get_semaphore("x").acquire()
-
-
-async def _take_ids(client: Any) -> None:
-    await client.get_permit_expirable_semaphore("x").try_set_permits(1)
-    await client.get_permit_expirable_semaphore("x").acquire(60)
+def _write(client: Any) -> Any:
+    return client.get_read_write_lock("x").write_lock().lock()
 
 
 WAITS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "lock": (lambda client: client.get_lock("x").lock(), lambda client: client.get_lock("x").lock()),
-    "fair": (lambda client: client.get_fair_lock("x").lock(), lambda client: client.get_fair_lock("x").lock()),
-    "spin": (lambda client: client.get_spin_lock("x").lock(), lambda client: client.get_spin_lock("x").lock()),
-    "read": (
-        lambda client: client.get_read_write_lock("x").write_lock().lock(),
-        lambda client: client.get_read_write_lock("x").read_lock().lock(),
+    "lock": (_write, lambda client: client.get_lock("x").lock()),
+    "fair": (_write, lambda client: client.get_fair_lock("x").lock()),
+    "spin": (_write, lambda client: client.get_spin_lock("x").lock()),
+    "read": (_write, lambda client: client.get_read_write_lock("x").read_lock().lock()),
+    "semaphore": (
+        lambda client: client.get_semaphore("x").try_set_permits(0),
+        lambda client: client.get_semaphore("x").acquire(),
     ),
-    "semaphore": (_take_permits, lambda client: client.get_semaphore("x").acquire()),
-    "permits": (_take_ids, lambda client: client.get_permit_expirable_semaphore("x").acquire(60)),
+    "permits": (
+        lambda client: client.get_permit_expirable_semaphore("x").try_set_permits(0),
+        lambda client: client.get_permit_expirable_semaphore("x").acquire(60),
+    ),
     "latch": (
         lambda client: client.get_count_down_latch("x").try_set_count(1),
         lambda client: client.get_count_down_latch("x").wait(),
@@ -117,16 +114,12 @@ async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking:
     hold, wait = WAITS[kind]
     await hold(backend.connect(announce=False))
     client = backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE)
-
-    async def work() -> None:
-        with pytest.raises(pyredisson.ClosedError):
-            await wait(client)
-
-    waiter = backend.spawn(work)
+    waiter = backend.spawn(lambda: wait(client))
     await backend.until(lambda: announced(admin, client).get("waits") == "1")
     assert announced(admin, client)["name"] == "waiting"
     await client.close()
-    await waiter.result()
+    with pytest.raises(pyredisson.ClosedError):
+        await waiter.result()
     found = client._session.announcement
     assert found is not None
     assert found.waited > 0
@@ -153,20 +146,12 @@ async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) ->
     await backend.until(lambda: int(announced(admin, holder).get("lost", "0")) >= 1)
 
 
-async def test_a_short_program_sends_none(backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcement, "FIRST_AFTER", 3600.0)
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
-    async with client.get_lock(NAME):
-        await backend.until(lambda: proxy.seen(RENEW) > 1)
-    await client.close()
-    assert not proxy.seen(key_of(client).encode())
-
-
-@pytest.mark.parametrize("way", ["announce=False", "FIRST_AFTER"])
-async def test_switched_off(backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    if way == "FIRST_AFTER":
-        monkeypatch.setattr(announcement, "FIRST_AFTER", math.inf)
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, announce=way != "announce=False")
+@pytest.mark.parametrize(("announce", "first_after"), [(True, 3600.0), (True, math.inf), (False, 0.0)])
+async def test_a_short_program_sends_none_and_it_can_be_switched_off(
+    backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, announce: bool, first_after: float
+) -> None:
+    monkeypatch.setattr(announcement, "FIRST_AFTER", first_after)
+    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, announce=announce)
     async with client.get_lock(NAME):
         assert not await backend.connect(proxy.url, announce=False).get_lock(NAME).try_lock(0.01)
         await backend.until(lambda: proxy.seen(RENEW) > 1)
@@ -177,22 +162,21 @@ async def test_switched_off(backend: Backend, proxy: Proxy, monkeypatch: pytest.
 async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: Proxy) -> None:
     """Before the announcement, while a hold is listed, and after it."""
     client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
-    lock, other = client.get_lock("a"), client.get_lock("b")
+    lock = client.get_lock("a")
 
     async def pair() -> None:
         proxy.forget()
-        await lock.lock()
-        await lock.unlock()
+        async with lock:
+            pass
         ours = [words[1] for words in proxy.commands if words[0] == b"EVALSHA" and words[1] not in (ANNOUNCE, RENEW)]
         assert ours == [ACQUIRE, RELEASE]
 
-    await lock.lock()
-    await lock.unlock()
+    async with lock:
+        pass
     await pair()
-    await other.lock()
-    await backend.until(lambda: len(listed(admin, client)) == 1)
-    await pair()
-    await other.unlock()
+    async with client.get_lock("b"):
+        await backend.until(lambda: len(listed(admin, client)) == 1)
+        await pair()
     await backend.until(lambda: not listed(admin, client))
     await pair()
 
@@ -273,9 +257,8 @@ async def test_a_later_hold_of_the_same_owner_stays_listed(backend: Backend) -> 
 
 async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed in several steps, up to a limit. The others are counted."""
-    monkeypatch.setattr(announcement, "MOST_IN_ONE", 7)
-    monkeypatch.setattr(announcement, "MOST_LISTED", 30)
-    monkeypatch.setattr(announcement, "SHORTEST_TTL", 3_000)
+    for name, value in (("MOST_IN_ONE", 7), ("MOST_LISTED", 30), ("SHORTEST_TTL", 3_000)):
+        monkeypatch.setattr(announcement, name, value)
     client = backend.connect(lock_watchdog_timeout=LEASE)
     locks = [client.get_lock(f"lock {number}") for number in range(40)]
     for lock in locks:
@@ -287,17 +270,21 @@ async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.Mo
     await backend.until(lambda: "more" not in announced(admin, client))
 
 
-async def test_closing_removes_it(backend: Backend, admin: Redis) -> None:
-    for held in (True, False):
-        client = backend.connect()
-        lock = client.get_lock(NAME)
-        await lock.lock()
-        if not held:
-            await lock.unlock()
-        await backend.until(lambda client=client: bool(admin.exists(key_of(client))))  # type: ignore[misc]
+@pytest.mark.parametrize("end", ["held", "released", "no longer kept"])
+async def test_closing_removes_it(backend: Backend, admin: Redis, end: str) -> None:
+    client = backend.connect()
+    if end == "no longer kept":
+        async with client.singleton(NAME, at_least=0.05):
+            await backend.until(lambda: bool(admin.exists(key_of(client))))
+        await backend.until(lambda: not admin.exists(NAME))
+    else:
+        await client.get_lock(NAME).lock()
+        if end == "released":
+            await client.get_lock(NAME).unlock()
+        await backend.until(lambda: bool(admin.exists(key_of(client))))
+    for _ in range(2):
         await client.close()
         assert admin.keys() == []
-        await client.close()
 
 
 @pytest.mark.parametrize("first_after", [0.0, 3600.0])
@@ -318,15 +305,6 @@ async def test_closing_while_a_lock_is_kept(
     found = await backend.connect(announce=False).get_lock(NAME).holder()
     assert found is not None
     assert (found.kept, found.host, found.pid) == (True, identity().host, identity().pid)
-
-
-async def test_closing_when_no_lock_is_kept_any_more(backend: Backend, admin: Redis) -> None:
-    client = backend.connect()
-    async with client.singleton(NAME, at_least=0.05):
-        await backend.until(lambda: bool(admin.exists(key_of(client))))
-    await backend.until(lambda: not admin.exists(NAME))
-    await client.close()
-    assert admin.keys() == []
 
 
 async def test_closing_without_a_server(

@@ -90,25 +90,20 @@ async def test_a_forked_child_has_its_own_name(server: Server, admin: Redis) -> 
         (["/srv/billing.py"], "billing"),
         (["/usr/bin/gunicorn"], "gunicorn"),
         (["/srv/billing/__main__.py"], "billing"),
+        (["__main__.py"], "folder"),
         (["-c"], "python"),
         (["-m"], "python"),
         ([""], "python"),
         ([], "python"),
     ],
 )
-async def test_the_program(argv: list[str], program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_identity", None)
-    monkeypatch.setattr(sys, "argv", argv)
-    assert identity.identity().program == program
-
-
-async def test_a_program_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "billing"
+async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(identity, "_identity", None)
-    monkeypatch.setattr(sys, "argv", ["__main__.py"])
-    assert identity.identity().program == "billing"
+    monkeypatch.setattr(sys, "argv", argv)
+    assert identity.identity().program == program
 
 
 @pytest.mark.parametrize("program", ["two words", "café", "日本", "x" * 300, "line\nbreak"])

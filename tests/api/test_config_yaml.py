@@ -1,88 +1,99 @@
-"""Settings from Redisson's YAML files."""
+"""Settings from Redisson's YAML files, of one server and of several.
+
+The files in `redisson_files` were written by the `toYAML` of those versions of Redisson.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 
+from pyredisson._settings.address import Address, AddressMap
 from pyredisson._settings.config import Config
 from pyredisson.errors import ConfigError
 
 SECRET = "hunter2"
+CHECKED, BY_CA, UNCHECKED = (ssl.CERT_REQUIRED, True), (ssl.CERT_REQUIRED, False), (ssl.CERT_NONE, False)
+
+
+FILES = Path(__file__).parent / "redisson_files"
+VERSIONS = ["3.27.2", "4.7.0"]
+SET_IN_EACH_FILE: dict[str, Any] = {
+    "username": "u",
+    "password": "p",
+    "client_name": "me",
+    "timeout": 2.5,
+    "connect_timeout": 9.0,
+    "retry_attempts": 3,
+    "ping_interval": 20.0,
+    "connection_pool_size": 32,
+    "socket_keepalive": False,
+    "lock_watchdog_timeout": 20.0,
+    "check_lock_synced_replicas": False,
+    "replicas_sync_timeout": 1.5,
+}
+NODES = (Address("h1", 7000), Address("h2", 7001))
+EXPECTED: dict[str, dict[str, Any]] = {
+    "single": {"host": "h1", "port": 7000, "database": 3},
+    "cluster": {"topology": "cluster", "nodes": NODES, "topology_refresh_interval": 2.0},
+    "replicated": {"topology": "replicated", "nodes": NODES, "database": 3, "topology_refresh_interval": 2.0},
+    "master_slave": {"topology": "replicated", "nodes": NODES, "database": 3},
+    "sentinel": {
+        "topology": "sentinel",
+        "nodes": (Address("s1", 26379), Address("s2", 26380)),
+        "master_name": "mymaster",
+        "sentinel_username": "su",
+        "sentinel_password": "sp",
+        "database": 3,
+        "topology_refresh_interval": 2.0,
+    },
+}
+
+
+def section(name: str, settings: str, root: str = "") -> str:
+    lines = "\n".join(f"  {line}" for line in settings.strip().splitlines())
+    return f"{name}:\n{lines}\n{root}\n"
+
+
+def several(kind: str, addresses: str, settings: str = "", root: str = "") -> str:
+    return section(f"{kind}ServersConfig", f"nodeAddresses: {addresses}\n{settings}", root)
+
+
+def cluster(settings: str, root: str = "") -> str:
+    return several("cluster", '["redis://h1:7000", "redis://h2:7001"]', settings, root)
+
+
+def master(address: str) -> str:
+    return section("masterSlaveServersConfig", f"masterAddress: {address}")
+
+
+def sentinel(settings: str, root: str = "") -> str:
+    return section("sentinelServersConfig", f"masterName: m\n{settings}", root)
 
 
 def single(settings: str, root: str = "") -> str:
     """A Redisson file with one server and these settings."""
-    lines = "\n".join(f"  {line.strip()}" for line in settings.splitlines() if line.strip())
-    return f'singleServerConfig:\n  address: "redis://h:7000"\n{lines}\n{root}\n'
-
-
-# As Redisson 3.x documents it, with what its toYAML writes beside it.
-DOCUMENTED = """---
-singleServerConfig:
-  idleConnectionTimeout: 10000
-  connectTimeout: 11000
-  timeout: 3500
-  retryAttempts: 3
-  retryInterval: 1500
-  retryDelay: !<org.redisson.config.EqualJitterDelay> {baseDelay: PT1S, maxDelay: PT2S}
-  password: null
-  subscriptionsPerConnection: 5
-  clientName: null
-  address: "redis://127.0.0.1:6380"
-  subscriptionConnectionMinimumIdleSize: 1
-  subscriptionConnectionPoolSize: 50
-  connectionMinimumIdleSize: 24
-  connectionPoolSize: 65
-  database: 2
-  dnsMonitoringInterval: 5000
-  pingConnectionInterval: 30000
-  keepAlive: false
-  tcpNoDelay: true
-  credentialsResolver: !<org.redisson.client.DefaultCredentialsResolver> {}
-  commandMapper: !<org.redisson.config.DefaultCommandMapper> {}
-  nameMapper: !<org.redisson.api.DefaultNameMapper> {}
-  sslVerificationMode: "STRICT"
-threads: 16
-nettyThreads: 32
-codec: !<org.redisson.codec.Kryo5Codec> {}
-transportMode: "NIO"
-lockWatchdogTimeout: 20000
-fairLockWaitTimeout: 200000
-checkLockSyncedSlaves: false
-slavesSyncTimeout: 1500
-"""
+    return section("singleServerConfig", f'address: "redis://h:7000"\n{settings}', root)
 
 
 class TestYaml:
-    def test_the_documented_file(self, tmp_path: Path) -> None:
-        file = tmp_path / "redisson.yaml"
-        file.write_text(DOCUMENTED, encoding="utf-8")
-        expected = Config(
-            host="127.0.0.1",
-            port=6380,
-            database=2,
-            connect_timeout=11.0,
-            timeout=3.5,
-            retry_attempts=3,
-            connection_pool_size=65,
-            ping_interval=30.0,
-            socket_keepalive=False,
-            lock_watchdog_timeout=20.0,
-            fair_lock_wait_timeout=200.0,
-            check_lock_synced_replicas=False,
-            replicas_sync_timeout=1.5,
-        )
-        assert Config.from_yaml(file) == Config.from_yaml(str(file)) == expected
-        assert Config.from_yaml(DOCUMENTED) == Config.from_yaml(io.StringIO(DOCUMENTED)) == expected
+    def test_files_and_texts(self) -> None:
+        file = FILES / "single-3.27.2.yaml"
+        text = file.read_text("utf-8")
+        expected = Config(**SET_IN_EACH_FILE, **EXPECTED["single"])
+        for source in (file, str(file), text, io.StringIO(text)):
+            assert Config.from_yaml(source) == expected
+        with pytest.raises(FileNotFoundError):
+            Config.from_yaml(FILES / "none.yaml")
 
     def test_ignored_keys_are_logged_once_at_info(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, logger="pyredisson")
@@ -96,34 +107,9 @@ class TestYaml:
         Config.from_yaml(single("timeout: 1000"))
         assert not caplog.records
 
-    def test_fields_win(self) -> None:
-        assert Config.from_yaml(single("database: 1\ntimeout: 1000"), database=5).database == 5
-
     @pytest.mark.parametrize("written", ["0123", "yes", "1e3", "12:30:45", '"null"', "2001-01-01", "'a # b'"])
     def test_a_password_stays_as_written(self, written: str) -> None:
         assert Config.from_yaml(single(f"password: {written}")).password == written.strip("'\"")
-
-    def test_shared_keys_at_the_root(self) -> None:
-        root = "username: u\npassword: p\ntcpKeepAlive: false"
-        config = Config.from_yaml(single("password: null", root))
-        assert (config.username, config.password, config.socket_keepalive) == ("u", "p", False)
-        assert Config.from_yaml(single("password: q", root)).password == "q"
-
-    @pytest.mark.parametrize(
-        "address", ['["redis://h:7000"]', '"valkey://h:7000"', "redis://h:7000", '"redis://u:p@h:7000"']
-    )
-    def test_addresses(self, address: str) -> None:
-        config = Config.from_yaml(f"singleServerConfig:\n  address: {address}\n")
-        assert (config.host, config.port) == ("h", 7000)
-
-    def test_credentials_beside_the_address_win(self) -> None:
-        text = 'singleServerConfig:\n  address: "redis://u:p@h"\n  password: q\n'
-        config = Config.from_yaml(text)
-        assert (config.username, config.password) == ("u", "q")
-
-    def test_the_special_zeros(self) -> None:
-        config = Config.from_yaml(single("pingConnectionInterval: 0\nretryAttempts: 0\ndnsMonitoringInterval: -1"))
-        assert (config.ping_interval, config.retry_attempts) == (0.0, 0)
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REDIS_DB", "3")
@@ -142,47 +128,14 @@ class TestYaml:
         assert (config.host, config.port, config.database) == ("h", 7000, 3)
         assert (config.password, config.client_name, config.username) == (SECRET, None, None)
 
-    def test_a_variable_that_is_not_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("MISSING", raising=False)
-        with pytest.raises(ConfigError, match="password: MISSING isn't set"):
-            Config.from_yaml(single("password: ${MISSING}"))
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            (single("conectTimeout: 1"), "conectTimeout; did you mean connectTimeout?"),
-            (single("", "lockWatchDogTimeout: 1"), "lockWatchDogTimeout; did you mean lockWatchdogTimeout?"),
-            (single("xyzzy: 1"), "unknown setting xyzzy"),
-            (single("threads: 1"), "threads"),
-            (single("timeout: soon"), "timeout must be a whole number"),
-            (single("timeout: 1.5"), "timeout must be a whole number"),
-            (single("timeout: -1"), "timeout"),
-            (single("timeout: [1]"), "timeout must be a single value"),
-            (single("keepAlive: perhaps"), "keepAlive must be true or false"),
-            (single("database: 99999999999999999999999"), "database"),
-            (single("password: '{aes}M+TfpT4T'"), "encrypted"),
-            (single("nameMapper: !<com.example.Mapper> {}"), "nameMapper.*name_mapper="),
-            (single("credentialsResolver: !<com.example.R> {}"), "credentialsResolver.*credential_provider="),
-            (single("commandMapper: !<com.example.C> {}"), "commandMapper"),
-            (single("nameMapper: !<x.DefaultNameMapper> {}", "nameMapper: !<x.Mapper> {}"), "nameMapper"),
-            ("singleServerConfig:\n  database: 1\n", "address is missing"),
-            ("singleServerConfig:\n  address: [redis://a, redis://b]\n", "one address"),
-            ("singleServerConfig:\n  address: h:6379\n", "URL"),
-            ("singleServerConfig: redis://h\n", "singleServerConfig must hold settings"),
-            ("\n", "the file must hold settings"),
-            ("- 1\n", "the file must hold settings"),
-            ("? [a]\n: 1\n", "the file must hold settings"),
-        ],
-    )
-    def test_what_cannot_be_used(self, text: str, message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            Config.from_yaml(text)
-
     def test_stand_ins_for_java_classes(self) -> None:
         text = single("nameMapper: !<com.example.M> {}\ncredentialsResolver: !<com.example.R> {}")
         provider = redis.UsernamePasswordCredentialProvider("u", "p")
         config = Config.from_yaml(text, name_mapper=str.upper, credential_provider=provider)
         assert (config.name_mapper, config.credential_provider) == (str.upper, provider)
+        mapper = AddressMap(hosts={"a": "b"})
+        config = Config.from_yaml(cluster("natMapper: !<com.example.Nat> {region: eu}"), address_mapper=mapper)
+        assert config.address_mapper is mapper
 
     @pytest.mark.parametrize("line", [f"password: *{SECRET}", f"password: @{SECRET}", f"password: {{{SECRET}", "\x07"])
     def test_broken_yaml_does_not_give_the_password_away(self, line: str) -> None:
@@ -190,10 +143,6 @@ class TestYaml:
             Config.from_yaml(single(line, f"password: {SECRET}"))
         assert SECRET not in str(caught.value)
         assert caught.value.__suppress_context__
-
-    def test_a_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            Config.from_yaml(tmp_path / "none.yaml")
 
     def test_pyredisson_does_not_import_yaml(self) -> None:
         code = "import sys, pyredisson._settings.config; sys.exit('yaml' in sys.modules)"
@@ -211,60 +160,195 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return both
 
 
-def tls_context(settings: str) -> ssl.SSLContext:
-    config = Config.from_yaml(single(settings).replace("redis://", "rediss://"))
-    assert config.ssl
-    assert config.ssl_context is not None
-    return config.ssl_context
+def tls(settings: str) -> str:
+    return single(settings).replace("redis://", "rediss://")
 
 
-class TestYamlTls:
+def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
+    """What TLS verifies: the certificate, and the host's name."""
+    return None if context is None else (context.verify_mode, context.check_hostname)
+
+
+class TestTls:
     @pytest.mark.parametrize(
-        ("setting", "verify_mode", "check_hostname"),
+        ("text", "servers", "sentinels"),
         [
-            ("", ssl.CERT_REQUIRED, True),
-            ("sslVerificationMode: STRICT", ssl.CERT_REQUIRED, True),
-            ("sslVerificationMode: CA_ONLY", ssl.CERT_REQUIRED, False),
-            ("sslVerificationMode: NONE", ssl.CERT_NONE, False),
-            ("sslEnableEndpointIdentification: true", ssl.CERT_REQUIRED, True),
-            ("sslEnableEndpointIdentification: false", ssl.CERT_NONE, False),
-            ("sslVerificationMode: STRICT\nsslEnableEndpointIdentification: false", ssl.CERT_REQUIRED, True),
+            (tls(""), CHECKED, None),
+            (tls("sslVerificationMode: STRICT"), CHECKED, None),
+            (tls("sslVerificationMode: CA_ONLY"), BY_CA, None),
+            (tls("sslVerificationMode: NONE"), UNCHECKED, None),
+            (tls("sslEnableEndpointIdentification: true"), CHECKED, None),
+            (tls("sslEnableEndpointIdentification: false"), UNCHECKED, None),
+            (tls("sslVerificationMode: STRICT\nsslEnableEndpointIdentification: false"), CHECKED, None),
+            # A plain address needs no further settings.
+            (single("sslTruststore: file:/no/such/file"), None, None),
+            (several("cluster", "['rediss://a', 'rediss://b']", "sslVerificationMode: NONE"), UNCHECKED, None),
+            # TLS to the Sentinels is TLS to the master.
+            (sentinel("sentinelAddresses: [rediss://a, rediss://b]\nsslVerificationMode: CA_ONLY"), BY_CA, BY_CA),
+            (sentinel("sentinelAddresses: [redis://a]"), None, None),
         ],
     )
-    def test_verification(self, setting: str, verify_mode: ssl.VerifyMode, check_hostname: bool) -> None:
-        context = tls_context(setting)
-        assert (context.verify_mode, context.check_hostname) == (verify_mode, check_hostname)
+    def test_what_is_verified(self, text: str, servers: Any, sentinels: Any) -> None:
+        config = Config.from_yaml(text)
+        assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
+        assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
 
     @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
     def test_pem_stores(self, pem: Path, prefix: str) -> None:
-        context = tls_context(f"sslTruststore: {prefix}{pem}\nsslKeystore: {prefix}{pem}")
+        context = Config.from_yaml(tls(f"sslTruststore: {prefix}{pem}\nsslKeystore: {prefix}{pem}")).ssl_context
+        assert context is not None
         subjects = [authority["subject"] for authority in context.get_ca_certs()]
         assert subjects == [((("commonName", "h"),),)]  # and none of the system's
 
     def test_protocols_and_ciphers(self) -> None:
-        context = tls_context("sslProtocols: [TLSv1.3, TLSv1.2]\nsslCiphers: [ECDHE-RSA-AES128-GCM-SHA256]")
+        settings = "sslProtocols: [TLSv1.3, TLSv1.2]\nsslCiphers: [ECDHE-RSA-AES128-GCM-SHA256]"
+        context = Config.from_yaml(tls(settings)).ssl_context
+        assert context is not None
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert "ECDHE-RSA-AES128-GCM-SHA256" in [cipher["name"] for cipher in context.get_ciphers()]
-
-    @pytest.mark.parametrize(
-        ("setting", "message"),
-        [
-            ("sslVerificationMode: PERHAPS", "sslVerificationMode"),
-            ("sslProtocols: [SSLv9]", "sslProtocols"),
-            ("sslProtocols: []", "sslProtocols"),
-            ("sslCiphers: [TLS_NONE_SUCH]", "TLS settings"),
-            ("sslTruststore: file:/no/such/file", "sslTruststore"),
-        ],
-    )
-    def test_what_cannot_be_used(self, setting: str, message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            tls_context(setting)
 
     def test_java_key_stores(self, tmp_path: Path) -> None:
         store = tmp_path / "store.jks"
         store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
         with pytest.raises(ConfigError, match="sslTruststore: Java's key stores"):
-            tls_context(f"sslTruststore: {store}")
+            Config.from_yaml(tls(f"sslTruststore: {store}"))
 
-    def test_a_plain_address_needs_no_further_fields(self) -> None:
-        assert Config.from_yaml(single("sslTruststore: file:/no/such/file")).ssl_context is None
+
+class TestFilesOfRedisson:
+    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("mode", EXPECTED)
+    def test_all_settings(self, mode: str, version: str) -> None:
+        retries = {"retry_attempts": 4} if version == "4.7.0" else {}  # each writes its own default
+        config = Config.from_yaml(FILES / f"{mode}-{version}.yaml")
+        assert config == Config(**{**SET_IN_EACH_FILE, **retries, **EXPECTED[mode]})
+
+    @pytest.mark.parametrize("mode", EXPECTED)
+    def test_what_has_no_meaning_is_logged_once(self, mode: str, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, logger="pyredisson")
+        Config.from_yaml(FILES / f"{mode}-4.7.0.yaml")
+        (record,) = caplog.records
+        ignored = set(record.getMessage().partition(": ")[2].split(", "))
+        assert {"threads", "retryDelay", "subscriptionTimeout"} <= ignored
+        assert ("readMode" in ignored) == (mode != "single")
+        assert not ignored & {"scanInterval", "natMapper", "checkLockSyncedSlaves", "nodeAddresses"}
+
+
+ROOT = "username: u\npassword: p\ntcpKeepAlive: false"
+SENTINELS = "sentinelAddresses: ['redis://su:sp@a', 'redis://su:sp@b']"
+PORTS = {Address("172.17.0.2", 7000): Address("10.0.0.1", 17000)}
+HOSTS = AddressMap(hosts={"a": "b"})
+ADDRESSES = ('["redis://h:7000"]', '"valkey://h:7000"', "redis://h:7000", '"redis://u:p@h:7000"')
+PAIR = '{"172.17.0.2:7000": "10.0.0.1:17000"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        *((f"singleServerConfig:\n  address: {each}\n", {"host": "h", "port": 7000}) for each in ADDRESSES),
+        (single("password: null", ROOT), {"username": "u", "password": "p", "socket_keepalive": False}),
+        (single("password: q", ROOT), {"password": "q"}),
+        ("singleServerConfig:\n  address: redis://u:p@h\n  password: q\n", {"username": "u", "password": "q"}),
+        (single("pingConnectionInterval: 0\nretryAttempts: 0"), {"ping_interval": 0.0, "retry_attempts": 0}),
+        (single("dnsMonitoringInterval: -1"), {}),
+        ("---\n" + single("clientName: null", "fairLockWaitTimeout: 200000"), {"fair_lock_wait_timeout": 200.0}),
+        (single("retryDelay: !<org.redisson.config.EqualJitterDelay> {baseDelay: PT1S, maxDelay: PT2S}"), {}),
+        (master("redis://m:1"), {"topology": "replicated", "nodes": (("m", 1),)}),
+        (
+            master("redis://m:1\nslaveAddresses:\n- redis://a:2\n- redis://[::1]:3"),
+            {"nodes": (("m", 1), ("a", 2), ("::1", 3))},
+        ),
+        (sentinel("sentinelAddresses: redis://s1"), {"nodes": (("s1", 26379),)}),
+        (several("replicated", "valkey://h1"), {"nodes": (("h1", 6379),)}),
+        (several("cluster", "['redis://u:p@a', 'redis://u:p@b']"), {"username": "u", "password": "p"}),
+        (
+            sentinel(f"{SENTINELS}\nusername: u\npassword: p"),
+            {"username": "u", "password": "p", "sentinel_username": "su", "sentinel_password": "sp"},
+        ),
+        (sentinel(f"{SENTINELS}\nsentinelPassword: q"), {"sentinel_password": "q"}),
+        *((cluster(f"shardedSubscriptionMode: {each.upper()}"), {"sharded_pubsub": each}) for each in ("auto", "on")),
+        (cluster("shardedSubscriptionMode: OFF"), {"sharded_pubsub": "off"}),
+        (cluster(f"natMap: {PAIR}"), {"address_mapper": AddressMap(PORTS)}),
+        (cluster(f"natMapper: !<x.HostPortNatMapper> {{hostsPortMap: {PAIR}}}"), {"address_mapper": AddressMap(PORTS)}),
+        (
+            cluster('natMapper: !<x.HostNatMapper> {hostsMap: {"a": "b"}}'),
+            {"address_mapper": AddressMap({}, {"a": "b"})},
+        ),
+        (cluster("natMapper: !<org.redisson.config.DefaultNatMapper> {}"), {"address_mapper": None}),
+        (cluster("natMapper: !<x.HostNatMapper> {hostsMap: null}"), {"address_mapper": None}),
+    ],
+)
+def test_settings(text: str, fields: dict[str, Any]) -> None:
+    config = Config.from_yaml(text)
+    assert {name: getattr(config, name) for name in fields} == fields
+    # Keyword arguments win.
+    assert Config.from_yaml(text, timeout=9) == dataclasses.replace(config, timeout=9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (single("conectTimeout: 1"), "conectTimeout; did you mean connectTimeout?"),
+        (single("", "lockWatchDogTimeout: 1"), "lockWatchDogTimeout; did you mean lockWatchdogTimeout?"),
+        (single("xyzzy: 1"), "unknown setting xyzzy"),
+        (single("threads: 1"), "threads"),
+        (single("timeout: soon"), "timeout must be a whole number"),
+        (single("timeout: 1.5"), "timeout must be a whole number"),
+        (single("timeout: -1"), "timeout"),
+        (single("timeout: [1]"), "timeout must be a single value"),
+        (single("keepAlive: perhaps"), "keepAlive must be true or false"),
+        (single("database: 99999999999999999999999"), "database"),
+        (single("password: ${MISSING}"), "password: MISSING isn't set"),
+        (single("password: '{aes}M+TfpT4T'"), "encrypted"),
+        (single("nameMapper: !<com.example.Mapper> {}"), "nameMapper.*name_mapper="),
+        (single("credentialsResolver: !<com.example.R> {}"), "credentialsResolver.*credential_provider="),
+        (single("commandMapper: !<com.example.C> {}"), "commandMapper"),
+        (single("nameMapper: !<x.DefaultNameMapper> {}", "nameMapper: !<x.Mapper> {}"), "nameMapper"),
+        (single("natMap: {}"), "unknown setting natMap"),
+        (tls("sslVerificationMode: PERHAPS"), "sslVerificationMode"),
+        (tls("sslProtocols: [SSLv9]"), "sslProtocols"),
+        (tls("sslProtocols: []"), "sslProtocols"),
+        (tls("sslCiphers: [TLS_NONE_SUCH]"), "TLS settings"),
+        (tls("sslTruststore: file:/no/such/file"), "sslTruststore"),
+        ("singleServerConfig:\n  database: 1\n", "address is missing"),
+        ("singleServerConfig:\n  address: [redis://a, redis://b]\n", "one address"),
+        ("singleServerConfig:\n  address: h:6379\n", "URL"),
+        ("singleServerConfig: redis://h\n", "singleServerConfig must hold settings"),
+        ("clusterServersConfig: [1]\n", "clusterServersConfig must hold settings"),
+        ("\n", "the file must hold settings"),
+        ("- 1\n", "the file must hold settings"),
+        ("? [a]\n: 1\n", "the file must hold settings"),
+        ("threads: 1\n", "one of singleServerConfig, clusterServersConfig"),
+        ("multiClusterServersConfig: {}\n", "multiClusterServersConfig isn't supported, only"),
+        (cluster("", "singleServerConfig:\n  address: redis://h\n"), "one of singleServerConfig.*not several"),
+        (several("cluster", "[]"), "nodes is missing"),
+        (section("clusterServersConfig", "scanInterval: 1"), "nodeAddresses is missing"),
+        (section("masterSlaveServersConfig", "slaveAddresses: [redis://a]"), "masterAddress is missing"),
+        (section("sentinelServersConfig", "sentinelAddresses: [redis://a]"), "master_name is missing"),
+        (several("replicated", "[redis://a, rediss://b]"), "same scheme"),
+        (several("replicated", f"['redis://:{SECRET}@a', redis://b]"), "credentials"),
+        (several("replicated", "[unix:///run/r.sock]"), "redis://host:port"),
+        (several("replicated", "['redis+cluster://a']"), "redis://host:port"),
+        (several("replicated", "['redis://']"), "redis://host:port"),
+        (several("replicated", "[{a: b}]"), "single value"),
+        (several("replicated", "['a:1']"), "URL"),
+        (cluster("natMapper: !<com.example.Nat> {}"), "natMapper.*address_mapper="),
+        (cluster("natMapper: !<x.HostNatMapper> {hostMap: {}}"), "hostMap; did you mean hostsMap"),
+        (cluster("natMap: {a: b}"), "natMap: an address"),
+        (cluster("natMapper: !<x.HostPortNatMapper> {hostsPortMap: {a: b}}"), "hostsPortMap: an address"),
+        (cluster("shardedSubscriptionMode: auto"), "AUTO, ON or OFF"),
+        (cluster("scanInterval: 0"), "topology_refresh_interval"),
+        (cluster("database: 1"), "database must be 0 in a cluster"),
+        (cluster("masterName: m"), "unknown setting masterName"),
+        (cluster("connectionPoolSize: 3"), "did you mean .*ConnectionPoolSize"),
+        (cluster("", "scanInterval: 1"), "unknown setting scanInterval"),
+        (cluster("", "natMap: {}"), "unknown setting natMap"),
+        (cluster("", "slavesSyncTimeout: 0"), "replicas_sync_timeout"),
+        (master("redis://h\nscanInterval: 1"), "unknown setting scan"),
+        (sentinel("sentinelAddresses: [redis://s]\nsentinelPassword: '{aes}M+TfpT4T'"), "sentinel_password.*PRO"),
+    ],
+)
+def test_what_cannot_be_used(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MISSING", raising=False)
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.from_yaml(text)
+    assert SECRET not in str(caught.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,98 +12,104 @@ import pytest
 from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
-import pyredisson.asyncio
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
-from pyredisson.testing import Proxy, Server
+from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, WOKEN, Backend
-from tests.support.faults import LOSSES, Lose
+from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_countdownlatch__channel__{done}"
+SET, COUNT_DOWN, DELETE = (
+    script(name, with_shebang=FLAGS).sha for name in ("latch_set", "latch_count_down", "exactly_once_delete")
+)
 
 
-def listeners(server_state: ServerState) -> int:
-    [(_, count)] = server_state.redis.pubsub_numsub(CHANNEL)
-    return int(count)
+class Done:
+    """The latch `done`, seen by one client; and what others do to it."""
 
+    def __init__(self, backend: Backend, server_state: ServerState, address: object = None, **fields: Any) -> None:
+        self.backend = backend
+        self.redis: Any = server_state.redis
+        self.client: Any = backend.connect(address, **fields)
+        self.latch: Any = self.client.get_count_down_latch("done")
 
-def java_count_down(server_state: ServerState) -> None:
-    """What Redisson does."""
-    count = server_state.redis.decr("done")
-    if count <= 0:
-        server_state.redis.delete("done")
-    if count == 0:
-        server_state.redis.publish(CHANNEL, "0")
+    def count(self) -> bytes | None:
+        found: bytes | None = self.redis.get("done")
+        return found
+
+    def gets(self) -> int:
+        """How often a count was asked for."""
+        return int(self.redis.info("commandstats").get("cmdstat_get", {}).get("calls", 0))
+
+    async def listened(self, clients: int = 1, channel: str = CHANNEL) -> None:
+        """Returns when so many clients wait."""
+        await self.backend.until(lambda: self.redis.pubsub_numsub(channel)[0][1] == clients)
+
+    async def waiter(self) -> Any:
+        """Another caller that waits. Somebody else has set a count of 1."""
+        self.redis.set("done", 1)
+        waiting = self.backend.spawn(self.latch.wait)
+        await self.listened()
+        return waiting
+
+    def java_counts_down(self) -> None:
+        """What Redisson does."""
+        count = self.redis.decr("done")
+        if count <= 0:
+            self.redis.delete("done")
+        if count == 0:
+            self.redis.publish(CHANNEL, "0")
 
 
 @pytest.fixture
-def sha(server: Server) -> Callable[[str], bytes]:
-    """What to look for in a request."""
-    return lambda name: script(name, with_shebang=server.version >= (7,)).sha
+def done(backend: Backend, server_state: ServerState) -> Done:
+    return Done(backend, server_state)
 
 
-async def test_what_is_ours_on_the_server_ends(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    latch = client.get_count_down_latch("done")
-    await latch.try_set_count(2)
-    await latch.count_down()
-    [ours] = [key for key in server_state.redis.keys("*") if key != b"done"]
-    assert ours == f"pyredisson_once:{{done}}:{client.id}:0:latch".encode()
-    assert 600 < server_state.redis.ttl(ours) <= 660
+@pytest.fixture
+def latch(done: Done) -> Any:
+    return done.latch
 
 
 class TestCount:
-    async def test_to_zero(self, backend: Backend, server_state: ServerState) -> None:
-        latch = backend.connect().get_count_down_latch("done")
+    async def test_to_zero(self, done: Done, latch: Any) -> None:
         assert await latch.get_count() == 0
         assert await latch.try_set_count(2) is True
         assert await latch.try_set_count(3) is False
-        assert server_state.redis.get("done") == b"2"
-        assert server_state.redis.ttl("done") == -1
-        await latch.count_down()
-        assert await latch.get_count() == 1
-        await latch.count_down()
-        assert await latch.get_count() == 0
-        assert not server_state.redis.exists("done")
+        assert (done.count(), done.redis.ttl("done")) == (b"2", -1)
+        for left in (1, 0, 0):
+            await latch.count_down()
+            assert await latch.get_count() == left
+        assert not done.redis.exists("done")
         assert await latch.try_set_count(3) is True
 
-    async def test_an_open_one_stays_open(self, backend: Backend, server_state: ServerState) -> None:
-        latch = backend.connect().get_count_down_latch("done")
-        await latch.count_down()
-        assert await latch.get_count() == 0
-        assert not server_state.redis.exists("done")
-
-    async def test_a_count_of_zero_leaves_no_key(self, backend: Backend, server_state: ServerState) -> None:
-        latch = backend.connect().get_count_down_latch("done")
+    async def test_a_count_of_zero_leaves_no_key(self, done: Done, latch: Any) -> None:
         assert await latch.try_set_count(0) is True
-        assert server_state.redis.keys() == []
+        assert done.redis.keys() == []
         await latch.try_set_count(1)
         assert await latch.try_set_count(0) is False
-        assert server_state.redis.get("done") == b"1"
+        assert done.count() == b"1"
 
-    async def test_what_others_left_at_zero(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_what_others_left_at_zero(self, done: Done, latch: Any) -> None:
         """A plain DECR doesn't remove the key."""
-        latch = backend.connect().get_count_down_latch("done")
-        server_state.redis.set("done", 0)
+        done.redis.set("done", 0)
         assert await latch.get_count() == 0
         assert await latch.wait(0) is True
         assert await latch.try_set_count(0) is True
         assert await latch.try_set_count(2) is True
-        assert server_state.redis.get("done") == b"2"
+        assert done.count() == b"2"
 
-    async def test_delete(self, backend: Backend, server_state: ServerState) -> None:
-        latch = backend.connect().get_count_down_latch("done")
+    async def test_delete(self, done: Done, latch: Any) -> None:
         assert await latch.delete() is False
         await latch.try_set_count(2)
         assert await latch.delete() is True
-        assert not server_state.redis.exists("done")
+        assert not done.redis.exists("done")
         assert await latch.get_count() == 0
 
-    async def test_the_largest(self, backend: Backend) -> None:
-        latch = backend.connect().get_count_down_latch("done")
+    async def test_the_largest(self, latch: Any) -> None:
         assert await latch.try_set_count(2**63 - 1)
         await latch.count_down()
         assert await latch.get_count() == 2**63 - 2
@@ -119,61 +124,58 @@ class TestCount:
         assert "app:done" in repr(one)
         assert server_state.redis.get("app:done") == b"1"
 
-    async def test_messages_to_java(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_what_is_ours_on_the_server_ends(self, done: Done, latch: Any) -> None:
+        await latch.try_set_count(2)
+        await latch.count_down()
+        [ours] = [key for key in done.redis.keys("*") if key != b"done"]
+        assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
+        assert 600 < done.redis.ttl(ours) <= 660
+
+    async def test_messages_to_java(self, done: Done, latch: Any) -> None:
         """`1` before anyone waits for a new count, `0` at zero and never before."""
-        latch = backend.connect().get_count_down_latch("done")
-        with server_state.redis.pubsub() as ear:
+        with done.redis.pubsub() as ear:
             ear.subscribe(CHANNEL)
             assert ear.get_message(timeout=5)["type"] == "subscribe"
             await latch.count_down()
             await latch.try_set_count(2)
             await latch.try_set_count(3)
-            await latch.count_down()
-            await latch.count_down()
-            await latch.count_down()
+            for _ in range(3):
+                await latch.count_down()
             await latch.try_set_count(1)
             await latch.delete()
             await latch.delete()
             assert [ear.get_message(timeout=5)["data"] for _ in range(4)] == [b"1", b"0", b"1", b"1"]
             assert ear.get_message(timeout=0.05) is None
 
-
-class TestArguments:
-    @pytest.mark.parametrize("count", [-1, 2**63])
-    async def test_counts_that_cannot_be(self, backend: Backend, count: int) -> None:
-        with pytest.raises(ValueError, match="count"):
-            await backend.connect(NOWHERE).get_count_down_latch("done").try_set_count(count)
-
-    @pytest.mark.parametrize("count", [True, 1.0, "1", None])
-    async def test_counts_of_other_types(self, backend: Backend, count: Any) -> None:
-        with pytest.raises(TypeError, match="count"):
-            await backend.connect(NOWHERE).get_count_down_latch("done").try_set_count(count)
-
     @pytest.mark.parametrize(
-        ("wait", "error"),
-        [(-1, ValueError), (math.nan, ValueError), (timedelta(-1), ValueError), ("1", TypeError), (True, TypeError)],
+        ("call", "name", "error", "values"),
+        [
+            ("try_set_count", "count", ValueError, [-1, 2**63]),
+            ("try_set_count", "count", TypeError, [True, 1.0, "1", None]),
+            ("wait", "timeout", ValueError, [-1, math.nan, timedelta(-1)]),
+            ("wait", "timeout", TypeError, ["1", True]),
+        ],
     )
-    async def test_waits_that_cannot_be(self, backend: Backend, wait: Any, error: type[Exception]) -> None:
-        with pytest.raises(error, match="timeout"):
-            await backend.connect(NOWHERE).get_count_down_latch("done").wait(wait)
-
-    async def test_names_that_cannot_be(self, backend: Backend) -> None:
+    async def test_what_cannot_be(
+        self, backend: Backend, call: str, name: str, error: type[Exception], values: list[Any]
+    ) -> None:
+        client = backend.connect(NOWHERE)
+        for value in values:
+            with pytest.raises(error, match=name):
+                await getattr(client.get_count_down_latch("done"), call)(value)
         with pytest.raises(ValueError, match="name"):
-            backend.connect(NOWHERE).get_count_down_latch("")
+            client.get_count_down_latch("")
 
 
 class TestWaiting:
-    async def test_an_open_one(self, backend: Backend, server_state: ServerState) -> None:
-        latch = backend.connect().get_count_down_latch("done")
-        before = gets(server_state)
-        assert await latch.wait() is True
-        assert await latch.wait(0) is True
-        assert await latch.wait(math.inf) is True
-        assert gets(server_state) == before + 3
-        assert listeners(server_state) == 0
+    async def test_an_open_one(self, done: Done, latch: Any) -> None:
+        before = done.gets()
+        for timeout in (None, 0, math.inf):
+            assert await latch.wait(timeout) is True
+        assert done.gets() == before + 3
+        await done.listened(0)
 
-    async def test_not_in_time(self, backend: Backend) -> None:
-        latch = backend.connect().get_count_down_latch("done")
+    async def test_not_in_time(self, latch: Any) -> None:
         await latch.try_set_count(1)
         assert await latch.wait(0) is False
         started = time.monotonic()
@@ -181,144 +183,111 @@ class TestWaiting:
         assert 0.2 <= time.monotonic() - started < WOKEN
 
     @pytest.mark.parametrize("timeout", [None, 30])
-    async def test_all_go_on_at_zero(self, backend: Backend, server_state: ServerState, timeout: float | None) -> None:
-        clients = [backend.connect() for _ in range(2)]
-        latch = backend.connect().get_count_down_latch("done")
+    async def test_all_go_on_at_zero(self, done: Done, latch: Any, timeout: float | None) -> None:
+        theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
         await latch.try_set_count(2)
-
-        def waiter(client: pyredisson.asyncio.Client) -> Callable[[], Awaitable[bool]]:
-            return lambda: client.get_count_down_latch("done").wait(timeout)
-
-        others = [backend.spawn(waiter(clients[number % 2])) for number in range(6)]
-        await backend.until(lambda: listeners(server_state) == 2)
+        others = [done.backend.spawn(lambda one=one: one.wait(timeout)) for one in theirs * 3]  # type: ignore[misc]
+        await done.listened(2)
         await latch.count_down()
-        await backend.sleep(0.05)
+        await done.backend.sleep(0.05)
         assert not any(other.done() for other in others)
         opened = time.monotonic()
         await latch.count_down()
         assert [await other.result() for other in others] == [True] * 6
         assert time.monotonic() - opened < WOKEN
 
-    async def test_all_go_on_when_it_is_deleted(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect()
-        latch = client.get_count_down_latch("done")
+    async def test_all_go_on_when_it_is_deleted(self, done: Done, latch: Any) -> None:
         await latch.try_set_count(2)
-        others = [backend.spawn(client.get_count_down_latch("done").wait) for _ in range(3)]
-        await backend.until(lambda: listeners(server_state) == 1)
-        await backend.connect().get_count_down_latch("done").delete()
+        others = [done.backend.spawn(latch.wait) for _ in range(3)]
+        await done.listened()
+        await done.backend.connect().get_count_down_latch("done").delete()
         assert [await other.result() for other in others] == [True] * 3
 
-    async def test_java_counts_down_and_is_counted_for(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set("done", 3)
-        latch = backend.connect().get_count_down_latch("done")
-        other = backend.spawn(latch.wait)
-        await backend.until(lambda: listeners(server_state) == 1)
-        java_count_down(server_state)
+    async def test_java_counts_down_and_is_counted_for(self, done: Done, latch: Any) -> None:
+        other = await done.waiter()
+        done.redis.set("done", 3)
+        done.java_counts_down()
         await latch.count_down()
-        java_count_down(server_state)
+        done.java_counts_down()
         assert await other.result() is True
 
-    async def test_a_name_with_braces(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_name_with_braces(self, done: Done) -> None:
         """Redisson adds its own all the same."""
-        server_state.redis.set("{t}done", 1)
-        other = backend.spawn(backend.connect().get_count_down_latch("{t}done").wait)
-        channel = "redisson_countdownlatch__channel__{{t}done}"
-        await backend.until(lambda: server_state.redis.pubsub_numsub(channel)[0][1] == 1)
-        await backend.connect().get_count_down_latch("{t}done").count_down()
+        done.redis.set("{t}done", 1)
+        latch = done.client.get_count_down_latch("{t}done")
+        other = done.backend.spawn(latch.wait)
+        await done.listened(channel="redisson_countdownlatch__channel__{{t}done}")
+        await latch.count_down()
         assert await other.result() is True
 
-    async def test_a_message_too_early_opens_nothing(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set("done", 1)
-        other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
-        await backend.until(lambda: listeners(server_state) == 1)
+    async def test_a_message_too_early_opens_nothing(self, done: Done) -> None:
+        other = await done.waiter()
         for payload in ("0", "1", "2", "", "x"):
-            server_state.redis.publish(CHANNEL, payload)
-        await backend.sleep(0.1)
+            done.redis.publish(CHANNEL, payload)
+        await done.backend.sleep(0.1)
         assert not other.done()
-        java_count_down(server_state)
+        done.java_counts_down()
         assert await other.result() is True
 
-    async def test_a_message_that_was_lost(
-        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_message_that_was_lost(self, done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logic, "LONGEST_WAIT", 0.1)
-        server_state.redis.set("done", 1)
-        other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
-        await backend.until(lambda: listeners(server_state) == 1)
-        server_state.redis.delete("done")
+        other = await done.waiter()
+        done.redis.delete("done")
         assert await other.result() is True
 
-    async def test_nothing_is_asked_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set("done", 1)
-        before = gets(server_state) + 2
-        other = backend.spawn(backend.connect().get_count_down_latch("done").wait)
+    async def test_nothing_is_asked_while_waiting(self, done: Done) -> None:
+        before = done.gets() + 2
+        other = await done.waiter()
         # One look, and one more when messages were sure to arrive; then silence.
-        await backend.until(lambda: gets(server_state) == before)
-        await backend.sleep(0.3)
-        assert gets(server_state) == before
-        java_count_down(server_state)
+        await done.backend.until(lambda: done.gets() == before)
+        await done.backend.sleep(0.3)
+        assert done.gets() == before
+        done.java_counts_down()
         await other.result()
-        assert gets(server_state) == before + 1
+        assert done.gets() == before + 1
 
-    async def test_closed_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set("done", 1)
-        client = backend.connect()
-        latch = client.get_count_down_latch("done")
-        other = backend.spawn(latch.wait)
-        await backend.until(lambda: listeners(server_state) == 1)
-        await client.close()
+    async def test_closed_while_waiting(self, done: Done, latch: Any) -> None:
+        other = await done.waiter()
+        await done.client.close()
         with pytest.raises(pyredisson.ClosedError):
             await other.result()
-        calls: list[Callable[[], Awaitable[object]]] = [
-            latch.wait,
-            latch.count_down,
-            latch.get_count,
-            latch.delete,
-            lambda: latch.try_set_count(0),
-            lambda: latch.try_set_count(1),
-        ]
-        for call in calls:
+        for call, *arguments in (
+            *((latch.wait,), (latch.count_down,), (latch.get_count,), (latch.delete,)),
+            *((latch.try_set_count, 0), (latch.try_set_count, 1)),
+        ):
             with pytest.raises(pyredisson.ClosedError):
-                await call()
+                await call(*arguments)
 
     async def test_a_cancelled_wait_leaves_no_waiter(self, tasks: Backend, server_state: ServerState) -> None:
-        server_state.redis.set("done", 1)
-        client = tasks.connect()
-        waiting = asyncio.ensure_future(client.get_count_down_latch("done").wait())
-        await tasks.until(lambda: listeners(server_state) == 1)
-        waiting.cancel()
+        done = Done(tasks, server_state)
+        waiting = await done.waiter()
+        waiting._task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert not any(channel.waiters for channel in client._session.channels.by_name.values())
-
-
-def gets(server_state: ServerState) -> int:
-    return int(server_state.redis.info("commandstats").get("cmdstat_get", {}).get("calls", 0))
+            await waiting.result()
+        assert not any(channel.waiters for channel in done.client._session.channels.by_name.values())
 
 
 class TestDoubt:
+    @pytest.fixture
+    def done(self, backend: Backend, server_state: ServerState, proxy: Proxy) -> Done:
+        return Done(backend, server_state, proxy.url, timeout=0.8)
+
     @LOSSES
-    async def test_counted_once(
-        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes], lose: Lose
-    ) -> None:
-        latch = backend.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
-        faults = [lose(proxy, sha("latch_set"))]
+    async def test_counted_once(self, done: Done, latch: Any, proxy: Proxy, lose: Lose) -> None:
+        faults = [lose(proxy, SET)]
         assert await latch.try_set_count(4) is True
         for left in (3, 2, 1):
-            faults.append(lose(proxy, sha("latch_count_down")))
+            faults.append(lose(proxy, COUNT_DOWN))
             await latch.count_down()
             assert await latch.get_count() == left
-        faults.append(lose(proxy, sha("exactly_once_delete")))
+        faults.append(lose(proxy, DELETE))
         assert await latch.delete() is True
         assert all(fault.happened.is_set() for fault in faults)
-        assert not server_state.redis.exists("done")
+        assert not done.redis.exists("done")
 
-    async def test_a_late_copy_counts_nothing(
-        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes]
-    ) -> None:
-        latch = backend.connect(proxy.url, timeout=0.8).get_count_down_latch("done")
+    async def test_a_late_copy_counts_nothing(self, latch: Any, proxy: Proxy) -> None:
         await latch.try_set_count(3)
-        late = proxy.hold_request(sha("latch_count_down"))
+        late = proxy.hold_request(COUNT_DOWN)
         await latch.count_down()
         assert late.held.is_set()
         with pytest.raises(OSError, match="closed the connection"):
@@ -327,24 +296,21 @@ class TestDoubt:
 
     @pytest.mark.parametrize("ran", [True, False])
     async def test_what_failed_is_counted_in_the_background(
-        self, backend: Backend, proxy: Proxy, server_state: ServerState, sha: Callable[[str], bytes], ran: bool
+        self, backend: Backend, server_state: ServerState, proxy: Proxy, ran: bool
     ) -> None:
-        client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
-        latch = client.get_count_down_latch("done")
-        await latch.try_set_count(3)
-        lose = proxy.drop_reply if ran else proxy.cut_request
-        fault = lose(sha("latch_count_down"), 2)
+        done = Done(backend, server_state, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
+        await done.latch.try_set_count(3)
+        fault = (proxy.drop_reply if ran else proxy.cut_request)(COUNT_DOWN, 2)
         with pytest.raises((ConnectionError, TimeoutError)):
-            await latch.count_down()
+            await done.latch.count_down()
         assert fault.happened.is_set()
-        await backend.until(lambda: proxy.seen(sha("latch_count_down")) >= 3)
-        await backend.until(lambda: server_state.redis.get("done") == b"2")
-        await latch.count_down()
-        assert await latch.get_count() == 1
+        await backend.until(lambda: proxy.seen(COUNT_DOWN) >= 3)
+        await backend.until(lambda: done.count() == b"2")
+        await done.latch.count_down()
+        assert await done.latch.get_count() == 1
 
-    async def test_cancelled_it_is_counted_all_the_same(self, tasks: Backend, server_state: ServerState) -> None:
-        client = tasks.connect()
-        latch = client.get_count_down_latch("done")
+    async def test_cancelled_it_is_counted_all_the_same(self, tasks: Backend) -> None:
+        latch = tasks.connect().get_count_down_latch("done")
         await latch.try_set_count(100)
         struck = 0
         for turns in range(1, 8):

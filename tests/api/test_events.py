@@ -6,9 +6,11 @@ import asyncio
 import contextvars
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from pyredisson._diagnostics import tracing
@@ -17,8 +19,9 @@ from pyredisson.events import Event
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
-from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters, permit_waiters, waiters
+
+from .permits import Permits
 
 pytestmark = pytest.mark.asyncio
 LONG = 60.0
@@ -46,9 +49,26 @@ def sleepers(client: Any, kind: str) -> int:
     return waiters(client, "a", kind if kind in ("read", "write") else None)
 
 
+@pytest.fixture
+def client(backend: Backend) -> Any:
+    """Its observer is told of everything."""
+    return backend.connect(observer=Recorder(), local_hand_over_time=LONG)
+
+
+@pytest.fixture
+def other(backend: Backend) -> Any:
+    return backend.connect()
+
+
+def is_wait(begin: Event, end: Event) -> None:
+    """The second event ends the wait that the first one has begun."""
+    assert (begin.what, begin.wait_id) == ("waiting", end.wait_id)
+    assert end.waited is not None
+    assert end.waited > 0
+
+
 @kinds
-async def test_an_uncontended_pair(backend: Backend, kind: str) -> None:
-    client = backend.connect(observer=Recorder())
+async def test_an_uncontended_pair(client: Any, kind: str) -> None:
     lock = GET[kind](client, 7)
     for _ in range(2):
         await lock.lock()
@@ -68,8 +88,7 @@ async def test_an_uncontended_pair(backend: Backend, kind: str) -> None:
 
 
 @kinds
-async def test_a_wait_for_another_client(backend: Backend, kind: str) -> None:
-    client, other = backend.connect(observer=Recorder()), backend.connect()
+async def test_a_wait_for_another_client(backend: Backend, client: Any, other: Any, kind: str) -> None:
     holder = writer(other, kind, 1)
     await holder.lock()
     acquired = backend.spawn(lambda: GET[kind](client, 2).lock())
@@ -81,15 +100,12 @@ async def test_a_wait_for_another_client(backend: Backend, kind: str) -> None:
     assert whats(events) == ["waiting", "acquired", "released"]
     check_pairs(events)
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", kind, 2)}
-    waited = events[1].waited
-    assert waited is not None
-    assert waited > 0
+    is_wait(*events[:2])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in GET if kind != "spin"])
-async def test_a_hand_over_inside_a_client(backend: Backend, kind: str) -> None:
+async def test_a_hand_over_inside_a_client(backend: Backend, client: Any, kind: str) -> None:
     """The waiter is told of, in its own context, although the release of another owner has entered it."""
-    client = backend.connect(observer=Recorder(), local_hand_over_time=LONG)
     name = contextvars.ContextVar("name", default="nobody")
 
     async def work(owner: int) -> None:
@@ -100,40 +116,34 @@ async def test_a_hand_over_inside_a_client(backend: Backend, kind: str) -> None:
     holder = writer(client, kind, 1)
     await holder.lock()
     others = []
-    for number, owner in enumerate((2, 3), 1):
-        others.append(backend.spawn(lambda owner=owner: work(owner)))  # type: ignore[misc]
-        await backend.until(lambda number=number: sleepers(client, kind) == number)  # type: ignore[misc]
+    for owner in (2, 3):
+        others.append(backend.spawn(partial(work, owner)))
+        await backend.until(lambda: sleepers(client, kind) == len(others))
     await holder.unlock()
-    for other in others:
-        await other.result()
+    for each in others:
+        await each.result()
     events = told(client)
     check_pairs(events)
     for owner in (2, 3):
         own = [event for event in events if event.owner_id == owner]
         assert whats(own) == ["waiting", "acquired", "released"]
+        is_wait(*own[:2])
         for event in own[:2]:
             assert event.context is not None
             assert event.context[name] == f"owner {owner}"
-        assert own[1].waited is not None
-        assert own[1].waited > 0
 
 
-async def test_nested_levels_are_not_told(backend: Backend) -> None:
-    client = backend.connect(observer=Recorder())
+async def test_nested_levels_are_not_told(client: Any) -> None:
     lock = client.get_lock("a", owner=1)
-    for _ in range(3):
-        await lock.lock()
-    for _ in range(3):
-        await lock.unlock()
+    for call in [lock.lock] * 3 + [lock.unlock] * 3:
+        await call()
     assert whats(told(client)) == ["acquired", "released"]
 
 
-async def test_a_nested_acquire_that_waited(backend: Backend) -> None:
+async def test_a_nested_acquire_that_waited(backend: Backend, client: Any, other: Any) -> None:
     """Two calls of one owner wait. The second one gets another level: its wait has an end, but begins no hold."""
-    client, other = backend.connect(observer=Recorder()), backend.connect()
-    holder = other.get_lock("a", owner=1)
+    holder, lock = other.get_lock("a", owner=1), client.get_lock("a", owner=2)
     await holder.lock()
-    lock = client.get_lock("a", owner=2)
     calls = [backend.spawn(lock.lock) for _ in range(2)]
     await backend.until(lambda: whats(told(client)) == ["waiting"] * 2)
     await holder.unlock()
@@ -150,8 +160,7 @@ async def test_a_nested_acquire_that_waited(backend: Backend) -> None:
 
 @kinds
 @pytest.mark.parametrize("wait", [0, 0.4])
-async def test_an_acquire_that_times_out(backend: Backend, kind: str, wait: float) -> None:
-    client, other = backend.connect(observer=Recorder()), backend.connect()
+async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wait: float) -> None:
     await writer(other, kind, 1).lock()
     # It connects here. That must not use up the time of the first attempt, as a call that makes none doesn't wait.
     await client.get_lock("another").is_locked()
@@ -165,9 +174,8 @@ async def test_an_acquire_that_times_out(backend: Backend, kind: str, wait: floa
 
 
 @kinds
-async def test_a_client_that_is_closed(backend: Backend, kind: str) -> None:
+async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any, kind: str) -> None:
     """What it holds is released, and who waits fails."""
-    client, other = backend.connect(observer=Recorder()), backend.connect()
     await writer(other, kind, 1).lock()
     await client.get_lock("b").lock()
     waiting = backend.spawn(GET[kind](client, 2).lock)
@@ -184,11 +192,15 @@ async def test_a_client_that_is_closed(backend: Backend, kind: str) -> None:
     assert failed.kind == kind
 
 
-@kinds
+@pytest.mark.parametrize("kind", [*GET, "semaphore"])
 async def test_a_task_that_is_cancelled(tasks: Backend, kind: str) -> None:
     client, other = tasks.connect(observer=Recorder()), tasks.connect()
-    await writer(other, kind, 1).lock()
-    task = asyncio.create_task(GET[kind](client, 2).lock())
+    if kind == "semaphore":
+        await other.get_semaphore("a").try_set_permits(0)
+        task = asyncio.create_task(client.get_semaphore("a").acquire())
+    else:
+        await writer(other, kind, 1).lock()
+        task = asyncio.create_task(GET[kind](client, 2).lock())
     await tasks.until(lambda: whats(told(client)) == ["waiting"])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -199,8 +211,7 @@ async def test_a_task_that_is_cancelled(tasks: Backend, kind: str) -> None:
     assert events[1].error == "CancelledError: "
 
 
-async def test_an_owner_that_must_not_acquire_it(backend: Backend) -> None:
-    client = backend.connect(observer=Recorder())
+async def test_an_owner_that_must_not_acquire_it(client: Any) -> None:
     lock = client.get_non_reentrant_lock("a", owner=1)
     await lock.lock()
     with pytest.raises(LockAlreadyHeldError):
@@ -209,8 +220,7 @@ async def test_an_owner_that_must_not_acquire_it(backend: Backend) -> None:
 
 
 @kinds
-async def test_a_loss(backend: Backend, kind: str) -> None:
-    client = backend.connect(observer=Recorder())
+async def test_a_loss(client: Any, kind: str) -> None:
     lock = GET[kind](client, 1)
     await lock.lock()
     assert await GET[kind](client, 2).force_unlock()
@@ -225,233 +235,178 @@ async def test_a_loss(backend: Backend, kind: str) -> None:
     check_pairs(told(client))
 
 
-async def test_the_members_of_a_group(backend: Backend) -> None:
-    client = backend.connect(observer=Recorder())
+async def test_the_members_of_a_group(client: Any) -> None:
     group = client.get_multi_lock(client.get_lock("a"), client.get_fair_lock("b"))
     await group.lock()
     await group.unlock()
     events = told(client)
     check_pairs(events)
-    assert sorted((event.what, event.name, event.kind) for event in events) == [
-        ("acquired", "a", "lock"),
-        ("acquired", "b", "fair"),
-        ("released", "a", "lock"),
-        ("released", "b", "fair"),
+    found = sorted((event.what, event.name, event.kind) for event in events)
+    assert found == [(what, *each) for what in ("acquired", "released") for each in (("a", "lock"), ("b", "fair"))]
+
+
+async def test_permits(client: Any) -> None:
+    shop, pool = client.get_semaphore("s"), client.get_permit_expirable_semaphore("p")
+    assert not await shop.release_if_exists()
+    assert told(client) == []
+    await shop.try_set_permits(5)
+    await shop.acquire(2)
+    assert await shop.drain_permits() == 3
+    assert not await shop.try_acquire()
+    await shop.release(5)
+    await pool.try_set_permits(3)
+    ids = await pool.acquire_many(2)
+    assert await pool.try_acquire_many(2) == []
+    await pool.release(ids)
+    events = told(client)
+    assert [(event.what, event.name, event.kind, event.count, event.owner_id) for event in events] == [
+        ("acquired", "s", "semaphore", 2, None),
+        ("acquired", "s", "semaphore", 3, None),
+        ("timed_out", "s", "semaphore", 1, None),
+        ("released", "s", "semaphore", 5, None),
+        ("acquired", "p", "permit", 2, None),
+        ("timed_out", "p", "permit", 2, None),
+        ("released", "p", "permit", 2, None),
     ]
+    assert events[0].waited == 0.0
 
 
-class TestSemaphores:
-    async def test_permits(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder())
-        shop = client.get_semaphore("s")
-        await shop.try_set_permits(5)
-        await shop.acquire(2)
-        assert await shop.drain_permits() == 3
-        assert not await shop.try_acquire()
-        await shop.release(5)
-        events = told(client)
-        assert [(event.what, event.count) for event in events] == [
-            ("acquired", 2),
-            ("acquired", 3),
-            ("timed_out", 1),
-            ("released", 5),
-        ]
-        assert {(event.name, event.kind, event.owner_id) for event in events} == {("s", "semaphore", None)}
-        assert events[0].waited == 0.0
-
-    async def test_nothing_was_released(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder())
-        assert not await client.get_semaphore("s").release_if_exists()
-        assert told(client) == []
-
-    @pytest.mark.parametrize("same", [True, False])
-    async def test_a_wait(self, backend: Backend, same: bool) -> None:
-        """For a release of this client, which hands the permit on, and for another one's."""
-        client = backend.connect(observer=Recorder(), local_hand_over_time=LONG)
-        shop = client.get_semaphore("s")
-        await shop.try_set_permits(1)
-        releaser = shop if same else backend.connect().get_semaphore("s")
-        await releaser.acquire()
-        waiting = backend.spawn(shop.acquire)
-        await backend.until(lambda: permit_waiters(client, "s") == 1)
-        await releaser.release()
-        await waiting.result()
-        await shop.release()
-        own = ["waiting", "acquired", "released"]
-        events = told(client)
-        assert sorted(whats(events)) == sorted([*own, "acquired", "released"] if same else own)
-        waits = [event for event in events if event.wait_id]
-        assert whats(waits) == ["waiting", "acquired"]
-        assert waits[0].wait_id == waits[1].wait_id
-        assert waits[1].waited is not None
-        assert waits[1].waited > 0
-
-    async def test_a_wait_that_is_cancelled(self, tasks: Backend) -> None:
-        client = tasks.connect(observer=Recorder())
-        shop = client.get_semaphore("s")
-        await shop.try_set_permits(1)
-        await shop.acquire()
-        task = asyncio.create_task(shop.acquire())
-        await tasks.until(lambda: permit_waiters(client, "s") == 1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        events = told(client)
-        assert whats(events) == ["acquired", "waiting", "failed"]
-        assert events[1].wait_id == events[2].wait_id
+@pytest.mark.parametrize("kind", ["semaphore", "semaphore of the same client", "permit"])
+async def test_a_wait_for_permits(backend: Backend, client: Any, other: Any, kind: str) -> None:
+    """For a release of this client, which hands the permit on, and for another one's."""
+    same = "same" in kind
+    mine = Permits(client, kind.split()[0])
+    theirs = mine if same else Permits(other, kind)
+    await theirs.try_set_permits(1)
+    taken = await theirs.acquire()
+    waiting = backend.spawn(mine.acquire)
+    await backend.until(lambda: "waiting" in whats(told(client)))
+    if kind != "permit":
+        await backend.until(lambda: permit_waiters(client, "stock") == 1)
+    await theirs.release(taken)
+    await mine.release(await waiting.result())
+    own = ["waiting", "acquired", "released"]
+    events = told(client)
+    assert sorted(whats(events)) == sorted([*own, "acquired", "released"] if same else own)
+    waits = [event for event in events if event.wait_id]
+    assert whats(waits) == ["waiting", "acquired"]
+    is_wait(*waits)
 
 
-class TestPermitsWithIds:
-    async def test_permits(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder())
-        pool = client.get_permit_expirable_semaphore("p")
-        await pool.try_set_permits(3)
-        ids = await pool.acquire_many(2)
-        assert await pool.try_acquire_many(2) == []
-        await pool.release(ids)
-        events = told(client)
-        assert [(event.what, event.count, event.kind) for event in events] == [
-            ("acquired", 2, "permit"),
-            ("timed_out", 2, "permit"),
-            ("released", 2, "permit"),
-        ]
-
-    async def test_renewed_permits_are_holds(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect(observer=Recorder(), lock_watchdog_timeout=1.5)
-        pool = client.get_permit_expirable_semaphore("p")
-        await pool.try_set_permits(3)
-        first = await pool.acquire(renew=True)
-        await pool.acquire(renew=True)
-        await pool.release(first)
-        server_state.redis.delete("{p}:timeout")
-        await backend.until(lambda: whats(told(client))[-1] == "lost")
-        events = told(client)
-        assert whats(events) == ["acquired", "acquired", "released", "lost"]
-        check_pairs(events)
-        assert {(event.name, event.kind, event.owner_id) for event in events} == {("p", "permit", None)}
-        assert events[2].held is not None
-        assert 0 < events[2].held < 60
-
-    async def test_a_permit_with_another_lease(self, backend: Backend) -> None:
-        """From then on the watchdog doesn't renew it. It is released later, once."""
-        client = backend.connect(observer=Recorder())
-        pool = client.get_permit_expirable_semaphore("p")
-        await pool.try_set_permits(3)
-        permit = await pool.acquire(renew=True)
-        assert await pool.update_lease_time(permit, 30)
-        assert whats(told(client)) == ["acquired"]
-        await pool.release(permit)
-        assert whats(told(client)) == ["acquired", "released"]
-
-    async def test_a_wait(self, backend: Backend) -> None:
-        client, other = backend.connect(observer=Recorder()), backend.connect()
-        pool, others = (each.get_permit_expirable_semaphore("p") for each in (client, other))
-        await pool.try_set_permits(1)
-        permit = await others.acquire()
-        waiting = backend.spawn(pool.acquire)
-        await backend.until(lambda: whats(told(client)) == ["waiting"])
-        await others.release(permit)
-        await waiting.result()
-        events = told(client)
-        assert whats(events) == ["waiting", "acquired"]
-        assert events[0].wait_id == events[1].wait_id
-        assert events[1].waited is not None
-        assert events[1].waited > 0
+async def test_renewed_permits_are_holds(backend: Backend, admin: Redis) -> None:
+    client = backend.connect(observer=Recorder(), lock_watchdog_timeout=1.5)
+    pool = client.get_permit_expirable_semaphore("p")
+    await pool.try_set_permits(3)
+    first = await pool.acquire(renew=True)
+    await pool.acquire(renew=True)
+    await pool.release(first)
+    admin.delete("{p}:timeout")
+    await backend.until(lambda: whats(told(client))[-1] == "lost")
+    events = told(client)
+    assert whats(events) == ["acquired", "acquired", "released", "lost"]
+    check_pairs(events)
+    assert {(event.name, event.kind, event.owner_id) for event in events} == {("p", "permit", None)}
+    assert events[2].held is not None
+    assert 0 < events[2].held < 60
 
 
-class TestLatches:
-    async def test_a_latch_that_opens(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder())
-        latch = client.get_count_down_latch("l")
-        await latch.try_set_count(1)
-        assert not await latch.wait(1)
-        waiting = backend.spawn(latch.wait)
-        await backend.until(lambda: whats(told(client)).count("waiting") == 2)
-        await latch.count_down()
-        assert await waiting.result()
-        events = told(client)
-        assert whats(events) == ["waiting", "timed_out", "waiting", "acquired"]
-        assert {(event.name, event.kind) for event in events} == {("l", "latch")}
-        assert events[2].wait_id == events[3].wait_id != events[0].wait_id
-
-    async def test_an_open_latch_is_no_event(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder())
-        assert await client.get_count_down_latch("l").wait()
-        assert told(client) == []
+async def test_a_permit_with_another_lease(client: Any) -> None:
+    """From then on the watchdog doesn't renew it. It is released later, once."""
+    pool = client.get_permit_expirable_semaphore("p")
+    await pool.try_set_permits(3)
+    permit = await pool.acquire(renew=True)
+    assert await pool.update_lease_time(permit, 30)
+    assert whats(told(client)) == ["acquired"]
+    await pool.release(permit)
+    assert whats(told(client)) == ["acquired", "released"]
 
 
-class TestServers:
-    async def test_renewals(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder(), lock_watchdog_timeout=6)
-        for number in range(3):
-            await client.get_lock(f"a{number}").lock()
+async def test_a_latch(backend: Backend, client: Any) -> None:
+    latch = client.get_count_down_latch("l")
+    assert await latch.wait()
+    assert told(client) == []
+    await latch.try_set_count(1)
+    assert not await latch.wait(1)
+    waiting = backend.spawn(latch.wait)
+    await backend.until(lambda: whats(told(client)).count("waiting") == 2)
+    await latch.count_down()
+    assert await waiting.result()
+    events = told(client)
+    assert whats(events) == ["waiting", "timed_out", "waiting", "acquired"]
+    assert {(event.name, event.kind) for event in events} == {("l", "latch")}
+    assert events[2].wait_id == events[3].wait_id != events[0].wait_id
 
-        def renewed() -> list[Event]:
-            return [event for event in everything_told(client) if event.what == "renewed"]
 
-        # By one command or by several: a lock that was acquired a little later may be due later.
-        await backend.until(lambda: sum(event.count for event in renewed()) >= 3)
-        for event in renewed():
-            assert event.late is not None
-            # After a third of the lease, or a little earlier. Much later the lease would have ended.
-            assert -2 < event.late < 4
+async def test_renewals(backend: Backend) -> None:
+    client = backend.connect(observer=Recorder(), lock_watchdog_timeout=6)
+    for number in range(3):
+        await client.get_lock(f"a{number}").lock()
 
-    async def test_an_outage(self, backend: Backend, proxy: Proxy) -> None:
-        client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=30, retry_attempts=0)
-        await client.get_lock("a").lock()
-        proxy.refuse(True)
-        proxy.cut()
-        with pytest.raises(RedisConnectionError):
-            await client.get_lock("b").is_locked()
-        proxy.refuse(False)
+    def renewed() -> list[Event]:
+        return [event for event in everything_told(client) if event.what == "renewed"]
+
+    # By one command or by several: a lock that was acquired a little later may be due later.
+    await backend.until(lambda: sum(event.count for event in renewed()) >= 3)
+    for event in renewed():
+        assert event.late is not None
+        # After a third of the lease, or a little earlier. Much later the lease would have ended.
+        assert -2 < event.late < 4
+
+
+async def test_an_outage(backend: Backend, proxy: Proxy) -> None:
+    client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=30, retry_attempts=0)
+    await client.get_lock("a").lock()
+    proxy.refuse(True)
+    proxy.cut()
+    with pytest.raises(RedisConnectionError):
         await client.get_lock("b").is_locked()
-        events = [event for event in told(client) if event.server]
-        assert whats(events) == ["disconnected", "connected"]
-        assert {event.server for event in events} == {proxy.url.split("/")[2]}
-        assert events[0].error
-        assert events[1].error is None
-
-    async def test_renewals_that_fail(self, backend: Backend, proxy: Proxy) -> None:
-        client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=0.9)
-        await client.get_lock("a").lock()
-        proxy.refuse(True)
-        proxy.cut()
-        await backend.until(lambda: "lost" in whats(told(client)))
-        proxy.refuse(False)
-        failed = [event for event in everything_told(client) if event.what == "renewal_failed"]
-        assert failed
-        assert {event.count for event in failed} == {1}
-        assert all(event.error for event in failed)
-        check_pairs(told(client))
+    proxy.refuse(False)
+    await client.get_lock("b").is_locked()
+    events = [event for event in told(client) if event.server]
+    assert whats(events) == ["disconnected", "connected"]
+    assert {event.server for event in events} == {proxy.url.split("/")[2]}
+    assert events[0].error
+    assert events[1].error is None
 
 
-class TestWhatIsTold:
-    async def test_a_client_without_an_observer_beside_one_with(self, backend: Backend) -> None:
-        backend.connect(observer=Recorder())
-        assert tracing.on
-        client = backend.connect()
-        await client.get_lock("a").lock()
-        await client.get_lock("a").unlock()
-        await client.get_semaphore("s").release()
-        await client.get_semaphore("s").acquire()
+async def test_renewals_that_fail(backend: Backend, proxy: Proxy) -> None:
+    client = backend.connect(proxy.url, observer=Recorder(), lock_watchdog_timeout=0.9)
+    await client.get_lock("a").lock()
+    proxy.refuse(True)
+    proxy.cut()
+    await backend.until(lambda: "lost" in whats(told(client)))
+    proxy.refuse(False)
+    failed = [event for event in everything_told(client) if event.what == "renewal_failed"]
+    assert failed
+    assert {event.count for event in failed} == {1}
+    assert all(event.error for event in failed)
+    check_pairs(told(client))
 
-    async def test_only_the_methods_that_it_has(self, backend: Backend) -> None:
-        """Other events don't push these out. The number of the hold is the same as if all were told."""
-        client = backend.connect(observer=Recorder("released"))
-        for _ in range(2):
-            await client.get_lock("a").lock()
-            await client.get_lock("a").unlock()
-        events = told(client)
-        assert whats(events) == ["released"] * 2
-        assert len({event.hold_id for event in events}) == 2
 
-    async def test_nothing_is_kept_of_what_has_ended(self, backend: Backend) -> None:
-        client = backend.connect(observer=Recorder())
-        for name in ("a", "b"):
-            await client.get_lock(name).lock()
+async def test_a_client_without_an_observer_beside_one_with(client: Any, other: Any) -> None:
+    assert tracing.on
+    lock, semaphore = other.get_lock("a"), other.get_semaphore("s")
+    for call in (lock.lock, lock.unlock, semaphore.release, semaphore.acquire):
+        await call()
+    assert told(client) == []
+
+
+async def test_only_the_methods_that_it_has(backend: Backend) -> None:
+    """Other events don't push these out. The number of the hold is the same as if all were told."""
+    client = backend.connect(observer=Recorder("released"))
+    for _ in range(2):
+        async with client.get_lock("a"):
+            pass
+    events = told(client)
+    assert whats(events) == ["released"] * 2
+    assert len({event.hold_id for event in events}) == 2
+
+
+async def test_nothing_is_kept_of_what_has_ended(client: Any) -> None:
+    for name in ("a", "b"):
+        async with client.get_lock(name):
             assert not await client.get_lock(name, owner=1).try_lock(0.01)
-            await client.get_lock(name).unlock()
-        gc.collect()
-        kept: Any = getattr(client, "_target", client)._session.observing
-        assert not kept._waits
-        assert not kept._holds
+    gc.collect()
+    kept: Any = getattr(client, "_target", client)._session.observing
+    assert not kept._waits
+    assert not kept._holds

@@ -1,7 +1,8 @@
-"""Error messages name the holder of a lock and its remaining lease; `repr` names the lock."""
+"""Who holds a lock, in error messages and answers; what a client holds; and what a debugger shows."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import pickle
@@ -18,7 +19,7 @@ from pyredisson import Holder, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend
+from tests.support.backends import NOWHERE, Backend
 from tests.support.faults import FLAGS
 from tests.support.server_state import ServerState
 
@@ -40,14 +41,24 @@ FREE_IN = re.compile(r"free in (2\d|30)\.\d s at the latest")
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+async def holder_of(lock: Any) -> Holder:
+    found = await lock.holder()
+    assert isinstance(found, Holder)
+    return found
+
+
+async def refused(lock: Any, match: str | None = None, wait: float = 0) -> LockTimeoutError:
+    """The error of a block that doesn't get the lock."""
+    with pytest.raises(LockTimeoutError, match=match) as caught:
+        await lock.hold(wait_time=wait).__aenter__()
+    return caught.value
+
+
 @kinds
 async def test_a_timeout_error_names_the_holder(backend: Backend, kind: str) -> None:
     holder = backend.connect()
     await KINDS[kind](holder).lock()
-    lock = KINDS[kind](backend.connect())
-    with pytest.raises(LockTimeoutError) as caught:
-        await lock.hold(wait_time=0.02).__aenter__()
-    error = caught.value
+    error = await refused(KINDS[kind](backend.connect()), wait=0.02)
     found = error.holder
     assert found is not None
     assert found.client_id == holder.id
@@ -57,10 +68,8 @@ async def test_a_timeout_error_names_the_holder(backend: Backend, kind: str) -> 
     assert found.foreign is False
     assert (found.client_name, found.host, found.pid, found.since) == (None,) * 4
     assert FREE_IN.search(str(error)), str(error)
-    assert error.name is not None
-    assert "orders" in error.name
-    assert error.owner is not None
-    assert error.owner in str(error)
+    assert "orders" in (error.name or "")
+    assert (error.owner or "nobody") in str(error)
 
 
 @kinds
@@ -104,9 +113,8 @@ async def test_holders_without_an_announcement(backend: Backend, server_state: S
     ]:
         server_state.redis.delete("orders")
         server_state.redis.hset("orders", field, 1)
-        with pytest.raises(LockTimeoutError, match=f"'orders' is held by {said}, which never expires; owner") as caught:
-            await lock.hold(wait_time=0).__aenter__()
-        assert caught.value.holder == await lock.holder() == dataclasses.replace(found, time_to_live=math.inf)
+        error = await refused(lock, f"'orders' is held by {said}, which never expires; owner")
+        assert error.holder == await lock.holder() == dataclasses.replace(found, time_to_live=math.inf)
 
 
 ANNOUNCED = {"name": "billing@web-3:812", "host": "web-3", "pid": "812", "program": "billing", "version": "0.2.0"}
@@ -125,8 +133,7 @@ def announce(redis: Any, **other: str) -> None:
 async def test_a_holder_that_is_announced(backend: Backend, server_state: ServerState) -> None:
     announce(server_state.redis)
     client = backend.connect()
-    found = await client.get_lock("orders").holder()
-    assert found is not None
+    found = await holder_of(client.get_lock("orders"))
     assert found.time_to_live == pytest.approx(25, abs=5)
     assert dataclasses.replace(found, time_to_live=None) == Holder(
         client_id=ID,
@@ -139,16 +146,14 @@ async def test_a_holder_that_is_announced(backend: Backend, server_state: Server
         program="billing",
         version="0.2.0",
     )
-    other = await client.get_lock("a b").holder()
-    assert other is not None
+    other = await holder_of(client.get_lock("a b"))
     assert other.since == datetime.fromtimestamp(1795167377, UTC)
-    with pytest.raises(LockTimeoutError) as timed_out:
-        await client.get_lock("orders").hold(wait_time=0.01).__aenter__()
+    error = await refused(client.get_lock("orders"), wait=0.01)
     said = (
         r"lock 'orders' is held by web-3 \(pid 812\), free in 2\d\.\d s at the latest, unless that is extended; "
         rf"owner {client.id}:\d+ waited 0.01 s for it"
     )
-    assert re.fullmatch(said, str(timed_out.value))
+    assert re.fullmatch(said, str(error))
     announce(server_state.redis, name="invoices")
     with pytest.raises(LockNotHeldError, match=r"'orders' is held by invoices on web-3 \(pid 812\), free in"):
         await client.get_lock("orders").unlock()
@@ -159,14 +164,12 @@ async def test_an_announcement_that_makes_no_sense(backend: Backend, server_stat
     lock = backend.connect().get_lock("orders")
     for field, value in (("pid", "x"), (f"h:{OWNER} orders", "soon lock"), (f"h:{OWNER} orders", "9" * 30)):
         announce(server_state.redis, **{field: value})
-        found = await lock.holder()
-        assert found is not None
+        found = await holder_of(lock)
         assert found.host == "web-3"
         assert None in (found.pid, found.since)
     server_state.redis.delete(f"pyredisson_client:{{{ID}}}")
     server_state.redis.set(f"pyredisson_client:{{{ID}}}", "text")
-    found = await lock.holder()
-    assert found is not None
+    found = await holder_of(lock)
     assert (found.client_id, found.host) == (ID, None)
 
 
@@ -176,14 +179,12 @@ async def test_an_announcement_that_cannot_be_read_hides_no_holder(
     announce(server_state.redis)
     lock = backend.connect(proxy.url).get_lock("orders")
     proxy.cut_reply(b"HMGET")
-    found = await lock.holder()
-    assert found is not None
+    found = await holder_of(lock)
     assert (found.client_id, found.owner_id, found.host, found.foreign) == (ID, 2**32, None, False)
     server_state.redis.delete("orders")
     server_state.redis.hset("orders", f"{ID}:31", 1)
     proxy.cut_reply(b"HMGET")
-    found = await lock.holder()
-    assert found is not None
+    found = await holder_of(lock)
     # It may be Java's, or not.
     assert found.foreign is None
 
@@ -194,10 +195,8 @@ async def test_a_lock_that_is_kept(backend: Backend, server_state: ServerState) 
     server_state.redis.hset("orders", f"{ID}:{2**32}:kept", 1)
     server_state.redis.pexpire("orders", 41_000)
     lock = backend.connect().get_lock("orders")
-    with pytest.raises(LockTimeoutError, match=r"kept for another [34]\d\.\d s after a run on web-3 \(pid 812\)"):
-        await lock.hold(wait_time=0).__aenter__()
-    found = await lock.holder()
-    assert found is not None
+    await refused(lock, r"kept for another [34]\d\.\d s after a run on web-3 \(pid 812\)")
+    found = await holder_of(lock)
     assert found.kept
 
 
@@ -212,20 +211,13 @@ async def test_a_client_knows_its_own_holds(backend: Backend, kind: str) -> None
     assert await lock.holder() is None
     before = datetime.now(UTC)
     async with lock:
-        found = await lock.holder()
-        assert found is not None
+        found = await holder_of(lock)
         assert found.since is not None
         assert before - timedelta(seconds=0.1) < found.since < datetime.now(UTC) + timedelta(seconds=0.1)
         process = identity()
-        assert (found.client_id, found.client_name, found.host, found.pid, found.program, found.version) == (
-            client.id,
-            "billing",
-            process.host,
-            process.pid,
-            process.program,
-            pyredisson.__version__,
-        )
-        assert found.foreign is False
+        assert (found.client_id, found.client_name, found.foreign) == (client.id, "billing", False)
+        assert (found.host, found.pid, found.program) == (process.host, process.pid, process.program)
+        assert found.version == pyredisson.__version__
     assert await lock.holder() is None
 
 
@@ -235,14 +227,11 @@ async def test_both_sides_of_a_read_write_lock_answer_alike(backend: Backend) ->
     await others.write_lock().lock()
     await others.read_lock().lock()
     for side in (mine.read_lock(), mine.write_lock(), others.read_lock(), others.write_lock()):
-        found = await side.holder()
-        assert found is not None
+        found = await holder_of(side)
         assert found.owner_id == 1
-    own = await others.read_lock().holder()
-    assert own is not None
+    own = await holder_of(others.read_lock())
     assert own.since is not None
-    with pytest.raises(LockTimeoutError, match=r"thread 1\)"):
-        await mine.read_lock().hold(wait_time=0).__aenter__()
+    await refused(mine.read_lock(), r"thread 1\)")
 
 
 async def test_several_readers(backend: Backend, server_state: ServerState) -> None:
@@ -250,30 +239,23 @@ async def test_several_readers(backend: Backend, server_state: ServerState) -> N
     for side in sides:
         await side.read_lock().lock()
     said = "write lock 'orders' is held by 5 readers, one of them .*, free in .* waited 0 s"
-    with pytest.raises(LockTimeoutError, match=said):
-        await backend.connect().get_read_write_lock("orders").write_lock().hold(wait_time=0).__aenter__()
+    await refused(backend.connect().get_read_write_lock("orders").write_lock(), said)
 
 
 async def test_a_server_that_cannot_be_asked_hides_no_timeout(backend: Backend, proxy: Proxy) -> None:
     holder = backend.connect()
     await holder.get_lock("orders").lock()
     proxy.cut_reply(HOLDER)
-    with pytest.raises(LockTimeoutError, match="can't be told") as caught:
-        await backend.connect(proxy.url).get_lock("orders").hold(wait_time=0).__aenter__()
-    assert caught.value.holder is None
+    error = await refused(backend.connect(proxy.url).get_lock("orders"), "can't be told")
+    assert error.holder is None
 
 
 async def test_errors_survive_pickling(backend: Backend) -> None:
     await backend.connect().get_lock("orders").lock()
-    with pytest.raises(LockTimeoutError) as caught:
-        await backend.connect().get_lock("orders").hold(wait_time=0).__aenter__()
-    error = caught.value
+    error = await refused(backend.connect().get_lock("orders"))
     twin = pickle.loads(pickle.dumps(error))
     assert str(twin) == str(error)
     assert (twin.name, twin.owner, twin.holder) == (error.name, error.owner, error.holder)
-
-
-async def test_a_holder_is_frozen() -> None:
     with pytest.raises(AttributeError):
         Holder().client_id = "another"  # type: ignore[misc]
 
@@ -288,18 +270,15 @@ async def test_what_is_shown_names_the_lock(backend: Backend, kind: str) -> None
         assert "'orders'" in repr(lost)
         assert repr(lost).endswith(": held>")
     assert repr(lost).endswith(": released>")
+    if kind not in ("multi", "red"):
+        await lock.lock()
+        lost = lock.lost
+        await lock.force_unlock()
+        assert repr(lost).endswith(": lost>")
     readable = repr(lock.hold(wait_time=1.5, lease_time=10))
     assert "'orders'" in readable
     assert readable.endswith(": waits 1.5 s, lease 10 s>")
     assert repr(lock.hold()).endswith(": waits without end, renewed>")
-
-
-async def test_lost_is_shown(backend: Backend) -> None:
-    lock = backend.connect().get_lock("orders")
-    await lock.lock()
-    lost = lock.lost
-    await lock.force_unlock()
-    assert repr(lost).endswith(": lost>")
 
 
 async def test_a_type_for_everything_that_locks() -> None:
@@ -315,9 +294,105 @@ async def test_a_type_for_everything_that_locks() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", pyredisson.__version__)
 
 
+def own(client: Any) -> Any:
+    return getattr(client, "_target", client)
+
+
+async def test_all_kinds(backend: Backend) -> None:
+    client = backend.connect()
+    assert client.holds() == []
+    before = datetime.now(UTC)
+    lock = client.get_lock("a", owner=7)
+    await lock.lock()
+    await lock.lock(10)
+    await client.get_fair_lock("b").lock(20)
+    token = await client.get_fenced_lock("c").lock_and_get_token()
+    sides = client.get_read_write_lock("d")
+    await sides.write_lock().lock()
+    await sides.read_lock().lock()
+    await client.get_spin_lock("e").lock()
+    semaphore = client.get_permit_expirable_semaphore("f")
+    await semaphore.set_permits(1)
+    permit = await semaphore.acquire(renew=True)
+    found = client.holds()
+    assert [(hold.name, hold.kind, hold.levels, hold.renewed) for hold in found] == [
+        ("a", "lock", 2, True),
+        ("b", "fair", 1, False),
+        ("c", "fenced", 1, True),
+        ("d", "write", 1, True),
+        ("d", "read", 1, True),
+        ("e", "spin", 1, True),
+        ("f", "permit", 1, True),
+    ]
+    assert [hold.token for hold in found] == [None, None, token, None, None, None, None]
+    assert (found[0].owner_id, found[-1].owner_id) == (7, None)
+    for hold in found:
+        assert isinstance(hold, pyredisson.Hold)
+        assert before - timedelta(seconds=0.1) < hold.since < datetime.now(UTC) + timedelta(seconds=0.1)
+        assert 0 < hold.valid_for <= 30
+        assert not hold.lost
+    await lock.unlock()
+    assert client.holds()[0].levels == 1
+    await semaphore.release(permit)
+    await client.close()
+    assert client.holds() == []
+
+
+async def test_what_is_lost_and_not_released(backend: Backend) -> None:
+    client = backend.connect()
+    lock = client.get_lock("a")
+    await lock.lock()
+    await lock.force_unlock()
+    [hold] = client.holds()
+    assert (hold.lost, hold.valid_for) == (True, 0.0)
+    await lock.lock()
+    assert sorted(hold.lost for hold in client.holds()) == [False, True]
+    await lock.unlock()
+    with pytest.raises(pyredisson.LockLostError):
+        await lock.unlock()
+    assert client.holds() == []
+
+
+async def test_a_lease_that_has_ended(backend: Backend) -> None:
+    client = backend.connect()
+    await client.get_lock("a").lock(0.05)
+    await backend.until(lambda: client.holds()[0].lost)
+
+
+async def test_what_a_debugger_shows(backend: Backend) -> None:
+    client = backend.connect()
+    lock, other = client.get_lock("orders"), client.get_lock("orders", owner=7)
+    package, caller = type(own(lock)).__module__, "thread" if backend.name == "threads" else "task"
+    prefix = "<pyredisson.asyncio.Lock 'orders'" if ".aio." in package else "<pyredisson.Lock 'orders'"
+    assert repr(lock) == repr(other) == f"{prefix}>"
+    await lock.lock()
+    assert re.fullmatch(rf"{prefix}: held by this {caller} for \d+\.\d s>", repr(lock))
+    assert repr(other) == f"{prefix}>"
+    [hold] = own(client)._session.holds.table.values()
+    assert repr(hold) == f"<Hold of lock 'orders' by {hold.owner.decode()}: held, 1 level>"
+    await lock.force_unlock()
+    assert repr(lock) == f"{prefix}: lost>"
+    await other.lock()
+    assert repr(other).startswith(f"{prefix}: held by owner 7 for ")
+
+
+async def test_outside_of_any_task() -> None:
+    """A repr asks nobody, makes no owner, and raises nothing."""
+    client = pyredisson.asyncio.connect(NOWHERE)
+    lock = client.get_lock("a")
+    assert await asyncio.to_thread(repr, lock) == "<pyredisson.asyncio.Lock 'a'>"
+    assert not client._callers.owners
+    assert repr(client.get_read_write_lock("a")) == "<pyredisson.asyncio.ReadWriteLock 'a'>"
+    await client.close()
+
+
+@pytest.fixture
+def semaphore(backend: Backend) -> Any:
+    return backend.connect().get_permit_expirable_semaphore("licenses")
+
+
 class TestPermit:
-    async def test_a_block(self, backend: Backend) -> None:
-        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
+    async def test_a_block(self, semaphore: Any) -> None:
         await semaphore.set_permits(2)
         block = semaphore.permit(lease_time=60)
         for _ in range(2):
@@ -325,6 +400,8 @@ class TestPermit:
                 assert re.fullmatch("[0-9a-f]{32}", permit)
                 assert 50 < await semaphore.get_lease_time(permit) <= 60
                 assert permit in repr(block)
+                with pytest.raises(RuntimeError, match="one block at a time"):
+                    await block.__aenter__()
                 async with semaphore.permit(renew=True) as other:
                     assert other != permit
                     assert await semaphore.get_lease_time(other) <= 30
@@ -332,8 +409,7 @@ class TestPermit:
         assert await semaphore.available_permits() == 2
         assert repr(block).endswith("not acquired>")
 
-    async def test_not_in_time(self, backend: Backend) -> None:
-        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
+    async def test_not_in_time(self, semaphore: Any) -> None:
         await semaphore.set_permits(1)
         block = semaphore.permit(wait_time=0.02)
         async with semaphore.permit():
@@ -344,8 +420,7 @@ class TestPermit:
         async with block:
             assert await semaphore.available_permits() == 0
 
-    async def test_one_that_ended(self, backend: Backend) -> None:
-        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
+    async def test_one_that_ended(self, semaphore: Any) -> None:
         await semaphore.set_permits(1)
         with pytest.raises(PermitNotHeldError):
             async with semaphore.permit() as permit:
@@ -357,17 +432,7 @@ class TestPermit:
         assert any("PermitNotHeldError" in note for note in caught.value.__notes__)
         assert await semaphore.available_permits() == 1
 
-    async def test_one_block_at_a_time(self, backend: Backend) -> None:
-        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
-        await semaphore.set_permits(2)
-        block = semaphore.permit()
-        async with block:
-            with pytest.raises(RuntimeError, match="one block at a time"):
-                await block.__aenter__()
-        assert await semaphore.available_permits() == 2
-
-    async def test_wrong_arguments(self, backend: Backend) -> None:
-        semaphore = backend.connect().get_permit_expirable_semaphore("licenses")
+    async def test_wrong_arguments(self, semaphore: Any) -> None:
         with pytest.raises(ValueError, match="renew"):
             semaphore.permit(lease_time=1, renew=True)
         with pytest.raises(ValueError, match="wait_time"):

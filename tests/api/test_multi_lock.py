@@ -1,65 +1,98 @@
-"""Several locks as one: either all of them are acquired or none."""
+"""Several locks as one: all are acquired or none, in one order, with one lease; and the loss of a member."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
 
 pytestmark = pytest.mark.asyncio
 TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
 
 
+class Locks:
+    """Locks of one client on one server, named by letters."""
+
+    def __init__(self, backend: Backend, redis: Redis, **fields: Any) -> None:
+        self.backend = backend
+        self.redis: Any = redis
+        self.client: Any = backend.connect(**fields)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.client.get_lock(name)
+
+    def group(self, names: str = "ab") -> Any:
+        return self.client.get_multi_lock(*[self[name] for name in names])
+
+    def counts(self, names: str = "ab") -> list[list[bytes]]:
+        """Of each, the levels of its hold."""
+        return [list(self.redis.hgetall(name).values()) for name in names]
+
+    def keys(self) -> list[bytes]:
+        return sorted(self.redis.keys())
+
+    def somebody_takes(self, name: str) -> None:
+        self.redis.hset(name, "another:1", 1)
+
+    def somebody_frees(self, *names: str) -> None:
+        self.redis.delete(*names)
+        for name in names:
+            self.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
+
+    async def listened(self, name: str) -> None:
+        await self.backend.until(lambda: self.redis.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")[0][1] > 0)
+
+    async def exists(self, name: str, *, there: bool = True) -> None:
+        await self.backend.until(lambda: bool(self.redis.exists(name)) is there)
+
+    async def taken(self, group: Any, look: Callable[[], Awaitable[Any]], lease: float | None = None) -> Any:
+        """What another owner sees who has just acquired it. It isn't released."""
+        await group.lock(lease)
+        return await look()
+
+
 @pytest.fixture
-def redises(servers: list[Server]) -> Iterator[list[Any]]:
-    """Plain clients of the first two servers."""
-    with servers[0].redis() as one, servers[1].redis() as other:
-        yield [one, other]
-
-
-def counts(redis: Any, name: str) -> list[bytes]:
-    return list(redis.hvals(name))
+def locks(backend: Backend, admin: Redis) -> Locks:
+    return Locks(backend, admin)
 
 
 class TestAllOrNothing:
-    async def test_acquires_all_and_releases_all(
-        self, backend: Backend, servers: list[Server], redises: list[Any]
-    ) -> None:
-        here, there = backend.connect(), backend.connect(servers[1].url)
-        group = here.get_multi_lock(there.get_lock("b"), here.get_lock("a"), here.get_lock("c"))
-        await group.lock()
-        assert [counts(redises[0], "a"), counts(redises[1], "b"), counts(redises[0], "c")] == [[b"1"]] * 3
-        assert await group.is_held()
-        assert await group.is_held_by_current_thread()
-        assert not group.lost.is_set()
-        assert await there.get_lock("b").is_held()
-        await group.unlock()
-        assert not await group.is_held()
-        assert [redis.keys() for redis in redises] == [[], []]
+    async def test_acquires_all_and_releases_all(self, locks: Locks, servers: list[Server]) -> None:
+        there = locks.backend.connect(servers[1].url)
+        group = locks.client.get_multi_lock(there.get_lock("b"), locks["a"], locks["c"])
+        with servers[1].redis() as redis:
+            await group.lock()
+            assert [*locks.counts("ac"), list(redis.hvals("b"))] == [[b"1"]] * 3
+            assert await group.is_held()
+            assert await group.is_held_by_current_thread()
+            assert not group.lost.is_set()
+            assert await there.get_lock("b").is_held()
+            await group.unlock()
+            assert not await group.is_held()
+            assert (locks.keys(), redis.keys()) == ([], [])
 
-    async def test_nested_it_counts_in_each_member(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+    async def test_nested_it_counts_in_each_member(self, locks: Locks) -> None:
+        group = locks.group()
         async with group, group:
             assert await group.try_lock()
-            assert [counts(redises[0], "a"), counts(redises[0], "b")] == [[b"3"], [b"3"]]
+            assert locks.counts() == [[b"3"], [b"3"]]
             await group.unlock()
-        assert redises[0].keys() == []
+        assert locks.keys() == []
 
-    async def test_a_member_that_is_held_besides_stays_held(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        one = client.get_lock("a")
-        group = client.get_multi_lock(one, client.get_lock("b"))
+    async def test_a_member_that_is_held_besides_stays_held(self, locks: Locks) -> None:
+        one, group = locks["a"], locks.group()
         await one.lock()
         await group.lock()
         assert await one.get_hold_count() == 2
@@ -67,61 +100,52 @@ class TestAllOrNothing:
         assert not await group.is_held()
         assert await one.get_hold_count() == 1
         await one.unlock()
-        assert redises[0].keys() == []
+        assert locks.keys() == []
 
-    async def test_if_one_is_held_none_is_acquired(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(*[client.get_lock(name) for name in "abcd"])
-        redises[0].hset("c", "another:1", 1)
+    async def test_if_one_is_held_none_is_acquired(self, locks: Locks) -> None:
+        group = locks.group("abcd")
+        locks.somebody_takes("c")
         assert not await group.try_lock()
-        assert redises[0].keys() == [b"c"]
+        assert locks.keys() == [b"c"]
         assert not await group.is_held()
-        redises[0].delete("c")
+        locks.redis.delete("c")
         assert await group.try_lock()
-        assert sorted(redises[0].keys()) == [b"a", b"b", b"c", b"d"]
+        assert locks.keys() == [b"a", b"b", b"c", b"d"]
 
-    async def test_a_nested_try_in_vain_leaves_the_outer_holds(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        a, b, c = (client.get_lock(name) for name in "abc")
-        redises[0].hset("c", "another:1", 1)
-        async with client.get_multi_lock(a, b):
-            assert not await client.get_multi_lock(a, b, c).try_lock()
-            assert [counts(redises[0], "a"), counts(redises[0], "b")] == [[b"1"], [b"1"]]
+    async def test_a_nested_try_in_vain_leaves_the_outer_holds(self, locks: Locks) -> None:
+        locks.somebody_takes("c")
+        async with locks.group("ab"):
+            assert not await locks.group("abc").try_lock()
+            assert locks.counts() == [[b"1"], [b"1"]]
 
-    async def test_a_wait_is_over_in_time_and_leaves_nothing(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
-        redises[0].hset("b", "another:1", 1)
+    async def test_a_wait_is_over_in_time_and_leaves_nothing(self, locks: Locks) -> None:
+        group = locks.group()
+        locks.somebody_takes("b")
         begun = time.monotonic()
         assert not await group.try_lock(0.2)
         assert 0.19 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
-        assert redises[0].keys() == [b"b"]
-        with pytest.raises(
-            LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired in 0\.05 s"
-        ):
+        assert locks.keys() == [b"b"]
+        said = r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired in 0\.05 s"
+        with pytest.raises(LockTimeoutError, match=said):
             async with group.hold(wait_time=0.05):
                 pass
-        assert redises[0].keys() == [b"b"]
+        assert locks.keys() == [b"b"]
 
     @pytest.mark.parametrize("busy", ["a", "b", "c"])
-    async def test_a_release_wakes_it(self, backend: Backend, redises: list[Any], busy: str) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(*[client.get_lock(name) for name in "abc"])
-        holder = backend.connect().get_lock(busy)
+    async def test_a_release_wakes_it(self, locks: Locks, busy: str) -> None:
+        group, holder = locks.group("abc"), locks.backend.connect().get_lock(busy)
         await holder.lock()
 
         async def take() -> float:
-            await group.lock()
-            had = time.monotonic()
-            await group.unlock()
-            return had
+            async with group:
+                return time.monotonic()
 
-        other = backend.spawn(take)
-        await backend.until(lambda: redises[0].pubsub_numsub(f"redisson_lock__channel:{{{busy}}}")[0][1] > 0)
+        other = locks.backend.spawn(take)
+        await locks.listened(busy)
         released = time.monotonic()
         await holder.unlock()
         assert await other.result() - released < WOKEN
-        assert redises[0].keys() == []
+        assert locks.keys() == []
 
 
 class TestOrder:
@@ -146,113 +170,90 @@ class TestOrder:
 
         forth = first.get_multi_lock(first.get_lock("a"), first.get_lock("b"), there[0].get_lock("a"))
         back = second.get_multi_lock(there[1].get_lock("a"), second.get_lock("b"), second.get_lock("a"))
-        others = [backend.spawn(lambda: turns(forth)), backend.spawn(lambda: turns(back))]
-        for other in others:
+        for other in [backend.spawn(lambda: turns(forth)), backend.spawn(lambda: turns(back))]:
             await other.result()
 
     @pytest.mark.usefixtures("short_member_wait")
-    async def test_it_yields_to_a_group_in_the_other_order(self, backend: Backend, redises: list[Any]) -> None:
+    async def test_it_yields_to_a_group_in_the_other_order(self, locks: Locks) -> None:
         """As Java does: it has the last, and waits for the first."""
-        [redis, _] = redises
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
-        redis.hset("b", "java:1", 1)
-
-        async def take() -> bool:
-            await group.lock()
-            return await group.is_held()
-
-        other = backend.spawn(take)
-        await backend.until(lambda: bool(redis.exists("a")))
-        await backend.until(lambda: redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
+        group = locks.group()
+        locks.redis.hset("b", "java:1", 1)
+        other = locks.backend.spawn(lambda: locks.taken(group, group.is_held))
+        await locks.exists("a")
+        await locks.backend.until(lambda: locks.redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
         assert not other.done()
-        redis.delete("a", "b")
-        redis.publish("redisson_lock__channel:{a}", "0")
-        redis.publish("redisson_lock__channel:{b}", "0")
+        locks.somebody_frees("a", "b")
         assert await other.result()
 
 
 class TestUnlock:
-    async def test_each_member_is_tried(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        locks = [client.get_lock(name) for name in "abc"]
-        group = client.get_multi_lock(*locks)
+    async def test_each_member_is_tried(self, locks: Locks) -> None:
+        group = locks.group("abc")
         await group.lock()
-        await locks[1].unlock()
+        await locks["b"].unlock()
         # Only the member that is not held any more is named.
         message = r"is not held any more: 'b' on [^']*: it was released separately$"
         with pytest.raises(LockLostError, match=message):
             await group.unlock()
         # In the background: the group is known not to be held any more.
-        await backend.until(lambda: not redises[0].keys())
+        await locks.backend.until(lambda: not locks.keys())
 
-    async def test_by_another_owner(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+    async def test_by_another_owner(self, locks: Locks) -> None:
+        group = locks.group()
         async with group:
-            holder = next(iter(redises[0].hgetall("a"))).decode()
-
-            async def release() -> None:
-                assert not await group.is_held()
-                await group.unlock()
-
+            holder = next(iter(locks.redis.hgetall("a"))).decode()
+            assert not await locks.backend.as_another_owner(group.is_held)
             with pytest.raises(LockNotHeldError, match=holder) as raised:
-                await backend.as_another_owner(release)
+                await locks.backend.as_another_owner(group.unlock)
             assert len(raised.value.__notes__) == 1
             assert await group.is_held()
 
-    async def test_from_one_owner_to_another(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a", owner=1), client.get_lock("b", owner=2))
+    async def test_from_one_owner_to_another(self, locks: Locks) -> None:
+        get = locks.client.get_lock
+        group = locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2))
         await group.lock()
-        await backend.as_another_owner(group.unlock)
-        assert redises[0].keys() == []
+        await locks.backend.as_another_owner(group.unlock)
+        assert locks.keys() == []
 
-    async def test_the_body_s_own_error_is_what_is_seen(self, backend: Backend) -> None:
-        client = backend.connect()
-        a = client.get_lock("a")
+    async def test_the_body_s_own_error_is_what_is_seen(self, locks: Locks) -> None:
         with pytest.raises(LookupError) as raised:
-            async with client.get_multi_lock(a, client.get_lock("b")):
-                await a.force_unlock()
+            async with locks.group():
+                await locks["a"].force_unlock()
                 raise LookupError
         assert "LockLostError" in raised.value.__notes__[0]
 
 
 class TestMembers:
-    async def test_one_that_is_not_reentrant(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a"), client.get_non_reentrant_lock("b"))
+    async def test_one_that_is_not_reentrant(self, locks: Locks) -> None:
+        group = locks.client.get_multi_lock(locks["a"], locks.client.get_non_reentrant_lock("b"))
         async with group:
             with pytest.raises(LockAlreadyHeldError):
                 await group.try_lock()
             # Given back in the background.
-            await backend.until(lambda: counts(redises[0], "a") == [b"1"])
-            assert counts(redises[0], "b") == [b"1"]
+            await locks.backend.until(lambda: locks.counts() == [[b"1"], [b"1"]])
 
-    async def test_both_sides_of_a_read_write_lock(self, backend: Backend, redises: list[Any]) -> None:
-        client = backend.connect()
-        read_write = client.get_read_write_lock("rw")
-        async with client.get_multi_lock(read_write.write_lock(), read_write.read_lock()):
-            assert redises[0].hget("rw", "mode") == b"write"
-            assert redises[0].hlen("rw") == 3
-        assert redises[0].keys() == []
+    @pytest.mark.parametrize("first", ["read", "write"])
+    async def test_both_sides_of_a_read_write_lock(self, locks: Locks, first: str) -> None:
+        pair = locks.client.get_read_write_lock("rw")
+        sides = [pair.read_lock(), pair.write_lock()]
+        async with locks.client.get_multi_lock(*(sides if first == "read" else reversed(sides))):
+            assert locks.redis.hget("rw", "mode") == b"write"
+            assert locks.redis.hlen("rw") == 3
+        assert locks.keys() == []
 
     async def test_that_make_no_group(self, backend: Backend) -> None:
-        client = backend.connect()
-        lock = client.get_lock("a")
-        foreign = (pyredisson.connect if backend.name == "asyncio" else pyredisson.asyncio.connect)(backend.url)
+        client = backend.connect(NOWHERE)
+        lock, other = client.get_lock("a"), client.get_lock("b")
+        foreign = (pyredisson.connect if backend.name == "asyncio" else pyredisson.asyncio.connect)(NOWHERE)
+        twice: list[Any] = [lock, client.get_lock("a"), client.get_fair_lock("a")]
+        twice.append(backend.connect(NOWHERE).get_lock("a", owner=1))
         makes: list[Any] = [client.get_multi_lock, client.get_red_lock]
         for make in makes:
             with pytest.raises(ValueError, match="at least one"):
                 make()
-            for twice in (
-                lock,
-                client.get_lock("a"),
-                client.get_fair_lock("a"),
-                backend.connect().get_lock("a", owner=1),
-            ):
+            for again in twice:
                 with pytest.raises(ValueError, match="twice"):
-                    make(lock, client.get_lock("b"), twice)
+                    make(lock, other, again)
             for wrong in ("a", None, make(lock), client.get_read_write_lock("b"), foreign.get_lock("b")):
                 with pytest.raises(TypeError, match="must be a lock of pyredisson"):
                     make(lock, wrong)
@@ -260,46 +261,195 @@ class TestMembers:
         if asyncio.iscoroutine(closing):
             await closing
 
-    async def test_what_has_no_meaning(self, backend: Backend) -> None:
-        client = backend.connect()
-        for group in (client.get_multi_lock(client.get_lock("a")), client.get_red_lock(client.get_lock("a"))):
+    async def test_what_has_no_meaning(self, locks: Locks) -> None:
+        queries = ("is_locked", "locked", "get_hold_count", "remain_time_to_live", "holder", "force_unlock", "delete")
+        for group in (locks.group(), locks.client.get_red_lock(locks["a"])):
             with pytest.raises(NotImplementedError, match="has no name"):
                 _ = group.name
-            queries = ("is_locked", "locked", "get_hold_count", "remain_time_to_live", "holder")
-            for method in (*queries, "force_unlock", "delete"):
+            for method, arguments in [(group.is_held_by, [1]), *((getattr(group, name), []) for name in queries)]:
                 with pytest.raises(NotImplementedError, match="member"):
-                    await getattr(group, method)()
-            with pytest.raises(NotImplementedError, match="member"):
-                await group.is_held_by(1)
+                    await method(*arguments)
 
-    async def test_threading_s_protocol(self, backend: Backend) -> None:
-        client = backend.connect()
-        group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+    async def test_threading_s_protocol(self, locks: Locks) -> None:
+        group = locks.group()
         assert await group.acquire(timeout=1)
-        assert not await backend.as_another_owner(lambda: group.acquire(blocking=False))
+        assert not await locks.backend.as_another_owner(lambda: group.acquire(blocking=False))
         await group.release()
         assert not await group.is_held()
 
+    async def test_how_it_shows(self, locks: Locks) -> None:
+        module = "pyredisson" if locks.backend.name == "threads" else "pyredisson.asyncio"
+        shown = f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
+        assert repr(locks.group("ba")) == shown
+
+
+class TestLease:
     @pytest.mark.parametrize("lease", [0, -1, "1", True, float("nan"), float("inf")])
-    async def test_a_lease_that_can_t_be(self, backend: Backend, lease: Any) -> None:
-        client = backend.connect("redis://127.0.0.1:1")
+    async def test_one_that_can_t_be(self, backend: Backend, lease: Any) -> None:
+        client = backend.connect(NOWHERE)
         group = client.get_multi_lock(client.get_lock("a"))
         with pytest.raises((TypeError, ValueError)):
             await group.lock(lease)
         with pytest.raises((TypeError, ValueError)):
             await group.try_lock(1, lease)
 
-    async def test_how_it_shows(self, backend: Backend) -> None:
-        client = backend.connect()
-        module = "pyredisson" if backend.name == "threads" else "pyredisson.asyncio"
-        readable = repr(client.get_multi_lock(client.get_lock("b"), client.get_lock("a")))
-        assert readable == f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
+    async def test_without_one_the_members_are_renewed(self, backend: Backend, admin: Redis) -> None:
+        group = Locks(backend, admin, lock_watchdog_timeout=1.5).group()
+        async with group:
+            await backend.sleep(2)
+            assert not group.lost.is_set()
+            assert await group.is_held()
+
+    async def test_a_fixed_one_counts_from_when_all_are_acquired(self, locks: Locks, servers: list[Server]) -> None:
+        """For each kind of lock, in its own way; and nobody else's keys get a lease."""
+        backend, client, redis = locks.backend, locks.client, locks.redis
+        group: Any = client.get_multi_lock(
+            client.get_lock("a"),
+            client.get_read_write_lock("rw").read_lock(),
+            client.get_fair_lock("fair"),
+            client.get_fenced_lock("fenced"),
+            client.get_spin_lock("spin"),
+            client.get_non_reentrant_lock("once"),
+            backend.connect(servers[1].url).get_lock("last"),
+        )
+        # The member that is taken last is somebody else's for a while.
+        slowest = group._target._locks[-1] if backend.name == "threads" else group._locks[-1]
+        holder = backend.connect(servers[slowest.name == "last"].url).get_lock(slowest.name)
+        await holder.lock()
+
+        def leases() -> list[int]:
+            found = []
+            for server in servers[:2]:
+                with server.redis() as each:
+                    keys = [key for key in each.scan_iter() if not key.startswith((b"redisson_lock_", b"pyredisson_"))]
+                    found += [int(each.pttl(key)) for key in keys]
+            return found
+
+        async def look() -> list[int]:
+            return leases()
+
+        other = backend.spawn(lambda: locks.taken(group, look, 8))
+        # All but the last are had.
+        await backend.until(lambda: len(leases()) == 8)
+        # Java waits for one of them.
+        redis.rpush("redisson_lock_queue:{fair}", "java:1")
+        redis.zadd("redisson_lock_timeout:{fair}", {"java:1": 2**42})
+        await backend.sleep(1.2)
+        await holder.unlock()
+        found = await other.result()
+        assert len(found) == 8
+        assert 7000 < min(found) <= max(found) <= 8000, found
+        assert redis.pttl("redisson_lock_queue:{fair}") == -1
+        assert redis.pttl("redisson_lock_timeout:{fair}") == -1
+
+    @pytest.mark.usefixtures("short_member_wait")
+    async def test_it_doesn_t_grow_with_the_rounds(self, locks: Locks) -> None:
+        group = locks.group()
+        locks.somebody_takes("b")
+        starts = []
+        other = locks.backend.spawn(lambda: group.lock(lease_time=2))
+        for _ in range(3):
+            await locks.exists("a")
+            starts.append(locks.redis.pttl("a"))
+            await locks.exists("a", there=False)
+        locks.somebody_frees("b")
+        await other.result()
+        starts += [locks.redis.pttl("a"), locks.redis.pttl("b")]
+        assert max(starts) <= 2000
+        assert min(starts[-2:]) > 1500
+
+    async def test_a_member_that_is_lost_meanwhile_is_acquired_again(self, locks: Locks) -> None:
+        group, holder = locks.group(), locks.backend.connect().get_lock("b")
+        await holder.lock()
+
+        async def look() -> list[dict[bytes, bytes]]:
+            return [locks.redis.hgetall("a"), locks.redis.hgetall("b")]
+
+        other = locks.backend.spawn(lambda: locks.taken(group, look, 2))
+        await locks.exists("a")
+        await locks.listened("b")
+        locks.redis.delete("a")
+        locks.somebody_takes("a")
+        # The loss is found by the extension, which is made when some of the lease is over.
+        await locks.backend.sleep(0.3)
+        await holder.unlock()
+        await locks.exists("b", there=False)
+        assert not other.done()
+        locks.somebody_frees("a")
+        held = await other.result()
+        assert [len(each) for each in held] == [1, 1]
+        assert b"another:1" not in held[0]
 
 
-async def test_both_sides_of_one_lock_in_whatever_order(backend: Backend, server: Server) -> None:
-    client = backend.connect(server.url)
-    sides = client.get_read_write_lock("prices")
-    for members in ((sides.read_lock(), sides.write_lock()), (sides.write_lock(), sides.read_lock())):
-        group = client.get_multi_lock(*members)
-        assert await group.try_lock()
+class TestLost:
+    async def test_when_any_is(self, locks: Locks) -> None:
+        group = locks.group()
+        notified: list[Any] = []
+        heard = threading.Event()
+
+        @group.on_lost  # type: ignore[untyped-decorator]
+        def tell(lost: Any) -> None:
+            notified.append(lost)
+            heard.set()
+
+        await group.lock()
+        await group.lock()
+        lost = group.lost
+        assert not lost.is_set()
+        assert await locks.backend.as_another_owner(locks["b"].force_unlock)
+        assert lost.is_set()
+        assert await lost.wait(TIME_LIMIT)
+        await locks.backend.until(heard.is_set)
+        assert not await group.is_held()
+        with pytest.raises(LockLostError, match=r"'b'.*force_unlock"):
+            await group.unlock()
+        # In the background, as the loss was known before.
+        await locks.backend.until(lambda: locks.counts("a") == [[b"1"]])
+        with pytest.raises(LockLostError):
+            await group.unlock()
+        await locks.backend.until(lambda: locks.keys() == [])
+        assert len(notified) == 1
+        # The next hold is another one.
+        async with group:
+            assert not group.lost.is_set()
+        assert len(notified) == 1
+
+    async def test_at_the_end_of_the_shortest_lease(self, locks: Locks) -> None:
+        group = locks.group()
+        begun = time.monotonic()
+        with pytest.raises(LockLostError):
+            async with group.hold(lease_time=0.2):
+                assert await group.lost.wait(TIME_LIMIT)
+                assert 0.15 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
+                await locks.backend.sleep(0)
+
+    async def test_waiting_ends_when_it_is_released(self, locks: Locks) -> None:
+        group = locks.group()
+        await group.lock()
+        lost = group.lost
+        waiting = locks.backend.spawn(lambda: lost.wait(60))
+        await locks.backend.sleep(0.05)
+        assert not waiting.done()
         await group.unlock()
+        assert await waiting.result() is False
+        assert await group.lost.wait(60) is False
+
+    async def test_a_body_is_cancelled_at_that_moment(self, tasks: Backend, admin: Redis) -> None:
+        locks = Locks(tasks, admin)
+        stopped = False
+        with pytest.raises(LockLostError, match="'a'"):
+            async with locks.group():
+                asyncio.get_running_loop().call_later(0.05, lambda: asyncio.ensure_future(locks["a"].force_unlock()))
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    stopped = True
+                    raise
+        assert stopped
+        await tasks.until(lambda: locks.keys() == [])
+        assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+        async with locks.group().hold(lease_time=0.1, cancel_on_lost=False) as group:
+            with pytest.raises(LockLostError):
+                await asyncio.sleep(0.2)
+                await group.unlock()
+            await group.lock()

@@ -1,4 +1,4 @@
-"""Handing permits on inside one client: how many calls that takes, in which order, and what others may rely on."""
+"""Permits that are handed on inside one client: how many calls that takes, in which order, and in batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
-from pyredisson.asyncio import Semaphore
 from pyredisson.errors import ClosedError
 from pyredisson.logic.permits import claims, permit_queue
 from pyredisson.testing import Proxy
@@ -19,472 +18,319 @@ from tests.support.faults import FLAGS
 from tests.support.server_state import ServerState
 from tests.support.waiting import cancel_after, permit_waiters
 
-from .semaphore import CHANNEL, free, java_release
+from .permits import CHANNEL, CLAIM, Permits, Stock
 
 pytestmark = pytest.mark.asyncio
 ROUNDS = 8
 TRIES = 5
 LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
-HAND_OVER, FINISH, ADD = (
-    script(f"semaphore_{name}", with_shebang=FLAGS).sha for name in ("hand_over", "finish", "add")
-)
+HAND_OVER = script("semaphore_hand_over", with_shebang=FLAGS).sha
 
 
-async def rounds(semaphore: Semaphore, count: int) -> None:
+@pytest.fixture
+def stock(backend: Backend, server_state: ServerState) -> Stock:
+    return Stock(backend, server_state, "semaphore")
+
+
+async def rounds(semaphore: Any, count: int) -> None:
     for _ in range(count):
         await semaphore.acquire()
         await semaphore.release()
 
 
-async def waiting(backend: Backend, client: Any, count: int = 1, permits: int = 1) -> list[OtherOwner[None]]:
-    """So many callers that wait for permits, in the order in which they came."""
-    semaphore = client.get_semaphore("stock")
-    before = permit_waiters(client, "stock")
-    others = []
-    for number in range(1, count + 1):
-        others.append(backend.spawn(lambda: semaphore.acquire(permits)))
-        await backend.until(lambda: permit_waiters(client, "stock") == before + number)  # noqa: B023
-    return others
+async def contended(stock: Stock, waiting: int = 1, seconds: float = LONG) -> tuple[Permits, list[OtherOwner[Any]]]:
+    """Its only permit is acquired, and so many callers of the same client wait for it."""
+    semaphore = await stock.made(1, local_hand_over_time=seconds)
+    await semaphore.acquire()
+    return semaphore, [await stock.waiter(semaphore) for _ in range(waiting)]
 
 
 class TestCalls:
     @pytest.mark.parametrize(("callers", "permits"), [(64, 1), (64, 8)])
-    async def test_one_for_each_acquisition_in_one_client(
-        self, backend: Backend, server_state: ServerState, callers: int, permits: int
-    ) -> None:
+    async def test_one_for_each_acquisition_in_one_client(self, stock: Stock, callers: int, permits: int) -> None:
         """Without hand-overs there are always two and more.
 
         On a busy machine many releases find nobody asleep. So the best of some tries counts.
         """
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(permits)
+        semaphore = await stock.made(permits, local_hand_over_time=LONG)
         calls: list[int] = []
         while len(calls) < TRIES and min(calls, default=math.inf) > 1.8 * callers * 2 * ROUNDS:
-            before = server_state.scripts()
-            others = [backend.spawn(lambda: rounds(semaphore, 2 * ROUNDS)) for _ in range(callers)]
-            for other in others:
+            before = stock.scripts()
+            for other in [stock.backend.spawn(lambda: rounds(semaphore, 2 * ROUNDS)) for _ in range(callers)]:
                 await other.result(WORK_LIMIT)
-            calls.append(server_state.scripts() - before)
-            assert free(server_state) == permits
+            calls.append(stock.scripts() - before)
+            assert stock.free() == permits
         assert min(calls) <= 1.8 * callers * 2 * ROUNDS, calls
 
     async def test_of_500_tasks(self, tasks: Backend, server_state: ServerState) -> None:
         """With the first attempts, which all of them make before the first one is refused."""
-        semaphore = tasks.connect(local_hand_over_time=LONG).get_semaphore("stock")
-        await semaphore.try_set_permits(50)
-        before = server_state.scripts()
+        stock = Stock(tasks, server_state, "semaphore")
+        semaphore = await stock.made(50, local_hand_over_time=LONG)
+        before = stock.scripts()
         await asyncio.gather(*(rounds(semaphore, ROUNDS) for _ in range(500)))
-        assert server_state.scripts() - before <= 1.5 * 500 * ROUNDS
-        assert free(server_state) == 50
+        assert stock.scripts() - before <= 1.5 * 500 * ROUNDS
+        assert stock.free() == 50
 
-    async def test_of_two_clients(self, backend: Backend, server_state: ServerState) -> None:
-        semaphores = [backend.connect().get_semaphore("stock") for _ in range(2)]
-        await semaphores[0].try_set_permits(4)
-        before = server_state.scripts()
-        others = [backend.spawn(lambda one=one: rounds(one, ROUNDS)) for one in semaphores for _ in range(16)]  # type: ignore[misc]
+    async def test_of_two_clients(self, stock: Stock) -> None:
+        one, two = await stock.made(4), stock.open()
+        before = stock.scripts()
+        others = [stock.backend.spawn(lambda: rounds(one, ROUNDS)) for _ in range(16)]
+        others += [stock.backend.spawn(lambda: rounds(two, ROUNDS)) for _ in range(16)]
         for other in others:
             await other.result()
-        assert server_state.scripts() - before <= 3.5 * 32 * ROUNDS
-        assert free(server_state) == 4
+        assert stock.scripts() - before <= 3.5 * 32 * ROUNDS
+        assert stock.free() == 4
 
-    async def test_messages_in_a_row_wake_as_many_as_there_are_permits(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
+    async def test_messages_in_a_row_wake_as_many_as_there_are_permits(self, stock: Stock) -> None:
         """The messages say how many permits are free: 1, 2, 3. Three waiters make an attempt, not six."""
-        client = backend.connect()
-        others = await waiting(backend, client, 6)
-        before = server_state.scripts()
-        with server_state.redis.pipeline(transaction=True) as together:
+        semaphore = stock.open()
+        others = [await stock.waiter(semaphore) for _ in range(6)]
+        before = stock.scripts()
+        with stock.redis.pipeline(transaction=True) as together:
             for number in range(1, 4):
                 together.incrby("stock", 1)
                 together.publish(CHANNEL, number)
             together.execute()
-        await backend.until(lambda: sum(other.done() for other in others) == 3)
-        await backend.sleep(0.1)
-        assert server_state.scripts() - before <= 4
-        java_release(server_state, 3)
+        await stock.backend.until(lambda: sum(other.done() for other in others) == 3)
+        await stock.backend.sleep(0.1)
+        assert stock.scripts() - before <= 4
+        stock.java_adds(3)
         for other in others:
             await other.result()
 
 
 class TestOthers:
     @pytest.mark.parametrize(("seconds", "messages"), [(LONG, 1), (0, 5)])
-    async def test_messages(self, backend: Backend, server_state: ServerState, seconds: float, messages: int) -> None:
+    async def test_messages(self, stock: Stock, seconds: float, messages: int) -> None:
         """Permits that are handed on publish nothing; the last release does."""
-        client = backend.connect(local_hand_over_time=seconds)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        others = await waiting(backend, client, 4)
-        heard = []
-        with server_state.redis.pubsub(ignore_subscribe_messages=True) as listening:
-            listening.subscribe(CHANNEL)
+        semaphore, others = await contended(stock, 4, seconds)
+
+        async def work() -> None:
             for other in others:
                 await semaphore.release()
                 await other.result()
             await semaphore.release()
-            server_state.redis.publish(CHANNEL, "end")
-            while (message := listening.get_message(timeout=TIME_LIMIT)) is None or message["data"] != b"end":
-                heard += [] if message is None else [message["data"]]
-        assert heard == [b"1"] * messages
 
-    async def test_another_client_gets_its_turn(self, backend: Backend) -> None:
-        """However long the callers of one client hand permits on, another client gets one."""
-        busy, other = backend.connect(), backend.connect()
-        assert await other.get_semaphore("stock").try_set_permits(2)
-        ended = False
+        assert await stock.heard(work) == [1] * messages
 
-        async def cycle() -> None:
-            semaphore = busy.get_semaphore("stock")
-            while not ended:
-                await rounds(semaphore, 1)
-
-        others = [backend.spawn(cycle) for _ in range(8)]
-        semaphore = other.get_semaphore("stock")
-        for _ in range(3):
-            assert await semaphore.try_acquire(1, TIME_LIMIT)
-            await semaphore.release()
-        ended = True
-        for each in others:
-            await each.result()
-
-    async def test_a_series_ends(
-        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_series_ends(self, stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
         """After the time for hand-overs the next release is published. Then others come first for as long."""
         # Long enough also for a busy machine.
         monkeypatch.setattr(permit_queue, "OTHERS_FIRST", 0.5)
-        client, other = backend.connect(local_hand_over_time=0.3), backend.connect()
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        mine = await waiting(backend, client, 3)
-        [theirs] = await waiting(backend, other)
+        semaphore, mine = await contended(stock, 3, 0.3)
+        theirs = await stock.waiter(stock.open())
         await semaphore.release()
         await mine[0].result()
-        await backend.sleep(0.4)
+        await stock.backend.sleep(0.4)
         # This one is published, and the other client is first.
         await semaphore.release()
         await theirs.result()
         assert not mine[1].done()
-        await semaphore.release()
-        await mine[1].result()
-        await semaphore.release()
-        await mine[2].result()
-        assert free(server_state) == 0
+        for other in mine[1:]:
+            await semaphore.release()
+            await other.result()
+        assert stock.free() == 0
 
-    async def test_a_smaller_semaphore(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_smaller_semaphore(self, stock: Stock) -> None:
         """What another client takes away isn't handed on."""
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        [other] = await waiting(backend, client)
-        await backend.connect().get_semaphore("stock").reduce_permits(1)
+        semaphore, [other] = await contended(stock)
+        await stock.open().reduce_permits(1)
         await semaphore.release()
-        await backend.sleep(0.05)
+        await stock.backend.sleep(0.05)
         assert not other.done()
-        assert free(server_state) == 0
-        java_release(server_state, 1)
+        assert stock.free() == 0
+        stock.java_adds(1)
         await other.result()
 
-    async def test_a_deleted_semaphore(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_deleted_semaphore(self, stock: Stock) -> None:
         """As after a release and an acquire: the release makes a semaphore, and the waiter takes the permit."""
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        [other] = await waiting(backend, client)
-        server_state.redis.delete("stock")
+        semaphore, [other] = await contended(stock)
+        stock.redis.delete("stock")
         assert not await semaphore.release_if_exists()
-        await backend.sleep(0.05)
+        await stock.backend.sleep(0.05)
         assert not other.done()
         await semaphore.release()
         await other.result()
-        assert server_state.redis.get("stock") == b"0"
+        assert stock.redis.get("stock") == b"0"
 
-    async def test_the_end_of_the_semaphore_stays(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1, ttl=60)
-        await semaphore.acquire()
-        [other] = await waiting(backend, client)
+    async def test_the_end_of_the_semaphore_stays(self, stock: Stock) -> None:
+        semaphore, [other] = await contended(stock)
+        stock.redis.expire("stock", 60)
         await semaphore.release()
         await other.result()
-        assert 50_000 < server_state.redis.pttl("stock") <= 60_000
+        assert 50_000 < stock.redis.pttl("stock") <= 60_000
 
-    async def test_a_claim_of_another_client_is_respected(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        [other] = await waiting(backend, client)
-        server_state.redis.set("pyredisson_semaphore_claim:{stock}", "2 another:1", px=60_000)
+    async def test_a_claim_of_another_client_is_respected(self, stock: Stock) -> None:
+        semaphore, [other] = await contended(stock)
+        stock.redis.set(CLAIM, "2 another:1", px=60_000)
         await semaphore.release()
-        assert free(server_state) == 1
+        assert stock.free() == 1
         assert not other.done()
-        server_state.redis.delete("pyredisson_semaphore_claim:{stock}")
-        java_release(server_state, 0)
-        server_state.redis.publish(CHANNEL, "1")
+        stock.redis.delete(CLAIM)
+        stock.redis.publish(CHANNEL, "1")
         await other.result()
+
+    async def test_the_server_refuses(self, stock: Stock) -> None:
+        """The release fails as without a waiter, and so does the waiter."""
+        semaphore, [other] = await contended(stock)
+        stock.redis.set("stock", "text")
+        for call in (semaphore.release, other.result):
+            with pytest.raises(ResponseError):
+                await call()
 
 
 class TestOrder:
-    async def test_of_arrival(self, backend: Backend) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        others = await waiting(backend, client, 6)
+    async def test_of_arrival(self, stock: Stock) -> None:
+        semaphore, others = await contended(stock, 6)
         for number, other in enumerate(others):
             await semaphore.release()
             await other.result()
             assert not any(later.done() for later in others[number + 1 :])
 
-    async def test_several_permits(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_several_permits(self, stock: Stock) -> None:
         """Of a release of several permits the first waiter gets what it wants, and the rest is published."""
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(5)
+        semaphore = await stock.made(5, local_hand_over_time=LONG)
         await semaphore.acquire(5)
-        [large] = await waiting(backend, client, 1, 6)
-        [middle] = await waiting(backend, client, 1, 3)
-        [small] = await waiting(backend, client, 1, 2)
+        large, middle, small = [await stock.waiter(semaphore, permits) for permits in (6, 3, 2)]
         await semaphore.release(5)
         await middle.result()
         await small.result()
         assert not large.done()
-        assert free(server_state) == 0
+        assert stock.free() == 0
         await semaphore.release(6)
         await large.result()
 
-    async def test_a_waiter_for_many_is_not_starved(
-        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_waiter_for_many_is_not_starved(self, stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
         """It claims its permits. Then nothing is handed on, here and by other clients."""
         monkeypatch.setattr(claims, "CLAIM_DELAY", 0.2)
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(4)
+        semaphore = await stock.made(4, local_hand_over_time=LONG)
         ended = False
 
         async def cycle() -> None:
             while not ended:
                 await rounds(semaphore, 1)
 
-        others = [backend.spawn(cycle) for _ in range(12)]
-        await backend.until(lambda: permit_waiters(client, "stock") > 0)
+        others = [stock.backend.spawn(cycle) for _ in range(12)]
+        await stock.backend.until(lambda: permit_waiters(semaphore.client, "stock") > 0)
         assert await semaphore.try_acquire(4, TIME_LIMIT)
         ended = True
         await semaphore.release(4)
         for other in others:
             await other.result()
-        await backend.until(lambda: free(server_state) == 4)
+        await stock.backend.until(lambda: stock.free() == 4)
 
 
-class TestFailures:
-    @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
-    async def test_a_lost_reply(self, backend: Backend, proxy: Proxy, server_state: ServerState, fault: str) -> None:
-        client = backend.connect(proxy.url, local_hand_over_time=LONG, timeout=0.3)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        [other] = await waiting(backend, client)
-        getattr(proxy, fault)(HAND_OVER)
-        await semaphore.release()
-        await other.result()
-        assert free(server_state) == 0
-        await semaphore.release()
-        assert free(server_state) == 1
+class Batch:
+    """All permits are taken, as many callers of an event loop wait for one each, and all are released at once.
 
-    async def test_the_server_refuses(self, backend: Backend, server_state: ServerState) -> None:
-        """The release fails as without a waiter, and so does the waiter."""
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        [other] = await waiting(backend, client)
-        server_state.redis.set("stock", "text")
-        with pytest.raises(ResponseError):
-            await semaphore.release()
-        with pytest.raises(ResponseError):
-            await other.result()
-
-    async def test_a_waiter_whose_time_is_over(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        assert not await backend.as_another_owner(lambda: semaphore.try_acquire(1, 0.05))
-        await semaphore.release()
-        assert free(server_state) == 1
-        assert permit_waiters(client, "stock") == 0
-        assert getattr(client, "_target", client)._session.permits.queues == {}
-
-    async def test_a_waiter_that_is_cancelled_while_it_gets_its_permit(
-        self, tasks: Backend, proxy: Proxy, server_state: ServerState
-    ) -> None:
-        client, late = await self._in_flight(tasks, proxy)
-        late.waiter.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await late.waiter
-        late.reply.deliver()
-        await late.release
-        await tasks.until(lambda: free(server_state) == 1)
-        assert await client.get_semaphore("stock").try_acquire()
-
-    async def test_another_waiter_gets_the_permit_of_one_that_is_cancelled(
-        self, tasks: Backend, proxy: Proxy, server_state: ServerState
-    ) -> None:
-        client, late = await self._in_flight(tasks, proxy)
-        [next_one] = await waiting(tasks, client)
-        late.waiter.cancel()
-        late.reply.deliver()
-        await late.release
-        await next_one.result()
-        assert free(server_state) == 0
-
-    async def test_a_release_that_is_cancelled(self, tasks: Backend, proxy: Proxy, server_state: ServerState) -> None:
-        client, late = await self._in_flight(tasks, proxy)
-        late.release.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await late.release
-        late.reply.deliver()
-        async with asyncio.timeout(TIME_LIMIT):
-            await late.waiter
-        assert free(server_state) == 0
-        await client.get_semaphore("stock").release()
-        assert free(server_state) == 1
-
-    async def test_the_client_is_closed(self, tasks: Backend, proxy: Proxy, server_state: ServerState) -> None:
-        client, late = await self._in_flight(tasks, proxy)
-        await client.close()
-        with pytest.raises(ClosedError):
-            await late.waiter
-        await asyncio.wait([late.release])
-        await tasks.until(lambda: free(server_state) == 1)
-
-    async def _in_flight(self, tasks: Backend, proxy: Proxy) -> tuple[Any, InFlight]:
-        """A hand-over whose reply is held up."""
-        client = tasks.connect(proxy.url, local_hand_over_time=LONG)
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        waiter = asyncio.ensure_future(semaphore.acquire())
-        await tasks.until(lambda: permit_waiters(client, "stock") == 1)
-        reply = proxy.hold_reply(HAND_OVER)
-        release = asyncio.ensure_future(semaphore.release())
-        assert await asyncio.to_thread(reply.held.wait, TIME_LIMIT)
-        return client, InFlight(waiter, release, reply)
-
-
-class TestBatches:
-    """In an event loop, hand-overs that come while another one is on its way share a command."""
+    Hand-overs that come while another one is on its way share a command.
+    """
 
     COUNT = 4
 
-    async def _contend(self, tasks: Backend, client: Any) -> tuple[Semaphore, list[asyncio.Task[None]]]:
-        """All permits are taken, and as many callers wait for one each."""
-        semaphore: Semaphore = client.get_semaphore("stock")
-        if not await semaphore.try_set_permits(self.COUNT):
-            assert await semaphore.available_permits() == self.COUNT
-        await semaphore.acquire(self.COUNT)
-        waiters = [asyncio.ensure_future(semaphore.acquire()) for _ in range(self.COUNT)]
-        await tasks.until(lambda: permit_waiters(client, "stock") == self.COUNT)
-        return semaphore, waiters
+    def __init__(self, tasks: Backend, server_state: ServerState, url: str | None = None) -> None:
+        self._stock = Stock(tasks, server_state, "semaphore")
+        self.semaphore = self._stock.open(url, local_hand_over_time=LONG, timeout=0.3)
+        self.waiters: list[asyncio.Task[Any]] = []
+        self.releases: list[asyncio.Task[None]] = []
 
-    def _release(self, semaphore: Semaphore) -> list[asyncio.Task[None]]:
-        return [asyncio.ensure_future(semaphore.release()) for _ in range(self.COUNT)]
+    async def contend(self) -> None:
+        await self.semaphore.try_set_permits(self.COUNT)
+        assert await self.semaphore.available_permits() == self.COUNT
+        await self.semaphore.acquire(self.COUNT)
+        self.waiters = [asyncio.ensure_future(self.semaphore.acquire()) for _ in range(self.COUNT)]
+        await self._stock.backend.until(lambda: permit_waiters(self.semaphore.client, "stock") == self.COUNT)
 
-    async def _whole(self, tasks: Backend, server_state: ServerState, semaphore: Semaphore, taken: int) -> None:
-        await tasks.until(lambda: free(server_state) == self.COUNT - taken)
-        await semaphore.release(taken)
-        await tasks.until(lambda: free(server_state) == self.COUNT)
+    def release(self) -> None:
+        self.releases = [asyncio.ensure_future(self.semaphore.release(1)) for _ in range(self.COUNT)]
 
-    async def test_two_calls_for_many(self, tasks: Backend, server_state: ServerState) -> None:
-        semaphore, waiters = await self._contend(tasks, tasks.connect(local_hand_over_time=LONG))
+    async def whole(self, taken: int) -> None:
+        await self._stock.backend.until(lambda: self._stock.free() == self.COUNT - taken)
+        await self.semaphore.release(taken)
+        await self._stock.backend.until(lambda: self._stock.free() == self.COUNT)
+
+
+class TestBatches:
+    @pytest.fixture
+    def batch(self, tasks: Backend, server_state: ServerState) -> Batch:
+        return Batch(tasks, server_state)
+
+    async def test_two_calls_for_many(self, batch: Batch, server_state: ServerState) -> None:
+        await batch.contend()
         before = server_state.scripts()
-        await asyncio.gather(*self._release(semaphore), *waiters)
+        batch.release()
+        await asyncio.gather(*batch.releases, *batch.waiters)
         assert server_state.scripts() - before == 2
-        assert free(server_state) == 0
+        await batch.whole(batch.COUNT)
 
-    async def test_a_release_is_cancelled_at_any_turn(self, tasks: Backend, server_state: ServerState) -> None:
+    async def test_a_release_is_cancelled_at_any_turn(self, batch: Batch) -> None:
         """It is done all the same, and so are the others."""
-        client = tasks.connect(local_hand_over_time=LONG)
         struck = 0
         for turns in range(12):
-            semaphore, waiters = await self._contend(tasks, client)
-            releases = self._release(semaphore)
-            struck += await cancel_after(turns, releases[turns % self.COUNT]) and turns > 0
-            _, pending = await asyncio.wait(releases, timeout=TIME_LIMIT)
+            await batch.contend()
+            batch.release()
+            struck += await cancel_after(turns, batch.releases[turns % batch.COUNT]) and turns > 0
+            _, pending = await asyncio.wait(batch.releases, timeout=TIME_LIMIT)
             assert not pending
             # A task that was cancelled before it began has released nothing.
             if not turns:
-                await semaphore.release()
+                await batch.semaphore.release()
             async with asyncio.timeout(TIME_LIMIT):
-                await asyncio.gather(*waiters)
-            await self._whole(tasks, server_state, semaphore, self.COUNT)
+                await asyncio.gather(*batch.waiters)
+            await batch.whole(batch.COUNT)
         assert struck
 
-    async def test_a_waiter_is_cancelled_at_any_turn(self, tasks: Backend, server_state: ServerState) -> None:
-        client = tasks.connect(local_hand_over_time=LONG)
+    async def test_a_waiter_is_cancelled_at_any_turn(self, batch: Batch) -> None:
         struck = 0
         for turns in range(12):
-            semaphore, waiters = await self._contend(tasks, client)
-            releases = self._release(semaphore)
-            cancelled = await cancel_after(turns, waiters[turns % self.COUNT])
+            await batch.contend()
+            batch.release()
+            cancelled = await cancel_after(turns, batch.waiters[turns % batch.COUNT])
             struck += cancelled
             async with asyncio.timeout(TIME_LIMIT):
-                await asyncio.gather(*releases)
-                await asyncio.gather(*waiters, return_exceptions=True)
-            await self._whole(tasks, server_state, semaphore, self.COUNT - cancelled)
+                await asyncio.gather(*batch.releases)
+                await asyncio.gather(*batch.waiters, return_exceptions=True)
+            await batch.whole(batch.COUNT - cancelled)
         assert struck
 
     @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
     async def test_lost_replies(self, tasks: Backend, proxy: Proxy, server_state: ServerState, fault: str) -> None:
-        client = tasks.connect(proxy.url, local_hand_over_time=LONG, timeout=0.3)
-        semaphore, waiters = await self._contend(tasks, client)
+        batch = Batch(tasks, server_state, proxy.url)
+        await batch.contend()
         getattr(proxy, fault)(HAND_OVER)
+        batch.release()
         async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.gather(*self._release(semaphore), *waiters)
-        await self._whole(tasks, server_state, semaphore, self.COUNT)
+            await asyncio.gather(*batch.releases, *batch.waiters)
+        await batch.whole(batch.COUNT)
 
-    async def test_the_server_refuses(self, tasks: Backend, server_state: ServerState) -> None:
-        semaphore, waiters = await self._contend(tasks, tasks.connect(local_hand_over_time=LONG))
+    async def test_the_server_refuses(self, batch: Batch, server_state: ServerState) -> None:
+        await batch.contend()
         server_state.redis.set("stock", "text")
-        outcomes = await asyncio.gather(*self._release(semaphore), *waiters, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * self.COUNT
+        batch.release()
+        outcomes = await asyncio.gather(*batch.releases, *batch.waiters, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * batch.COUNT
 
     async def test_the_client_is_closed(self, tasks: Backend, proxy: Proxy, server_state: ServerState) -> None:
-        client = tasks.connect(proxy.url, local_hand_over_time=LONG)
-        semaphore, waiters = await self._contend(tasks, client)
+        batch = Batch(tasks, server_state, proxy.url)
+        await batch.contend()
         reply = proxy.hold_reply(HAND_OVER)
-        releases = self._release(semaphore)
+        batch.release()
         assert await asyncio.to_thread(reply.held.wait, TIME_LIMIT)
-        await client.close()
-        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ClosedError] * self.COUNT
-        await asyncio.wait(releases)
-        await tasks.until(lambda: free(server_state) == self.COUNT)
+        await batch.semaphore.client.close()
+        outcomes = await asyncio.gather(*batch.waiters, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ClosedError] * batch.COUNT
+        await asyncio.wait(batch.releases)
+        await tasks.until(lambda: server_state.redis.get("stock") == b"%d" % batch.COUNT)
 
-    async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend, server_state: ServerState) -> None:
+    async def test_the_task_that_sends_it_is_cancelled(self, batch: Batch) -> None:
         """By somebody who cancels all tasks of the event loop that he doesn't know."""
-        client = tasks.connect(local_hand_over_time=LONG)
-        semaphore, waiters = await self._contend(tasks, client)
+        await batch.contend()
         known = asyncio.all_tasks()
-        releases = self._release(semaphore)
+        batch.release()
         await asyncio.sleep(0)
-        for task in asyncio.all_tasks() - known - set(releases):
+        for task in asyncio.all_tasks() - known - set(batch.releases):
             task.cancel()
         async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.gather(*releases, *waiters)
-        await self._whole(tasks, server_state, semaphore, self.COUNT)
-
-
-class InFlight:
-    """A hand-over that the server has executed."""
-
-    def __init__(self, waiter: asyncio.Future[None], release: asyncio.Future[None], reply: Any) -> None:
-        self.waiter, self.release, self.reply = waiter, release, reply
+            await asyncio.gather(*batch.releases, *batch.waiters)
+        await batch.whole(batch.COUNT)

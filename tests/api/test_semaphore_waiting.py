@@ -1,245 +1,293 @@
-"""Waiting for permits of the semaphore, also beside Java clients."""
+"""Waiting for permits of both semaphores, also beside Java clients."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from itertools import product
 
 import pytest
 
 import pyredisson
-import pyredisson.asyncio
-from pyredisson.logic.permits import refusal as logic
+from pyredisson.logic.permits import expirable_acquire, refusal
 from tests.support.backends import WOKEN, Backend
 from tests.support.server_state import ServerState
-from tests.support.waiting import permit_waiters
 
-from .semaphore import CHANNEL, free, java_release
+from .permits import CHANNEL, ID, KINDS, USED, Permits, Stock
 
 pytestmark = pytest.mark.asyncio
+ONE_BY_ONE = [ID[:-1] + str(number) for number in range(3)]
+expirable = pytest.mark.parametrize("stock", ["permit"], indirect=True)
 
 
-def listeners(server_state: ServerState) -> int:
-    [(_, count)] = server_state.redis.pubsub_numsub(CHANNEL)
-    return int(count)
+@pytest.fixture(params=KINDS)
+def stock(request: pytest.FixtureRequest, backend: Backend, server_state: ServerState) -> Stock:
+    return Stock(backend, server_state, request.param)
 
 
-class TestWaiting:
-    async def test_a_release_of_another_client_wakes(self, backend: Backend, server_state: ServerState) -> None:
-        holder, waiter = backend.connect().get_semaphore("stock"), backend.connect().get_semaphore("stock")
-        await holder.try_set_permits(1)
-        await holder.acquire()
-        other = backend.spawn(waiter.acquire)
-        await backend.until(lambda: listeners(server_state) == 1)
-        released = time.monotonic()
-        await holder.release()
-        await other.result()
-        assert time.monotonic() - released < WOKEN
-        assert free(server_state) == 0
+async def test_a_release_of_another_client_wakes(stock: Stock) -> None:
+    holder = await stock.made(1)
+    taken = await holder.acquire()
+    other = await stock.waiter(stock.open())
+    released = time.monotonic()
+    await holder.release(taken)
+    assert await other.result()
+    assert time.monotonic() - released < WOKEN
+    assert stock.free() == 0
 
-    @pytest.mark.parametrize("free_them", ["try_set_permits", "add_permits", "release"])
-    async def test_every_way_to_add_permits_wakes_waiters(
-        self, backend: Backend, server_state: ServerState, free_them: str
-    ) -> None:
-        """Also those who wait for a semaphore that isn't there."""
-        other = backend.spawn(lambda: backend.connect().get_semaphore("stock").acquire(2))
-        await backend.until(lambda: listeners(server_state) == 1)
-        await getattr(backend.connect().get_semaphore("stock"), free_them)(3)
-        await other.result()
-        assert free(server_state) == 1
 
-    async def test_java_wakes_and_is_waited_for(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set("stock", 5)
-        semaphore = backend.connect().get_semaphore("stock")
-        await semaphore.acquire(2)
-        server_state.redis.decrby("stock", 3)
-        other = backend.spawn(lambda: semaphore.acquire(2))
-        await backend.until(lambda: listeners(server_state) == 1)
-        java_release(server_state, 3)
-        await other.result()
-        assert free(server_state) == 1
+@pytest.mark.parametrize(
+    ("stock", "call"),
+    [*product(KINDS, ("try_set_permits", "add_permits")), ("semaphore", "release"), ("permit", "set_permits")],
+    indirect=["stock"],
+)
+async def test_every_way_to_add_permits_wakes_waiters(stock: Stock, call: str) -> None:
+    """Also those who wait for a semaphore that isn't there."""
+    other = await stock.waiter(stock.open(), 2)
+    await getattr(stock.open(), call)(3)
+    assert await other.result()
+    assert stock.free() == 1
 
-    async def test_java_is_notified_of_every_permit(self, backend: Backend, server_state: ServerState) -> None:
-        """It wakes as many as the message says, and doesn't look again."""
-        semaphore = backend.connect().get_semaphore("stock")
-        with server_state.redis.pubsub() as ear:
-            ear.subscribe(CHANNEL)
-            assert ear.get_message(timeout=5)["type"] == "subscribe"
-            await semaphore.try_set_permits(2)
-            await semaphore.acquire(2)
-            await semaphore.release(2)
-            await semaphore.release(3)
-            await semaphore.reduce_permits(7)
-            await semaphore.add_permits(2)
-            await semaphore.drain_permits()
-            await semaphore.add_permits(4)
-            await semaphore.delete()
-            assert [ear.get_message(timeout=5)["data"] for _ in range(4)] == [b"2", b"2", b"5", b"4"]
-            assert ear.get_message(timeout=0.05) is None
 
-    async def test_not_acquired_in_time(self, backend: Backend, server_state: ServerState) -> None:
-        semaphore = backend.connect().get_semaphore("stock")
+async def test_java_wakes_and_is_waited_for(stock: Stock) -> None:
+    stock.redis.set("stock", 5)
+    semaphore = stock.open()
+    await semaphore.acquire(2)
+    stock.redis.decrby("stock", 3)
+    assert not await semaphore.try_acquire(2)
+    other = await stock.waiter(semaphore, 2)
+    stock.java_adds(3)
+    await other.result()
+    assert stock.free() == 1
+
+
+async def test_java_is_notified_of_every_permit(stock: Stock) -> None:
+    """It wakes as many as the message says, and doesn't look again."""
+    semaphore = stock.open()
+
+    async def by_number() -> None:
         await semaphore.try_set_permits(2)
-        started = time.monotonic()
-        assert await semaphore.try_acquire(3, wait_time=0.2) is False
-        assert 0.2 <= time.monotonic() - started < WOKEN
-        assert free(server_state) == 2
-
-    async def test_acquired_in_time(self, backend: Backend, server_state: ServerState) -> None:
-        semaphore = backend.connect().get_semaphore("stock")
-        other = backend.spawn(lambda: semaphore.try_acquire(2, timedelta(seconds=30)))
-        await backend.until(lambda: listeners(server_state) == 1)
-        java_release(server_state, 2)
-        assert await other.result() is True
-
-    async def test_no_script_runs_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
-        semaphore = backend.connect().get_semaphore("stock")
-        before = server_state.scripts()
-        other = backend.spawn(semaphore.acquire)
-        await backend.until(lambda: server_state.scripts() == before + 2)
-        for payload in ("0", "-3", "", "abc", "+1", " 1", "1.0", "9" * 5000):
-            server_state.redis.publish(CHANNEL, payload)
-        await backend.sleep(0.3)
-        assert server_state.scripts() == before + 2
-        java_release(server_state, 1)
-        await other.result()
-        assert server_state.scripts() == before + 3
-
-    async def test_a_message_wakes_as_many_as_it_has_permits_for(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        client = backend.connect()
-        others = [backend.spawn(client.get_semaphore("stock").acquire) for _ in range(6)]
-        await backend.until(lambda: permit_waiters(client, "stock") == 6)
-        waiting = server_state.scripts()
-        java_release(server_state, 4)
-        await backend.until(lambda: sum(other.done() for other in others) == 4)
-        assert server_state.scripts() == waiting + 4
-        java_release(server_state, 2)
-        for other in others:
-            await other.result()
-        assert free(server_state) == 0
-
-    async def test_a_small_need_does_not_wait_behind_a_large_one(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        client = backend.connect()
-        before = server_state.scripts()
-        large = backend.spawn(lambda: client.get_semaphore("stock").acquire(3))
-        await backend.until(lambda: server_state.scripts() >= before + 2)
-        small = backend.spawn(lambda: client.get_semaphore("stock").acquire(1))
-        await backend.until(lambda: server_state.scripts() >= before + 4)
-        java_release(server_state, 1)
-        await small.result()
-        assert not large.done()
-        java_release(server_state, 3)
-        await large.result()
-
-    async def test_a_woken_waiter_that_needs_more_wakes_those_that_need_less(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        """Another caller was faster and acquired some of the permits that the message announced."""
-        client = backend.connect()
-        before = server_state.scripts()
-        large = backend.spawn(lambda: client.get_semaphore("stock").acquire(3))
-        await backend.until(lambda: server_state.scripts() >= before + 2)
-        small = backend.spawn(lambda: client.get_semaphore("stock").acquire(1))
-        await backend.until(lambda: server_state.scripts() >= before + 4)
-        server_state.redis.set("stock", 1)
-        server_state.redis.publish(CHANNEL, "3")
-        await small.result()
-        assert not large.done()
-        java_release(server_state, 3)
-        await large.result()
-
-    async def test_a_waiter_that_leaves_with_a_wakeup_passes_it_on(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        client = backend.connect()
-        before = server_state.scripts()
-        other = backend.spawn(client.get_semaphore("stock").acquire)
-        await backend.until(lambda: server_state.scripts() >= before + 2)
-        channel = client_channel(client)
-        leaving = client_shared(client).runtime.wakeup()
-        with client_shared(client).channels.mutex:
-            # Like an earlier waiter that was woken, and whose time is over before it asks.
-            channel.waiters = {leaving: 2, **channel.waiters}
-            client_shared(client).channels.waiting.add(leaving)
-        server_state.redis.set("stock", 2)
-        server_state.redis.publish(CHANNEL, "2")
-        await backend.until(leaving.is_set)
-        assert not other.done()
-        client_shared(client).channels.leave(CHANNEL.encode(), leaving)
-        await other.result()
-
-    @pytest.mark.parametrize("wait", [None, 30])
-    async def test_a_message_that_was_lost(
-        self, backend: Backend, server_state: ServerState, monkeypatch: pytest.MonkeyPatch, wait: float | None
-    ) -> None:
-        monkeypatch.setattr(logic, "LONGEST_WAIT", 0.1)
-        semaphore = backend.connect().get_semaphore("stock")
-        other = backend.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))
-        await backend.until(lambda: listeners(server_state) == 1)
-        server_state.redis.incrby("stock", 1)
-        await other.result()
-        assert free(server_state) == 0
-
-    async def test_permits_without_a_message_are_seen_at_the_end_of_the_time(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        semaphore = backend.connect().get_semaphore("stock")
-        other = backend.spawn(lambda: semaphore.try_acquire(1, 1))
-        await backend.until(lambda: listeners(server_state) == 1)
-        server_state.redis.incrby("stock", 1)
-        assert await other.result() is True
-
-    async def test_a_deleted_one_is_waited_for(self, backend: Backend, server_state: ServerState) -> None:
-        semaphore = backend.connect().get_semaphore("stock")
-        await semaphore.try_set_permits(0)
-        other = backend.spawn(semaphore.acquire)
-        await backend.until(lambda: listeners(server_state) == 1)
+        await semaphore.acquire(2)
+        await semaphore.release(2)
+        await semaphore.release(3)
+        await semaphore.reduce_permits(7)
+        await semaphore.add_permits(2)
+        await semaphore.drain_permits()
+        await semaphore.add_permits(4)
         await semaphore.delete()
-        await backend.sleep(0.05)
-        assert not other.done()
-        await semaphore.try_set_permits(1)
+
+    async def by_id() -> None:
+        await semaphore.try_set_permits(2)
+        await semaphore.release(await semaphore.acquire_many(2))
+        await semaphore.add_permits(3)
+        ended = await semaphore.acquire_many(5, 60)
+        stock.redis.zadd(USED, {bytes.fromhex(permit): 1 for permit in ended})
+        await semaphore.acquire_many(1)  # of those that ended
+        assert await semaphore.available_permits() == 4
+        await semaphore.set_permits(1)
+        await semaphore.set_permits(7)
+        await semaphore.delete()
+
+    if stock.kind == "semaphore":
+        assert await stock.heard(by_number) == [2, 2, 5, 4]
+    else:
+        assert await stock.heard(by_id) == [2, 2, 5, 4, 6]
+
+
+async def test_not_acquired_in_time(stock: Stock) -> None:
+    semaphore = await stock.made(2)
+    started = time.monotonic()
+    assert not await semaphore.try_acquire(3, 0.2)
+    assert 0.2 <= time.monotonic() - started < WOKEN
+    assert (stock.free(), stock.used()) == (2, set())
+    # Giving up left nothing to be undone.
+    assert not stock.redis.keys("pyredisson_permit*")
+
+
+async def test_acquired_in_time(stock: Stock) -> None:
+    semaphore = stock.open()
+    other = stock.backend.spawn(lambda: semaphore.try_acquire(2, timedelta(seconds=30)))
+    await stock.listened()
+    stock.java_adds(2)
+    assert await other.result()
+
+
+async def test_no_script_runs_while_waiting(stock: Stock) -> None:
+    semaphore = stock.open()
+    before = stock.scripts()
+    other = stock.backend.spawn(semaphore.acquire)
+    await stock.backend.until(lambda: stock.scripts() == before + 2)
+    for payload in ("0", "-3", "", "abc", "+1" if stock.kind == "semaphore" else "+", " 1", "1.0", "9" * 5000):
+        stock.redis.publish(CHANNEL, payload)
+    await stock.backend.sleep(0.3)
+    assert stock.scripts() == before + 2
+    stock.java_adds(1)
+    await other.result()
+    assert stock.scripts() == before + 3
+
+
+async def test_a_message_wakes_as_many_as_it_has_permits_for(stock: Stock) -> None:
+    semaphore = stock.open()
+    others = [await stock.waiter(semaphore) for _ in range(6)]
+    before = stock.scripts()
+    stock.java_adds(4)
+    await stock.backend.until(lambda: sum(other.done() for other in others) == 4)
+    assert stock.scripts() == before + 4
+    stock.java_adds(2)
+    for other in others:
+        await other.result()
+    assert stock.free() == 0
+
+
+async def test_a_small_need_does_not_wait_behind_a_large_one(stock: Stock) -> None:
+    semaphore = stock.open()
+    large, small = await stock.waiter(semaphore, 3), await stock.waiter(semaphore, 1)
+    stock.java_adds(1)
+    await small.result()
+    assert not large.done()
+    stock.java_adds(3)
+    assert await large.result()
+
+
+async def test_a_woken_waiter_that_needs_more_wakes_those_that_need_less(stock: Stock) -> None:
+    """Another caller was faster and acquired some of the permits that the message announced."""
+    semaphore = stock.open()
+    large, small = await stock.waiter(semaphore, 3), await stock.waiter(semaphore, 1)
+    stock.redis.set("stock", 1)
+    started = time.monotonic()
+    stock.redis.publish(CHANNEL, "3")
+    await small.result()
+    # And not by itself, after five seconds.
+    assert time.monotonic() - started < WOKEN
+    assert not large.done()
+    stock.java_adds(3)
+    assert await large.result()
+
+
+async def test_a_waiter_that_leaves_with_a_wakeup_passes_it_on(stock: Stock) -> None:
+    semaphore = stock.open()
+    other = await stock.waiter(semaphore)
+    session = getattr(semaphore.client, "_target", semaphore.client)._session
+    channels = session.channels
+    channel, leaving = channels.by_name[CHANNEL.encode()], session.runtime.wakeup()
+    with channels.mutex:
+        # Like an earlier waiter that was woken, and whose time is over before it asks.
+        channel.waiters = {leaving: 2, **channel.waiters}
+        channels.waiting.add(leaving)
+    stock.redis.set("stock", 2)
+    stock.redis.publish(CHANNEL, "2")
+    await stock.backend.until(leaving.is_set)
+    assert not other.done()
+    channels.leave(CHANNEL.encode(), leaving)
+    await other.result()
+
+
+@pytest.mark.parametrize("wait", [None, 30])
+async def test_a_message_that_was_lost(stock: Stock, monkeypatch: pytest.MonkeyPatch, wait: float | None) -> None:
+    for module in (refusal, expirable_acquire):
+        monkeypatch.setattr(module, "LONGEST_WAIT", 0.1)
+    semaphore = stock.open()
+    other = stock.backend.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))
+    await stock.listened()
+    stock.redis.incrby("stock", 1)
+    await other.result()
+    assert stock.free() == 0
+
+
+async def test_permits_without_a_message_are_seen_at_the_end_of_the_time(stock: Stock) -> None:
+    semaphore = stock.open()
+    other = stock.backend.spawn(lambda: semaphore.try_acquire(1, 1))
+    await stock.listened()
+    stock.redis.incrby("stock", 1)
+    assert await other.result()
+
+
+async def test_a_deleted_one_is_waited_for(stock: Stock) -> None:
+    semaphore = await stock.made(0)
+    other = await stock.waiter(semaphore)
+    await semaphore.delete()
+    await stock.backend.sleep(0.05)
+    assert not other.done()
+    await semaphore.try_set_permits(1)
+    await other.result()
+
+
+async def test_closed_while_waiting(stock: Stock) -> None:
+    semaphore = stock.open()
+    other = await stock.waiter(semaphore)
+    await semaphore.client.close()
+    with pytest.raises(pyredisson.ClosedError):
         await other.result()
 
-    async def test_closed_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect()
-        other = backend.spawn(client.get_semaphore("stock").acquire)
-        await backend.until(lambda: listeners(server_state) == 1)
-        await client.close()
-        with pytest.raises(pyredisson.ClosedError):
-            await other.result()
 
-    async def test_never_more_than_there_are(self, backend: Backend, server_state: ServerState) -> None:
-        clients = [backend.connect() for _ in range(3)]
-        await clients[0].get_semaphore("stock").try_set_permits(5)
-        inside: list[int] = []
-        most: list[int] = []
+async def test_never_more_than_there_are(stock: Stock) -> None:
+    semaphores = [await stock.made(5), stock.open(), stock.open()]
+    inside: list[int] = []
+    most: list[int] = []
 
-        async def work(number: int) -> None:
-            semaphore = clients[number % 3].get_semaphore("stock")
-            for _ in range(4):
-                async with semaphore:
-                    inside.append(number)
-                    most.append(len(inside))
-                    await backend.sleep(0.001)
-                    inside.remove(number)
+    async def work(semaphore: Permits, number: int) -> None:
+        for _ in range(4):
+            taken = await semaphore.acquire()
+            inside.append(number)
+            most.append(len(inside))
+            await stock.backend.sleep(0.001)
+            inside.remove(number)
+            await semaphore.release(taken)
 
-        others = [backend.spawn(lambda number=number: work(number)) for number in range(50)]  # type: ignore[misc]
-        for other in others:
-            await other.result()
-        assert len(most) == 200
-        assert max(most) == 5
-        assert free(server_state) == 5
+    others = [stock.backend.spawn(partial(work, semaphores[number % 3], number)) for number in range(50)]
+    for other in others:
+        await other.result()
+    assert len(most) == 200
+    assert 1 < max(most) <= 5
+    assert (stock.free(), stock.used()) == (5, set())
 
 
-def client_shared(client: Any) -> Any:
-    """The inside of a client of either backend."""
-    return getattr(client, "_target", client)._session
+@expirable
+async def test_a_holder_that_died_frees_its_permit_when_the_lease_ends(stock: Stock) -> None:
+    stock.redis.set("stock", 1)
+    semaphore, before, started = stock.open(), stock.scripts(), time.monotonic()
+    stock.java_acquires(ID, 2)
+    assert set(await semaphore.try_acquire(1, 30)) == stock.used()
+    assert 1.9 < time.monotonic() - started < 2 + WOKEN
+    # One try, one when messages were sure to arrive, and one that had it.
+    assert stock.scripts() == before + 3
 
 
-def client_channel(client: Any) -> Any:
-    return client_shared(client).channels.by_name[CHANNEL.encode()]
+@expirable
+async def test_several_that_end_one_after_the_other(stock: Stock) -> None:
+    stock.redis.set("stock", 3)
+    semaphore, started = stock.open(), time.monotonic()
+    for permit, left in zip(ONE_BY_ONE, (0.1, 0.2, 0.3), strict=True):
+        stock.java_acquires(permit, left)
+    assert set(await semaphore.acquire(3)) == stock.used()
+    assert 0.25 < time.monotonic() - started < WOKEN
+    assert stock.free() == 0
+
+
+@expirable
+async def test_java_releases_by_id(stock: Stock) -> None:
+    """Of several it publishes only their number, and not how many are free."""
+    stock.redis.set("stock", 4)
+    for permit in ONE_BY_ONE:
+        stock.java_acquires(permit, 600)
+    semaphore = stock.open()
+    other, before = await stock.waiter(semaphore, 3), stock.scripts()
+    stock.java_releases(*ONE_BY_ONE[:2])
+    permits = await other.result()
+    assert (len(permits), stock.scripts()) == (3, before + 1)
+    other = await stock.waiter(semaphore)
+    stock.java_releases(ONE_BY_ONE[2])
+    permits += await other.result()
+    assert stock.used() == set(permits)
+
+
+@expirable
+async def test_java_releases_ours_and_we_release_javas(stock: Stock) -> None:
+    semaphore = await stock.made(2)
+    [permit] = await semaphore.acquire()
+    stock.java_acquires(ID, 600)
+    stock.java_releases(permit)
+    assert await semaphore.try_release(permit) is False
+    await semaphore.release(ID)
+    assert (stock.free(), stock.used()) == (2, set())

@@ -27,25 +27,17 @@ from pyredisson import fencing
 def threads() -> None:
     with pyredisson.connect("redis://localhost", lock_watchdog_timeout=timedelta(seconds=10)) as client:
         lock: pyredisson.Lock = client.get_lock("orders")
-        lock.lock()
-        lock.lock(lease_time=timedelta(seconds=1))
-        got: bool = lock.try_lock(wait_time=1, lease_time=0.5)
+        flags: list[bool] = [lock.try_lock(wait_time=1, lease_time=0.5), lock.acquire(blocking=True, timeout=1.5)]
         left: float | None = lock.remain_time_to_live()
-        count: int = lock.get_hold_count()
-        lock.unlock()
-        lock.release()
-        taken: bool = lock.acquire(blocking=True, timeout=1.5)
         with lock as entered, lock.hold(wait_time=timedelta(1)) as held:
             both: list[pyredisson.Lock] = [entered, held]
-        lost: bool = lock.lost.wait(1) or lock.lost.is_set()
+        print(flags, left, both, lock.lost.wait(1), client.get_lock(b"orders", owner=3).is_held_by(3))
 
         @lock.on_lost
         def callback(lock: pyredisson.Lock) -> None:
             print(lock.name, client.id, client.closed)
 
         reveal_type(callback)
-        print(got, left, count, taken, both, lost, client.get_lock(b"orders", owner=3).is_held_by(3))
-
         fenced: pyredisson.FencedLock = client.get_fenced_lock("orders")
         with fenced as guarded, redis.Redis() as database, sqlite3.connect("orders.db") as connection:
             tokens: list[int] = [guarded.token, fenced.lock_and_get_token(timedelta(1)), fenced.get_token()]
@@ -53,12 +45,6 @@ def threads() -> None:
             fencing.write(database, fenced.token, "HSET", "orders", "a", 1)
             fencing.claim(connection, "orders", fenced.token)
             print(tokens, perhaps)
-
-        @client.locked("order:{order_id}", wait_time=timedelta(seconds=5), kind="fair")
-        def change(order_id: int, *, place: str = "") -> list[str]:
-            return [place] * order_id
-
-        reveal_type(change)
 
         @client.singleton("nightly", at_least=timedelta(minutes=1))
         def nightly(day: str) -> int:
@@ -68,13 +54,13 @@ def threads() -> None:
         with client.singleton("nightly", wait_time=None) as alone:
             sole: pyredisson.Lock = alone
         print(ran, sole)
-        class Orders:
-            @client.locked("{self}:{order_id}")
-            def method(self, order_id: int) -> int:
-                return order_id
 
-        numbers: int = Orders().method(3)
-        texts: list[str] = change(3, place="here") * numbers
+        class Orders:
+            @client.locked("{self}:{order_id}", wait_time=timedelta(seconds=5), kind="fair")
+            def change(self, order_id: int, *, place: str = "") -> list[str]:
+                return [place] * order_id
+
+        texts: list[str] = Orders().change(3, place="here")
         print(texts)
         spin: pyredisson.SpinLock = client.get_spin_lock("orders", pyredisson.ConstantBackoff(timedelta(seconds=0.1)))
         again: pyredisson.NonReentrantLock = client.get_non_reentrant_lock("orders", owner=3)
@@ -85,41 +71,30 @@ def threads() -> None:
 async def tasks() -> None:
     async with pyredisson.asyncio.connect() as client:
         lock: pyredisson.asyncio.Lock = client.get_lock("orders")
-        await lock.lock()
-        got: bool = await lock.try_lock(wait_time=1, lease_time=timedelta(1))
         one, two = await asyncio.gather(lock.is_held(), lock.get_hold_count())
-        flag: bool = one
+        flags: list[bool] = [one, await lock.try_lock(wait_time=1, lease_time=timedelta(1))]
         count: int = two
-        left: float | None = await asyncio.wait_for(lock.remain_time_to_live(), 1)
-        await lock.unlock()
         async with lock as entered, lock.hold(1, cancel_on_lost=False) as held:
             both: list[pyredisson.asyncio.Lock] = [entered, held]
-        lost: bool = await lock.lost.wait(timedelta(1)) or lock.lost.is_set()
         running: asyncio.Task[None] = asyncio.create_task(lock.lock())
         opened: asyncio.Task[bool] = asyncio.create_task(client.get_count_down_latch("done").wait())
-        running.cancel()
-        opened.cancel()
+        print(flags, count, both, running.cancel(), opened.cancel(), await lock.lost.wait(timedelta(1)))
 
         @lock.on_lost
         async def callback(lock: pyredisson.asyncio.Lock) -> None:
             await lock.force_unlock()
 
-        print(got, flag, count, left, both, lost)
-
         @client.locked("order:{order_id}", wait_time=5)
-        async def achange(order_id: int, *, place: str = "") -> list[str]:
+        async def change(order_id: int, *, place: str = "") -> list[str]:
             return [place] * order_id
 
-        reveal_type(achange)
-
         @client.singleton("nightly", at_least=60)
-        async def anightly(day: str) -> int:
+        async def nightly(day: str) -> int:
             return len(day)
 
-        ran: int | None = await anightly("monday")
-        print(ran)
-        changed: asyncio.Task[list[str]] = asyncio.create_task(achange(3, place="here"))
-        print(await changed)
+        ran: int | None = await nightly("monday")
+        changed: asyncio.Task[list[str]] = asyncio.create_task(change(3, place="here"))
+        print(ran, await changed)
         fenced: pyredisson.asyncio.FencedLock = client.get_fenced_lock("orders")
         async with fenced as guarded, redis.asyncio.Redis() as database:
             token: int = await guarded.lock_and_get_token()

@@ -17,7 +17,7 @@ def awaits(item: pytest.Item) -> bool:
     """Whether the test runs on the asyncio backend."""
     fixtures: list[str] = getattr(item, "fixturenames", [])
     awaited = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
-    return awaited and "threads" not in fixtures and "[threads" not in item.name
+    return awaited and "threads" not in fixtures and "threads" not in re.split(r"[\[\]-]", item.name)
 
 
 def depends_on_time(item: pytest.Item) -> bool:

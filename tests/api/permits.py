@@ -1,0 +1,118 @@
+"""A semaphore of either kind with the same calls, what the server has of it, and what a Java client does there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.support.backends import Backend, OtherOwner
+from tests.support.server_state import ServerState
+from tests.support.waiting import permit_waiters
+
+CHANNEL, USED = "redisson_sc:{stock}", "{stock}:timeout"
+CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
+FOREVER = 922337203685477
+ID = "00112233445566778899aabbccddeeff"
+KINDS = ("semaphore", "permit")
+
+
+class Permits:
+    """A handle of a semaphore. What an acquire returns is what a release takes; it is false if there is nothing."""
+
+    def __init__(self, client: Any, kind: str, name: str | bytes = "stock") -> None:
+        self.client = client
+        self._counts = kind == "semaphore"
+        self._own: Any = client.get_semaphore(name) if self._counts else client.get_permit_expirable_semaphore(name)
+
+    async def acquire(self, permits: int = 1) -> Any:
+        if self._counts:
+            await self._own.acquire(permits)
+            return permits
+        return await self._own.acquire_many(permits)
+
+    async def try_acquire(self, permits: int = 1, wait: Any = 0) -> Any:
+        if self._counts:
+            return permits if await self._own.try_acquire(permits, wait) else 0
+        return await self._own.try_acquire_many(permits, wait)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def __repr__(self) -> str:
+        return repr(self._own)
+
+
+class Stock:
+    """The semaphore `stock` of one kind."""
+
+    def __init__(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        self.backend, self.kind = backend, kind
+        self.redis: Any = server_state.redis
+        self.scripts, self.commands = server_state.scripts, server_state.commands
+
+    def open(self, address: object = None, **fields: Any) -> Permits:
+        """A handle of a new client."""
+        return self.of(self.backend.connect(address, **fields))
+
+    def of(self, client: Any, name: str | bytes = "stock") -> Permits:
+        return Permits(client, self.kind, name)
+
+    async def made(self, permits: int, address: object = None, **fields: Any) -> Permits:
+        """A handle of a new client that has set the number of permits."""
+        semaphore = self.open(address, **fields)
+        assert await semaphore.try_set_permits(permits)
+        return semaphore
+
+    async def waiter(self, semaphore: Permits, permits: int = 1) -> OtherOwner[Any]:
+        """Another caller, who sleeps until there are so many permits, and will hear of them."""
+        sleepers, scripts = permit_waiters(semaphore.client, "stock"), self.scripts()
+        other = self.backend.spawn(lambda: semaphore.acquire(permits))
+        if self.kind == "semaphore":
+            await self.backend.until(lambda: permit_waiters(semaphore.client, "stock") == sleepers + 1)
+        else:
+            # One attempt, and one more when messages are sure to arrive.
+            await self.backend.until(lambda: self.scripts() == scripts + 2)
+        return other
+
+    def free(self) -> int:
+        """As Redisson reads it."""
+        return int(self.redis.get("stock") or 0)
+
+    def used(self) -> set[str]:
+        """The ids of the permits in use, as Redisson shows them."""
+        return {permit.hex() for permit in self.redis.zrange(USED, 0, -1)}
+
+    async def listened(self) -> None:
+        """Returns when a connection is subscribed."""
+        await self.backend.until(lambda: self.redis.pubsub_numsub(CHANNEL)[0][1] == 1)
+
+    async def heard(self, work: Callable[[], Awaitable[None]]) -> list[int]:
+        """What is published while `work` runs."""
+        found = []
+        with self.redis.pubsub(ignore_subscribe_messages=True) as ear:
+            ear.subscribe(CHANNEL)
+            ear.get_message(timeout=5)
+            await work()
+            self.redis.publish(CHANNEL, "end")
+            while (message := ear.get_message(timeout=5)) is None or message["data"] != b"end":
+                found += [] if message is None else [int(message["data"])]
+        return found
+
+    async def claimed(self) -> None:
+        await self.backend.until(lambda: bool(self.redis.exists(CLAIM)))
+
+    def java_adds(self, permits: int) -> None:
+        """What Redisson does for a release by number, or to add permits."""
+        self.redis.publish(CHANNEL, self.redis.incrby("stock", permits))
+
+    def java_acquires(self, permit: str, left: float) -> None:
+        """What Redisson does, whose clock runs as ours."""
+        assert self.redis.decr("stock") >= 0
+        self.redis.zadd(USED, {bytes.fromhex(permit): int((time.time() + left) * 1000)})
+
+    def java_releases(self, *permits: str) -> None:
+        """What Redisson does. For one permit it publishes how many are free; for several, how many were released."""
+        freed = self.redis.zrem(USED, *map(bytes.fromhex, permits))
+        total = self.redis.incrby("stock", freed)
+        self.redis.publish(CHANNEL, total if len(permits) == 1 else freed)

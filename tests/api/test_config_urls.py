@@ -1,0 +1,214 @@
+"""Addresses of one server and of several: URLs, Unix sockets, user names and passwords, TLS."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import ssl
+from typing import Any
+
+import pytest
+import redis
+
+from pyredisson._settings.config import Config
+from pyredisson.errors import ConfigError
+from pyredisson.testing import Server
+
+SECRET = "hunter2"
+FOR_SENTINELS = "sentinel_ssl_cert_reqs=required&sentinel_ssl_check_hostname=true"
+CHECKED, BY_CA, UNCHECKED = (ssl.CERT_REQUIRED, True), (ssl.CERT_REQUIRED, False), (ssl.CERT_NONE, False)
+
+
+def cluster(*nodes: Any, **fields: Any) -> dict[str, Any]:
+    return {"topology": "cluster", "nodes": nodes, **fields}
+
+
+def sentinel(*nodes: Any, **fields: Any) -> dict[str, Any]:
+    return {"topology": "sentinel", "nodes": nodes, "master_name": "m", **fields}
+
+
+def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
+    """What TLS verifies: the certificate, and the host's name."""
+    return None if context is None else (context.verify_mode, context.check_hostname)
+
+
+def test_without_a_url() -> None:
+    assert Config.of() == Config.of(None) == Config()
+    config = Config(database=2, ssl=True)
+    assert Config.of(config) is config
+    assert Config.of(config, timeout=9) == dataclasses.replace(config, timeout=9.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "fields"),
+    [
+        ("redis://", {}),
+        ("redis://h", {"host": "h"}),
+        ("redis://h:7000/5", {"host": "h", "port": 7000, "database": 5}),
+        ("redis://[::1]:7000", {"host": "::1", "port": 7000}),
+        ("redis://h/?db=4", {"host": "h", "database": 4}),
+        ("redis://:p%40%2F%23@h", {"host": "h", "password": "p@/#"}),
+        ("redis://us%3Aer:p@h", {"host": "h", "username": "us:er", "password": "p"}),
+        ("valkey://h:1", {"host": "h", "port": 1}),
+        ("unix:///run/redis.sock", {"path": "/run/redis.sock"}),
+        ("unix://u:p@/r.sock?db=2", {"path": "/r.sock", "database": 2, "username": "u", "password": "p"}),
+        ("unix:///r.sock?password=p%25", {"path": "/r.sock", "password": "p%"}),
+        ("redis://?socket_timeout=2.5&socket_connect_timeout=1", {"timeout": 2.5, "connect_timeout": 1.0}),
+        ("redis://?client_name=me&max_connections=3", {"client_name": "me", "connection_pool_size": 3}),
+        ("redis://?socket_keepalive=no", {"socket_keepalive": False}),
+        ("redis://?decode_responses=True&protocol=3&health_check_interval=9&retry_on_timeout=1&encoding=x", {}),
+        ("redis+cluster://h1:7000,h2:7001", cluster(("h1", 7000), ("h2", 7001))),
+        ("redis+cluster://h1,[::1],10.0.0.1:7/", cluster(("h1", 6379), ("::1", 6379), ("10.0.0.1", 7))),
+        ("redis+cluster://[fe80::1%25eth0]:7000", cluster(("fe80::1%eth0", 7000))),
+        ("redis+cluster://h/0?db=0", cluster(("h", 6379))),
+        ("redis+cluster://u%3Aser:p%40%2F%23%2C@h", cluster(("h", 6379), username="u:ser", password="p@/#,")),
+        ("redis+cluster://:p,q@h1,h2", cluster(("h1", 6379), ("h2", 6379), password="p,q")),
+        ("redis+cluster://@h", cluster(("h", 6379))),
+        ("redis+cluster://h?socket_timeout=2&client_name=a", cluster(("h", 6379), timeout=2, client_name="a")),
+        ("redis+cluster://h?username=u&password=p@q", cluster(("h", 6379), username="u", password="p@q")),
+        ("valkey+cluster://h", cluster(("h", 6379))),
+        (
+            "redis+replicated://:p@h1,h2:1/3",
+            {"topology": "replicated", "nodes": (("h1", 6379), ("h2", 1)), "database": 3, "password": "p"},
+        ),
+        ("redis+sentinel://s1,s2:5/m", sentinel(("s1", 26379), ("s2", 5))),
+        ("redis+sentinel://s1/my%2Fm%40/2", sentinel(("s1", 26379), master_name="my/m@", database=2)),
+        ("redis+sentinel://u:p@s1/m/?db=4", sentinel(("s1", 26379), database=4, username="u", password="p")),
+        (
+            "redis+sentinel://s1/m?sentinel_username=a%26b&sentinel_password=c%25d@e+f&sentinel_ssl=no",
+            sentinel(("s1", 26379), sentinel_username="a&b", sentinel_password="c%d@e f"),
+        ),
+    ],
+)
+def test_urls(url: str, fields: dict[str, Any]) -> None:
+    assert Config.of(url) == Config(**fields)
+
+
+def test_fields_win() -> None:
+    config = Config.of("redis://u:p@h/1", database=7, password="q")
+    assert (config.database, config.password) == (7, "q")
+    url = "redis+sentinel://:p@s1/m?sentinel_password=q"
+    config = Config.of(url, master_name="n", nodes=["s2:1"], sentinel_password="r", sharded_pubsub="on")
+    assert (config.master_name, config.nodes, config.host) == ("n", (("s2", 1),), "s2")
+    assert (config.password, config.sentinel_password, config.sharded_pubsub) == ("p", "r", "on")
+
+
+class TestTls:
+    @pytest.mark.parametrize(
+        ("url", "servers", "sentinels"),
+        [
+            ("redis://h", None, None),
+            ("rediss://h:6380", CHECKED, None),
+            ("rediss://h?ssl_cert_reqs=none", UNCHECKED, None),
+            ("rediss://h?ssl_check_hostname=false", BY_CA, None),
+            ("rediss+cluster://h?ssl_cert_reqs=none", UNCHECKED, None),
+            ("rediss+replicated://h?ssl_cert_reqs=none", UNCHECKED, None),
+            ("valkeys+cluster://h?ssl_cert_reqs=none", UNCHECKED, None),
+            ("rediss+sentinel://s/m", CHECKED, None),
+            ("redis+sentinel://s/m?sentinel_ssl=true&sentinel_ssl_check_hostname=false", None, BY_CA),
+            ("redis+sentinel://s/m?sentinel_ssl=True", None, CHECKED),
+            ("redis+sentinel://s/m?sentinel_ssl=1", None, CHECKED),
+            ("redis+sentinel://s/m?sentinel_ssl=yes", None, CHECKED),
+            # The options are for both, unless the Sentinels have their own.
+            ("redis+sentinel://s/m?sentinel_ssl=true&ssl_cert_reqs=none", None, UNCHECKED),
+            (f"rediss+sentinel://s/m?sentinel_ssl=1&ssl_cert_reqs=none&{FOR_SENTINELS}", UNCHECKED, CHECKED),
+        ],
+    )
+    def test_what_is_verified(self, url: str, servers: Any, sentinels: Any) -> None:
+        config = Config.of(url)
+        assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
+        assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
+
+    def test_the_version(self) -> None:
+        context = Config.of("rediss://h:6380?ssl_min_version=772").ssl_context
+        assert context is not None
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+
+    def test_the_context_checks_a_real_server(self, tls_server: Server) -> None:
+        address = (tls_server.host, tls_server.tls_port)
+        trusting = Config.of(tls_server.tls_url + f"?ssl_ca_certs={tls_server.ca_file}").ssl_context
+        doubting = Config.of(tls_server.tls_url).ssl_context
+        assert trusting is not None
+        assert doubting is not None
+        with (
+            socket.create_connection(address, 5) as plain,
+            trusting.wrap_socket(plain, server_hostname=tls_server.host) as wrapped,
+        ):
+            wrapped.sendall(b"PING\r\n")
+            assert wrapped.recv(7) == b"+PONG\r\n"
+        with socket.create_connection(address, 5) as plain, pytest.raises(ssl.SSLCertVerificationError):
+            doubting.wrap_socket(plain, server_hostname=tls_server.host)
+
+
+SEVERAL = r"host:port,host:port"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://h?frobnicate=1", "frobnicate"),
+        ("rediss://h?ssl_cert_reqs=perhaps", "TLS"),
+        ("rediss://h?ssl_ca_certs=/no/such/file", "TLS"),
+        ("rediss://h?ssl_keyfile=/no/such/file", "TLS"),
+        ("rediss://h?ssl_ciphers=none-such", "TLS"),
+        ("rediss://h?ssl_min_version=1", "TLS"),
+        ("rediss://h?ssl_validate_ocsp=True", "OCSP"),
+        ("rediss://h?ssl_validate_ocsp_stapled=True", "OCSP"),
+        ("redis+cluster://", rf"redis\+cluster://user:password@{SEVERAL}"),
+        ("redis+cluster:///", rf"redis\+cluster://user:password@{SEVERAL}"),
+        ("redis+cluster://,", rf"redis\+cluster://user:password@{SEVERAL}"),
+        ("redis+sentinel://s1", rf"{SEVERAL}/master"),
+        ("redis+sentinel://s1/", rf"{SEVERAL}/master"),
+        ("redis+sentinel://s1/m/x", rf"{SEVERAL}/master"),
+        ("redis+sentinel://s1/m/1/2", rf"{SEVERAL}/master"),
+        ("redis+cluster://h/5", "database must be 0 in a cluster"),
+        ("redis+cluster://h?db=5", "database must be 0 in a cluster"),
+        ("redis+cluster://h?host=x", "host, port and path"),
+        ("redis+cluster://h?port=1", "host, port and path"),
+        ("redis+cluster://h?path=x", "host, port and path"),
+        ("redis+cluster://h?frobnicate=1", "frobnicate"),
+        ("redis+cluster://h?sentinel_ssl=true", "sentinel_ssl"),
+        ("redis+sentinel://h/m?sentinel_frobnicate=1", "sentinel_frobnicate"),
+        ("redis+sentinel://h/m?sentinel_ssl=perhaps", "sentinel_ssl must be true or false"),
+        ("redis+sentinel://h/m?sentinel_ssl", "sentinel_ssl must be true or false"),
+        ("redis+sentinel://h/m?sentinel_ssl_ca_certs=x", "sentinel_ssl_ca_certs: needs sentinel_ssl=true"),
+        ("redis+sentinel://h/m?sentinel_ssl=1&sentinel_ssl_ca_certs=/no/such/file", "TLS"),
+        ("redis+ring://h", "URL"),
+        ("unix+cluster:///run/r.sock", "URL"),
+    ],
+)
+def test_what_cannot_be_used(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.of(url)
+
+
+BAD_URLS = """
+    localhost  http://h  REDIS://h  redis://:{0}@h:port  redis://:{0}#@h  redis://:{0}/x@h  redis://u:{0}?@h
+    redis://:{0}@h/db  redis://:{0}@h/1/2x  redis://:{0}@h/1#x  redis://:{0}@[::1  redis://:{0}@h?db=x
+    redis://:{0}@h?socket_timeout=soon  redis://:{0}@h?frobnicate=1  redis://:{0}@h:99999  redis://:{0}@h:0
+    redis://:1?{0}@h  redis://:1?{0}=x@h  unix://:{0}@run/redis.sock  unix://:{0}@
+"""
+BAD_RESTS = """
+    :{0}@h:port/m  :{0}#@h/m  :{0}/x@h/m  u:{0}?@h/m  :{0}@h/m/x/y  :{0}@[::1/m  :{0}@h/m?db=x
+    :{0}@h/m?socket_timeout=soon  :{0}@h/m#x  :{0}@h/m?frobnicate=1  :{0}@h:0/m  :{0}@h1,,h2/m  :{0}@/m  :{0}/m
+    u:1?{0}@h/m  u:1?{0}=x@h/m  a:{0}@h1,b:{0}@h2/m  a:{0}@b@h/m  :{0}[@h/m
+"""
+SCHEMES = ("redis+cluster", "rediss+cluster", "redis+sentinel", "redis+replicated")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", *BAD_URLS.format(SECRET).split()]
+    + [f"{scheme}://{rest}" for scheme in SCHEMES for rest in BAD_RESTS.format(SECRET).split()],
+)
+def test_bad_urls_do_not_give_the_password_away(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.of(url)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("address", [3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()])
+def test_anything_else(address: object) -> None:
+    with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
+        Config.of(address)

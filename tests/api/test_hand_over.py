@@ -1,0 +1,195 @@
+"""A release that enters a waiter of the same client, of permits and of read-write locks: faults, ends, and fairness."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pyredisson._protocol.scripts import script
+from pyredisson.errors import ClosedError
+from pyredisson.testing import Proxy
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.faults import FLAGS
+from tests.support.server_state import ServerState
+from tests.support.waiting import permit_waiters, waiters
+
+from .read_write import sides
+
+pytestmark = pytest.mark.asyncio
+HAND_OVER = {
+    "permit": script("semaphore_hand_over", with_shebang=FLAGS).sha,
+    # The end of the writer's name, and the beginning of that of whom its release enters: no other command has both.
+    "read": b":1:write\r\n$38\r\n",
+    "write": b":1:write\r\n$44\r\n",
+}
+kinds = pytest.mark.parametrize("kind", HAND_OVER)
+
+
+class Contention:
+    """A permit, or a lock that is written, and another caller of the same client that waits for it."""
+
+    releasing: asyncio.Future[None]
+    reply: Any
+    waiting: OtherOwner[Any]
+
+    def __init__(self, backend: Backend, server_state: ServerState, kind: str, url: str | None = None) -> None:
+        self.backend, self.kind = backend, kind
+        self._redis = server_state.redis
+        # The time for hand-overs doesn't end in a test.
+        fields = {} if url is None else {"timeout": 0.3}
+        self.client: Any = backend.connect(url, local_hand_over_time=60, **fields)
+        self.holder: Any = self.client.get_semaphore("stock") if kind == "permit" else sides(self.client, 1)[1]
+        self.waiter: Any = self.holder if kind == "permit" else sides(self.client, 2)[kind == "write"]
+
+    async def hold(self) -> None:
+        if self.kind == "permit":
+            await self.holder.try_set_permits(1)
+        await self.holder.acquire()
+
+    async def begin(self) -> None:
+        await self.hold()
+        self.waiting = await self.wait()
+
+    async def wait(self) -> OtherOwner[Any]:
+        """Another caller that waits."""
+        before = self.sleepers()
+        waiting = self.backend.spawn(self.waiter.acquire)
+        await self.backend.until(lambda: self.sleepers() == before + 1)
+        return waiting
+
+    async def strike(self, proxy: Proxy) -> None:
+        """The server has executed the hand-over, and its reply is held up."""
+        await self.begin()
+        self.reply = proxy.hold_reply(HAND_OVER[self.kind])
+        self.releasing = asyncio.ensure_future(self.holder.release())
+        assert await asyncio.to_thread(self.reply.held.wait, TIME_LIMIT)
+
+    def sleepers(self) -> int:
+        if self.kind == "permit":
+            return permit_waiters(self.client, "stock")
+        return waiters(self.client, "orders", self.kind)
+
+    def holds(self) -> int:
+        """How many there are on the server, of one that is possible."""
+        if self.kind == "permit":
+            return 1 - int(self._redis.get("stock"))
+        return max(int(self._redis.hlen("orders")) - 1, 0)
+
+    async def free(self) -> None:
+        """Returns when nobody holds it, and nothing is left of locks."""
+        await self.backend.until(lambda: self.holds() == 0)
+        if self.kind != "permit":
+            await self.backend.until(lambda: self._redis.keys() == [])
+
+
+@kinds
+@pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, fault: str, kind: str) -> None:
+    it = Contention(backend, server_state, kind, proxy.url)
+    await it.begin()
+    getattr(proxy, fault)(HAND_OVER[kind])
+    await it.holder.release()
+    await it.waiting.result()
+    assert it.holds() == 1
+    await it.waiter.release()
+    await it.free()
+
+
+@kinds
+async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: ServerState, kind: str) -> None:
+    it = Contention(backend, server_state, kind)
+    await it.hold()
+    attempt = it.waiter.try_acquire if kind == "permit" else it.waiter.try_lock
+    assert not await backend.as_another_owner(partial(attempt, wait_time=0.05))
+    await it.holder.release()
+    await it.free()
+    session = getattr(it.client, "_target", it.client)._session
+    assert session.permits.queues == session.lock_queues == {}
+
+
+@kinds
+async def test_another_client_gets_its_turn(backend: Backend, kind: str) -> None:
+    """However long the callers of one client hand permits on, or its readers and writers enter each other."""
+    busy, other = backend.connect(), backend.connect()
+    if kind == "permit":
+        await other.get_semaphore("stock").try_set_permits(2)
+    ended = False
+
+    async def work(number: int) -> None:
+        it: Any = busy.get_semaphore("stock") if kind == "permit" else sides(busy)[number % 2]
+        while not ended:
+            await it.acquire()
+            await it.release()
+            await backend.sleep(0)
+
+    others = [backend.spawn(partial(work, number)) for number in range(8 if kind == "permit" else 4)]
+    theirs: Any = other.get_semaphore("stock") if kind == "permit" else sides(other, 1)[kind == "write"]
+    for _ in range(3):
+        attempt = theirs.try_acquire if kind == "permit" else theirs.try_lock
+        assert await attempt(wait_time=TIME_LIMIT)
+        await theirs.release()
+    ended = True
+    for each in others:
+        await each.result()
+
+
+@kinds
+class TestInFlight:
+    """While the reply of the hand-over is under way."""
+
+    async def test_the_waiter_is_cancelled(
+        self, tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
+    ) -> None:
+        it = Contention(tasks, server_state, kind, proxy.url)
+        await it.strike(proxy)
+        it.waiting._task.cancel()  # type: ignore[attr-defined]
+        with pytest.raises(asyncio.CancelledError):
+            await it.waiting.result()
+        it.reply.deliver()
+        await it.releasing
+        await it.free()
+        assert kind == "permit" or not await it.waiter.is_held()
+        await it.waiter.acquire()
+
+    async def test_the_release_is_cancelled(
+        self, tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
+    ) -> None:
+        it = Contention(tasks, server_state, kind, proxy.url)
+        await it.strike(proxy)
+        it.releasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await it.releasing
+        it.reply.deliver()
+        await it.waiting.result()
+        assert it.holds() == 1
+        await it.waiter.release()
+        await it.free()
+
+    async def test_the_client_is_closed(
+        self, tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
+    ) -> None:
+        it = Contention(tasks, server_state, kind, proxy.url)
+        await it.strike(proxy)
+        await it.client.close()
+        for ended in (it.waiting.result(), it.releasing):
+            with pytest.raises(ClosedError):
+                await ended
+        await it.free()
+
+
+@pytest.mark.parametrize("kind", ["permit", "write"])
+async def test_another_waiter_gets_what_a_cancelled_one_has_left(
+    tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
+) -> None:
+    it = Contention(tasks, server_state, kind, proxy.url)
+    await it.strike(proxy)
+    it.waiter = it.holder if kind == "permit" else sides(it.client, 3)[kind == "write"]
+    another = await it.wait()
+    it.waiting._task.cancel()  # type: ignore[attr-defined]
+    it.reply.deliver()
+    await it.releasing
+    await another.result()
+    await tasks.until(lambda: it.holds() == 1)
