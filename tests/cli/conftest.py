@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+import pyredisson
 from pyredisson.testing import Server
 from tests.support.commands import Commands, Ended, clean_environment
 from tests.support.commands import pyredisson as pyredisson_command
@@ -23,6 +24,18 @@ from .running import IN_TERMINAL, Running
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Runs a command in this process: `command("ls", "--url", url)`."""
     return Commands(capsys, monkeypatch)
+
+
+@pytest.fixture
+def cli(command: Commands, server: Server) -> Callable[..., Ended]:
+    """Runs a command in this process, on the server of the tests if it says no other: `cli("ls")`."""
+    return lambda *arguments: command("--url", server.url, *arguments)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[pyredisson.Client]:
+    with pyredisson.connect(server.url) as made:
+        yield made
 
 
 @pytest.fixture

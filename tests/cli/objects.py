@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pyredisson
 from pyredisson.cli.words import moment
+from tests.support.commands import Ended
 from tests.support.inspecting import FOREIGN, announce
 
+Run = Callable[..., Ended]
+"""`cli(...)` of a test."""
 JAVA = f"{uuid.UUID(int=5)}"
 SINCE = 1_795_167_377_900
 """When the hold of `announced` began, ms."""
@@ -29,8 +33,6 @@ def announced(url: str, redis: Any, name: str, kind: str = "lock") -> Iterator[A
 
 def moment_of_announced() -> str:
     """How a table shows when that hold began."""
-    from datetime import UTC, datetime
-
     return moment(datetime.fromtimestamp(SINCE / 1000, UTC))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, cast
 
@@ -22,7 +24,7 @@ ENDS_ON_TERM = (
 )
 HAS_A_CHILD = (
     "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
-    "print('runs', child.pid, flush=True); time.sleep(60)"
+    "print('runs', child.pid, sep='\\n', flush=True); time.sleep(60)"
 )
 LEASE_OVER = "pyredisson: the time of --lease is over; stopping the command\n"
 IN_TERMINAL = (
@@ -55,6 +57,18 @@ class Running:
         """Waits for the end."""
         out, err = self.process.communicate(timeout=TIMEOUT)
         return Ended(self.process.returncode, out, err)
+
+
+def interrupted(event: Callable[[], object], *arguments: str) -> Ended:
+    """A command that gets Ctrl-C after the event."""
+    program = [sys.executable, "-m", "pyredisson", *arguments]
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+    ) as process:
+        event()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT)
+    return Ended(process.returncode, out, err)
 
 
 def python(code: str) -> list[str]:

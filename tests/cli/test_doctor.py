@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
 
 from pyredisson.cli import checks
-from pyredisson.cli.findings import buffers, cluster, memory, persistence, replication
+from pyredisson.cli.findings import Finding, buffers, cluster, memory, persistence, replication
 from pyredisson.testing import Server
 from tests.support.commands import Commands
 
@@ -90,13 +91,18 @@ def test_what_leaks(command: Commands, server: Server, redis: Any) -> None:
 
 
 class TestRights:
-    def user(self, server: Server, redis: Any, *rules: str) -> str:
-        redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules)
-        return f"redis://app:x@{server.host}:{server.port}"
+    @pytest.fixture
+    def diagnosed_as(self, command: Commands, server: Server, redis: Any) -> Callable[..., dict[str, Found]]:
+        """Diagnoses as a user with these rights."""
 
-    def test_some_are_missing(self, command: Commands, server: Server, redis: Any) -> None:
-        url = self.user(server, redis, "~*", "&*", "+@all", "-zadd", "-config", "-scan")
-        found = diagnosed(command, "--url", url)
+        def diagnose(rules: str, *arguments: str, status: int = 0) -> dict[str, Found]:
+            redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules.split())
+            return diagnosed(command, "--url", f"redis://app:x@{server.host}:{server.port}", *arguments, status=status)
+
+        return diagnose
+
+    def test_some_are_missing(self, diagnosed_as: Callable[..., dict[str, Found]]) -> None:
+        found = diagnosed_as("~* &* +@all -zadd -config -scan")
         assert found["rights"].level == "warning"
         assert "can't be used: " in found["rights"].text
         assert "ACL SETUSER" in found["rights"].advice
@@ -104,25 +110,18 @@ class TestRights:
         assert found["buffers"].advice == "grant +config|get to see it"
         assert found["keys"].text.startswith("the keys can't be looked at: ")
 
-    def test_no_lock_can_be_used(self, command: Commands, server: Server, redis: Any) -> None:
-        url = self.user(server, redis, "~*", "&*", "+@all", "-hset")
-        found = diagnosed(command, "--url", url, status=1)
-        assert found["pubsub"].level == "error"
+    @pytest.mark.parametrize("rules", ["~* &* +@all -hset", "~* resetchannels +@all"])
+    def test_no_lock_can_be_used(self, diagnosed_as: Callable[..., dict[str, Found]], rules: str) -> None:
+        """Without a channel a waiter can't listen, so it is not woken."""
+        assert diagnosed_as(rules, status=1)["pubsub"].level == "error"
 
-    def test_other_names(self, command: Commands, server: Server, redis: Any) -> None:
+    def test_other_names(self, diagnosed_as: Callable[..., dict[str, Found]], server: Server) -> None:
         """A user with rights to some names only."""
-        keys = ["~*{orders*", "~orders*", "%R~*"] if server.version >= (7,) else ["~*"]
-        url = self.user(server, redis, *keys, "&*", "+@all")
-        found = diagnosed(command, "--url", url, "--name", "orders")
+        keys = "~*{orders* ~orders* %R~*" if server.version >= (7,) else "~*"
+        found = diagnosed_as(f"{keys} &* +@all", "--name", "orders")
         assert found["rights"].level == "ok"
         assert "orders:" in found["rights"].text
         assert found["announce"].level == ("note" if server.version >= (7,) else "ok")
-
-    def test_no_channels(self, command: Commands, server: Server, redis: Any) -> None:
-        """A waiter can't listen, so it is not woken."""
-        url = self.user(server, redis, "~*", "resetchannels", "+@all")
-        found = diagnosed(command, "--url", url, status=1)
-        assert found["pubsub"].level == "error"
 
 
 def test_messages_that_do_not_arrive(command: Commands, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,27 +130,25 @@ def test_messages_that_do_not_arrive(command: Commands, server: Server, monkeypa
     assert found["pubsub"].text == "messages don't arrive: a waiter has the lock 1.0 s after its release"
 
 
-class TestReports:
+ONE_REPLICA = {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=0"}
+COPYING = {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves_good_slaves": "1"}
+
+
+@pytest.mark.parametrize(
+    ("found", "levels"),
+    [
+        (replication(ONE_REPLICA, expects_replicas=True), ["min-replicas: warning", "replication: ok"]),
+        (replication(ONE_REPLICA | COPYING, expects_replicas=True), ["min-replicas: ok", "replication: warning"]),
+        (replication({}, expects_replicas=True), ["replication: warning"]),
+        (replication({}, expects_replicas=False), []),
+        (memory({"maxmemory": "1", "maxmemory_policy": "noeviction"}), ["eviction: ok"]),
+        (persistence({"aof_enabled": "1"}), ["persistence: ok"]),
+        (cluster({"cluster_state": "fail"}), ["cluster: error"]),
+        (cluster({"cluster_state": "ok", "cluster_slots_assigned": "16384"}), []),
+        (buffers("normal 0 0 0 pubsub 1000 1000 60"), ["buffers: warning"]),
+        (buffers("normal 0 0 0 pubsub 33554432 8388608 60"), []),
+    ],
+)
+def test_reports(found: Iterable[Finding], levels: list[str]) -> None:
     """What servers say of themselves, where a test with such a server would show no more."""
-
-    def test_replicas(self) -> None:
-        info = {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=0"}
-        assert [(each.check, each.level) for each in replication(info, expects_replicas=True)] == [
-            ("min-replicas", "warning"),
-            ("replication", "ok"),
-        ]
-        info |= {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves_good_slaves": "1"}
-        assert [(each.check, each.level) for each in replication(info, expects_replicas=True)] == [
-            ("min-replicas", "ok"),
-            ("replication", "warning"),
-        ]
-        assert [each.level for each in replication({}, expects_replicas=True)] == ["warning"]
-        assert [*replication({}, expects_replicas=False)] == []
-
-    def test_others(self) -> None:
-        assert [each.level for each in memory({"maxmemory": "1", "maxmemory_policy": "noeviction"})] == ["ok"]
-        assert [each.level for each in persistence({"aof_enabled": "1"})] == ["ok"]
-        assert [each.level for each in cluster({"cluster_state": "fail"})] == ["error"]
-        assert [*cluster({"cluster_state": "ok", "cluster_slots_assigned": "16384"})] == []
-        assert [each.level for each in buffers("normal 0 0 0 pubsub 1000 1000 60")] == ["warning"]
-        assert [*buffers("normal 0 0 0 pubsub 33554432 8388608 60")] == []
+    assert [f"{each.check}: {each.level}" for each in found] == levels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,13 +40,6 @@ def one_line(ended: Ended, status: int, *texts: str) -> None:
         assert text in ended.err
 
 
-@pytest.fixture
-def silent() -> Iterator[int]:
-    """The port of a server that accepts connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening.getsockname()[1]
-
-
 def test_in_a_process_of_its_own() -> None:
     """Nothing else is written: no log of the library, no traceback at exit."""
     text = "no server at 127.0.0.1:1/0 (connection refused); say where it is with --url or PYREDISSON_URL"
@@ -69,19 +61,13 @@ def test_no_server(command: Commands, call: list[str], url: str) -> None:
     one_line(command(*call, "--url", url, "--timeout", "3"), 69, "no server at ", "--url")
 
 
-def test_a_host_that_does_not_exist(command: Commands) -> None:
-    one_line(command("ls", "--url", "redis://nowhere.invalid"), 69, "no server at nowhere.invalid:6379/0 (")
-
-
-def test_a_server_without_tls(command: Commands, silent: int) -> None:
-    ended = command("ls", "--url", f"rediss://127.0.0.1:{silent}", "--timeout", "0.3")
-    one_line(ended, 69, f"no reply from 127.0.0.1:{silent}/0 within 0.3 s; no TLS handshake")
-
-
 @every_command
-def test_a_server_that_does_not_reply(command: Commands, call: list[str], silent: int) -> None:
-    ended = command(*call, "--url", f"redis://127.0.0.1:{silent}", "--timeout", "0.3")
-    one_line(ended, 69, f"no reply from 127.0.0.1:{silent}/0 within 0.3 s")
+def test_a_server_that_does_not_reply(command: Commands, call: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for scheme, more in (("redis", ""), ("rediss", "; no TLS handshake")):
+            ended = command(*call, "--url", f"{scheme}://127.0.0.1:{port}", "--timeout", "0.3")
+            one_line(ended, 69, f"no reply from 127.0.0.1:{port}/0 within 0.3 s{more}")
 
 
 @every_command
@@ -102,14 +88,18 @@ def test_no_rights(command: Commands, call: list[str], server: Server, redis: An
     one_line(ended, 77, "no permissions", "ACL SETUSER")
 
 
-def test_another_kind_of_server(command: Commands, server: Server) -> None:
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis://nowhere.invalid", "no server at nowhere.invalid:6379/0 ("),
+        ("redis://{}/99", "{}/99 replied with an error: ERR DB index is out of range"),
+        (
+            "redis+cluster://{}",
+            "the server at {} is not a node of a cluster: a single server is addressed as redis://",
+        ),
+        ("redis+sentinel://{}/mymaster", "is no Sentinel"),
+    ],
+)
+def test_another_server_than_the_address_says(command: Commands, server: Server, url: str, text: str) -> None:
     address = f"{server.host}:{server.port}"
-    ended = command("ls", "--url", f"redis+cluster://{address}")
-    one_line(ended, 69, f"the server at {address} is not a node of a cluster: a single server is addressed as redis://")
-    ended = command("ls", "--url", f"redis+sentinel://{address}/mymaster")
-    one_line(ended, 69, "is no Sentinel")
-
-
-def test_an_error_of_the_server(command: Commands, server: Server) -> None:
-    ended = command("ls", "--url", f"redis://{server.host}:{server.port}/99")
-    one_line(ended, 69, f"{server.host}:{server.port}/99 replied with an error: ERR DB index is out of range")
+    one_line(command("ls", "--url", url.format(address)), 69, text.format(address))

@@ -40,9 +40,6 @@ def probe(command: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 class TestProcess:
-    def test_as_a_module(self) -> None:
-        assert pyredisson("--version") == (0, f"pyredisson {VERSION}\n", "")
-
     def test_as_a_script(self) -> None:
         """The script that the package installs."""
         script = Path(sys.executable).parent / "pyredisson"
@@ -55,7 +52,7 @@ class TestProcess:
         """Without rich only the commands that print tables are missing."""
         ended = pyredisson("--version", code=WITHOUT.format(package))
         if package == "rich":
-            assert ended.status == 0
+            assert ended == (0, f"pyredisson {VERSION}\n", "")
         else:
             text = f"pyredisson: {package} is missing, which this command needs: {installation_of('cli')}\n"
             assert ended == (2, "", text)
@@ -97,10 +94,10 @@ class TestUsage:
             (["completion", "csh"], "invalid value for '{bash|zsh|fish}': 'csh' is not one of 'bash', 'zsh', 'fish'"),
             (["completion", "bash", "x"], "got unexpected extra argument"),
             (["--verion"], "no such option '--verion'"),
-            (
-                ["run", "a", "--wait", "b", "--", "c"],
-                "invalid value for '--wait': 'b' is not a valid number of seconds",
-            ),
+            (["run", "a", "--wait", "b", "--", "c"], "invalid value for '--wait': 'b' is not a valid number of sec"),
+            (["bench", "--seconds", "31"], "invalid value for '--seconds'"),
+            (["bench", "--threads", "65"], "invalid value for '--threads'"),
+            (["bench", "--asyncio-tasks", "10001"], "invalid value for '--asyncio-tasks'"),
         ],
     )
     def test_wrong_usage(self, command: Commands, arguments: list[str], text: str) -> None:
@@ -112,18 +109,17 @@ class TestUsage:
 
 
 class TestCommonOptions:
-    def test_defaults(self, probe: Commands) -> None:
-        assert probe("probe") == (0, '["localhost:6379/0", 3.0, 3.0, true]\n[null, null]\n', "")
-
     @pytest.mark.parametrize(
-        "arguments",
-        ["--url redis://h:1/2 --timeout 0.5 --no-color probe", "probe --url redis://h:1/2 --timeout .5 --no-color"],
+        ("arguments", "out"),
+        [
+            ("probe", '["localhost:6379/0", 3.0, 3.0, true]\n[null, null]\n'),
+            ("--url redis://h:1/2 --timeout 0.5 --no-color probe", '["h:1/2", 0.5, 0.5, false]\n[null, null]\n'),
+            ("probe --url redis://h:1/2 --timeout .5 --no-color", '["h:1/2", 0.5, 0.5, false]\n[null, null]\n'),
+            ("--url redis://h:1 probe --url redis://h:2", '["h:2/0", 3.0, 3.0, true]\n[null, null]\n'),
+        ],
     )
-    def test_before_and_after_the_command(self, probe: Commands, arguments: str) -> None:
-        assert probe(*arguments.split()).out.startswith('["h:1/2", 0.5, 0.5, false]')
-
-    def test_the_one_after_the_command_counts(self, probe: Commands) -> None:
-        assert probe("--url", "redis://h:1", "probe", "--url", "redis://h:2").out.startswith('["h:2/0"')
+    def test_before_and_after_the_command(self, probe: Commands, arguments: str, out: str) -> None:
+        assert probe(*arguments.split()) == (0, out, "")
 
     def test_variables(self, probe: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYREDISSON_URL", "redis://h:7")
@@ -185,31 +181,28 @@ def test_a_name_cannot_control_the_terminal(name: str, shown: str) -> None:
     assert readable(name) == shown
 
 
-class TestCompletion:
-    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-    def test_the_script(self, command: Commands, shell: str) -> None:
+def test_the_scripts_of_shells(command: Commands) -> None:
+    """bash runs the one that it was given."""
+    for shell in ("bash", "zsh", "fish"):
         ended = command("completion", shell)
         assert (ended.status, ended.err) == (0, "")
         assert f"_PYREDISSON_COMPLETE={shell}_complete" in ended.out
-
-    def test_bash_completes(self) -> None:
-        """The shell itself, with the script that it was given."""
-        bin_ = Path(sys.executable).parent
-        program = """
-            PATH=$1:$PATH
-            eval "$(pyredisson completion bash)"
-            words() {
-                COMP_WORDS=("$@")
-                COMP_CWORD=$(($# - 1))
-                COMPREPLY=()
-                _pyredisson_completion pyredisson 2>/dev/null
-                echo "${COMPREPLY[@]}"
-            }
-            words pyredisson compl
-            words pyredisson completion f
-            words pyredisson --ti
-        """
-        done = subprocess.run(
-            ["bash", "-c", program, "bash", str(bin_)], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.stdout, done.stderr) == ("completion\nfish\n--timeout\n", "")
+    bin_ = Path(sys.executable).parent
+    program = """
+        PATH=$1:$PATH
+        eval "$(pyredisson completion bash)"
+        words() {
+            COMP_WORDS=("$@")
+            COMP_CWORD=$(($# - 1))
+            COMPREPLY=()
+            _pyredisson_completion pyredisson 2>/dev/null
+            echo "${COMPREPLY[@]}"
+        }
+        words pyredisson compl
+        words pyredisson completion f
+        words pyredisson --ti
+    """
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", str(bin_)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("completion\nfish\n--timeout\n", "")

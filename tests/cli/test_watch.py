@@ -67,33 +67,23 @@ def watching(url: str, *arguments: str) -> Iterator[Screen]:
         os.close(ours)
 
 
-def test_it_follows_what_is_held(server: Server) -> None:
-    with server.redis() as redis, watching(server.url, "o*") as screen:
-        redis.hset("orders", f"{JAVA}:31", 1)
-        redis.hset("hidden", f"{JAVA}:31", 1)
-        screen.until("orders", without="hidden")
-        redis.hset("others", f"{JAVA}:31", 1)
-        screen.until("others")
-        redis.delete("orders")
-        screen.until("others", without="orders")
-        screen.press("q")
-        # The terminal is as before.
-        assert b"\x1b[?1049l" in screen.rest()
-        assert screen.process.wait(TIMEOUT) == 0
-
-
-def test_a_server_that_goes_and_comes_back(own_server: Server) -> None:
-    with watching(own_server.url, "--timeout", "1") as screen:
+def test_it_follows_what_is_held_and_a_server_that_goes(own_server: Server) -> None:
+    with watching(own_server.url, "o*", "--timeout", "1") as screen:
         with own_server.redis() as redis:
             redis.hset("orders", f"{JAVA}:31", 1)
-        screen.until("orders")
+            redis.hset("hidden", f"{JAVA}:31", 1)
+            screen.until("orders", without="hidden")
+            redis.hset("others", f"{JAVA}:31", 1)
+            screen.until("others")
+            redis.delete("orders")
+            screen.until("others", without="orders")
         own_server.kill()
         # What was seen stays.
         screen.until("server away for ")
         own_server.start()
         with own_server.redis() as redis:
-            redis.hset("later", f"{JAVA}:31", 1)
-        screen.until("later", without="server away")
+            redis.hset("owned", f"{JAVA}:31", 1)
+        screen.until("owned", without="server away")
         screen.process.send_signal(signal.SIGINT)
         assert b"Traceback" not in screen.rest()
         assert screen.process.wait(TIMEOUT) == 130
@@ -108,7 +98,8 @@ def test_more_than_the_terminal_has_lines(server: Server) -> None:
         screen.press("j" * 30)
         screen.until("lock-39", without="lock-00")
         screen.press("q")
-        screen.rest()
+        # The terminal is as before.
+        assert b"\x1b[?1049l" in screen.rest()
         assert screen.process.wait(TIMEOUT) == 0
 
 

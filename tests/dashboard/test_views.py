@@ -68,16 +68,19 @@ class TestLists:
         states = snapshot(lock("cron:nightly"), lock("cron:daily"), lock("orders", owners=other))
         assert shown(states, filter=wanted) == found
 
-    def test_order(self) -> None:
+    def test_order_and_what_is_left_of_a_lease(self) -> None:
         older = (Owner("one:1", replace(HERE, since=NOW - timedelta(hours=1))),)
         unknown = (Owner("one:1", replace(HERE, since=None)),)
         states = snapshot(
-            lock("b", time_to_live=5.0), lock("c", owners=older), lock("a", owners=unknown, time_to_live=math.inf)
+            lock("b", time_to_live=5.0),
+            lock("c", owners=older),
+            lock("a", owners=unknown, time_to_live=math.inf),
+            at=103.0,
         )
-        assert shown(states, sort="since") == ["c", "b", "a"]
-        assert shown(states, sort="ttl") == ["b", "c", "a"]
-        assert shown(states, sort="-ttl") == ["a", "c", "b"]
-        assert shown(states, sort="-name") == ["c", "b", "a"]
+        for sort, names in (("since", "cba"), ("ttl", "bca"), ("-ttl", "acb"), ("-name", "cba")):
+            assert shown(states, sort=sort) == list(names)
+        # It was read some time before the snapshot.
+        assert [row["ttl"] for row in view_of(states, query_of({"sort": "ttl"})).content["rows"]] == [2.0, 17.0, -1]
 
     def test_what_is_listed(self) -> None:
         """A free lock isn't, unless somebody stands in its queue."""
@@ -90,12 +93,6 @@ class TestLists:
         assert shown(states, view="latches") == ["latch"]
         assert [totals_of(states)[name] for name in ("locks", "latches")] == [1, 1]
 
-    def test_what_is_left_of_a_lease(self) -> None:
-        """It was read some time before the snapshot."""
-        states = snapshot(lock("a"), lock("b", time_to_live=math.inf), at=103.0)
-        [one, two] = view_of(states, Query()).content["rows"]
-        assert (one["ttl"], two["ttl"]) == (17.0, -1)
-
     def test_the_scale_of_a_bar(self) -> None:
         """The longest time that was left counts, as long as the holder is the same."""
         seen = Seen.of(lock("a", time_to_live=29.9), 0.0, None)
@@ -103,15 +100,6 @@ class TestLists:
         assert seen.scale == 30
         other = (Owner("two:1", HERE),)
         assert Seen.of(lock("a", time_to_live=4.0, owners=other), 27.0, seen).scale == 5
-
-    def test_everything_is_json(self) -> None:
-        """Infinity is none."""
-        waiter = Waiter(Owner("two:1", replace(HERE, client_id="two"), levels=0), 1, None, math.inf)
-        states = snapshot(lock("a", kind="fair", waiters=(waiter,), waiter_count=1, time_to_live=math.inf))
-        for view in ("locks", "clients", "semaphores", "latches"):
-            json.dumps(view_of(states, query_of({"view": view})).content, allow_nan=False)
-        json.dumps(view_of(states, query_of({"view": "lock", "name": "a"})).content, allow_nan=False)
-        json.dumps(totals_of(states), allow_nan=False)
 
 
 class TestClients:
@@ -124,13 +112,17 @@ class TestClients:
             ("web-3 (pid 812)", 1, True),
         ]
 
-    def test_places_in_queues(self) -> None:
-        waiter = Waiter(Owner("two:1", Holder(client_id="two"), levels=0), 3, True, 5.0)
-        states = snapshot(lock("a", kind="fair", waiters=(waiter,), waiter_count=1))
+    def test_places_in_queues_and_that_everything_is_json(self) -> None:
+        """Infinity is none."""
+        waiter = Waiter(Owner("two:1", Holder(client_id="two"), levels=0), 3, None, math.inf)
+        states = snapshot(lock("a", kind="fair", waiters=(waiter,), waiter_count=1, time_to_live=math.inf))
         page = view_of(states, query_of({"view": "client", "name": "two"})).content
         assert page["holds"] == []
         assert [(wait["name"], wait["place"]) for wait in page["waits"]] == [("a", 3)]
         assert view_of(states, query_of({"view": "client", "name": "three"})).content["row"] is None
+        queries = [{"view": view} for view in ("locks", "clients", "semaphores", "latches")]
+        contents = [view_of(states, query_of(each)).content for each in [*queries, {"view": "lock", "name": "a"}]]
+        json.dumps([page, totals_of(states), *contents], allow_nan=False)
 
 
 @pytest.mark.parametrize(

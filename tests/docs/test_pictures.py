@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from tools import benchmark_chart
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "docs" / "assets"
 ROWS: list[dict[str, Any]] = json.loads((ASSETS / "benchmarks.json").read_text("utf-8"))["rows"]
 PEERS = {"redis-py": "redis", "python-redis-lock": "python-redis-lock", "Redisson": "Redisson", "bare": "bare"}
 """How a column of a table begins, and how the baselines do whose figures it has."""
-
-
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def svg_text(picture: Path, tag: str) -> str:
@@ -39,8 +27,7 @@ def svg_text(picture: Path, tag: str) -> str:
 
 
 def test_the_chart_shows_the_figures_of_the_benchmarks() -> None:
-    chart = tool("benchmark_chart")
-    assert svg_text(ASSETS / "benchmarks.svg", "desc") == chart.describe({row["name"]: row for row in ROWS})
+    assert svg_text(ASSETS / "benchmarks.svg", "desc") == benchmark_chart.describe({row["name"]: row for row in ROWS})
 
 
 @pytest.mark.parametrize("picture", sorted(ASSETS.glob("*.svg")), ids=lambda path: path.name)
@@ -55,48 +42,15 @@ def test_a_picture_is_small_and_needs_no_script_and_nothing_from_elsewhere(pictu
     assert svg_text(picture, "desc")
 
 
-def test_a_terminal_becomes_a_picture_that_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = tool("terminal_svg")
-    monkeypatch.setattr(terminal, "STEP", 0.0)
-    monkeypatch.setattr(
-        terminal, "_outputs", lambda _: iter([b"one", b"", b"\r\033[2K\033[1;31mtwo & <three>\033[0m", b""])
-    )
-    shown, length = terminal.record([])
-    texts = {"".join(run.text for run in each.line): each for each in shown}
-    assert set(texts) == {"one", "two & <three>"}
-    assert texts["one"].end == texts["two & <three>"].begin > 0
-    assert texts["two & <three>"].end is None
-    (run,) = texts["two & <three>"].line
-    assert run.bold
-    assert run.colour == terminal.COLOURS["red"]
-    picture = tmp_path / "terminal.svg"
-    picture.write_text(terminal.draw(shown, length, "a title", terminal.last_screen(shown)), "utf-8")
-    assert svg_text(picture, "desc") == "two & <three>"
-    drawn = ["".join(each.itertext()) for each in ET.parse(picture).getroot().iter() if each.tag.endswith("}tspan")]
-    assert sorted(drawn) == ["one", "two & <three>"]
-
-
-def test_a_program_runs_in_the_terminal() -> None:
-    terminal = tool("terminal_svg")
-    program = (
-        "import sys; print('columns', __import__('os').get_terminal_size().columns, sys.stdin.isatty()); sys.exit({})"
-    )
-    shown, _ = terminal.record([sys.executable, "-c", program.format(0)])
-    assert terminal.last_screen(shown) == f"columns {terminal.COLUMNS} True"
-    with pytest.raises(subprocess.CalledProcessError):
-        terminal.record([sys.executable, "-c", program.format(3)])
-
-
 def figures(page: str) -> Iterator[tuple[str, str, str]]:
     """The rows of tables whose columns are libraries: (row, column, cell)."""
     text = (ROOT / page).read_text("utf-8")
-    section = text.partition("## Performance" if page == "README.md" else "## How fast they are")[2].partition("\n## ")[
-        0
-    ]
+    head = "## Performance" if page == "README.md" else "## How fast they are"
+    section = text.partition(head)[2].partition("\n## ")[0]
     for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
-        head, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        columns, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
         for row, *cells in lines:
-            for column, cell in zip(head[1:], cells, strict=True):
+            for column, cell in zip(columns[1:], cells, strict=True):
                 if column:
                     yield row, column, cell
 

@@ -1,8 +1,10 @@
-"""Fixtures of the tests of helpers: a client of each backend."""
+"""Fixtures of the tests of helpers: a client of each backend, and functions as each of them decorates them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -10,6 +12,30 @@ import pytest_asyncio
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
+from tests.support.backends import Backend, _finished
+
+Work = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def called_by(backend: Backend, work: Work) -> Callable[..., Any]:
+    """A coroutine function as the backend takes one: for threads a plain function that runs it to its end."""
+
+    @functools.wraps(work)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _finished(work(*args, **kwargs))
+
+    return run if backend.name == "threads" else work
+
+
+def decorated(backend: Backend, decorator: Any, work: Work) -> Work:
+    """The decorated function, whose calls are awaited on both backends."""
+    function = getattr(decorator, "_target", decorator)(called_by(backend, work))
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return result if backend.name == "threads" else await result
+
+    return call
 
 
 @pytest.fixture
@@ -24,9 +50,3 @@ async def aclient(server: Server) -> AsyncIterator[pyredisson.asyncio.Client]:
     """A client for asyncio."""
     async with pyredisson.asyncio.connect(server.url) as made:
         yield made
-
-
-@pytest.fixture
-def server_url(server: Server) -> str:
-    """Where the server is."""
-    return server.url

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -16,8 +16,12 @@ import pyredisson.asyncio
 from pyredisson import ElectionState
 from pyredisson._api import terms
 from pyredisson.testing import Server
+from tests.support.backends import Backend
 from tests.support.children import Child
+from tests.support.inspecting import session_of
 from tests.support.waiting import TIME_LIMIT, eventually, waiters
+
+from .conftest import called_by
 
 LEADER = """
 import sys
@@ -41,167 +45,185 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terms, "PAUSE", 0.01)
 
 
-class Log:
-    """The terms that an election has told of."""
+class Candidate:
+    """An election, and the terms that it has told of: what has happened, the token, and the state meanwhile."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
-
-    def elected(self, term: pyredisson.Term) -> None:
-        self.told.append(("elected", term.token))
-
-    def deposed(self, term: pyredisson.Term) -> None:
-        self.told.append(("deposed", term.token))
+    def __init__(self, client: Any) -> None:
+        self.told: list[tuple[str, int, ElectionState]] = []
+        self.election: Any = client.elect("billing", on_elected=self._elected, on_deposed=self._deposed)
 
     @property
     def whats(self) -> list[str]:
-        return [what for what, _ in self.told]
+        return [what for what, _, _ in self.told]
+
+    def _elected(self, term: Any) -> None:
+        self.told.append(("elected", term.token, self.election.state))
+
+    def _deposed(self, term: Any) -> None:
+        self.told.append(("deposed", term.token, self.election.state))
 
 
-class TestThreads:
-    def test_a_block(self, client: pyredisson.Client, admin: Redis) -> None:
-        log = Log()
-        election = client.elect("billing", on_elected=log.elected, on_deposed=log.deposed)
+def lose(client: Any, term: Any, admin: Redis) -> None:
+    """The leadership is lost, as the client finds out."""
+    admin.delete("billing")
+    session_of(client).holds.declare_lost(getattr(term, "_target", term)._hold)
+
+
+@pytest.mark.asyncio
+class TestBothBackends:
+    async def test_a_block(self, backend: Backend, admin: Redis) -> None:
+        client = backend.connect()
+        candidate = Candidate(client)
+        election = candidate.election
         assert election.state is ElectionState.IDLE
-        assert election.leader() is None
-        with election as term:
+        assert await election.leader() is None
+        async with election as term:
             assert (term.name, term.valid, election.state) == ("billing", True, ElectionState.LEADING)
             assert not term.lost.is_set()
-            assert term.token == election.leader_token() > 0
-            leader = client.elect("billing").leader()
+            assert term.token == await election.leader_token() > 0
+            leader = await client.elect("billing").leader()
             assert leader is not None
             assert leader.client_id == client.id
-            assert log.whats == ["elected"]
-            with pytest.raises(RuntimeError, match="takes part already"), election:
-                raise AssertionError("not reached")
-        assert not term.valid
-        assert not admin.exists("billing")
-        assert log.told == [("elected", term.token), ("deposed", term.token)]
-        with election as second:
+            with pytest.raises(RuntimeError, match="takes part already"):
+                async with election:
+                    raise AssertionError("not reached")
+            assert candidate.told == [("elected", term.token, ElectionState.LEADING)]
+        assert (term.valid, election.state, admin.exists("billing")) == (False, ElectionState.IDLE, 0)
+        assert candidate.told[1:] == [("deposed", term.token, ElectionState.LEADING)]
+        async with election as second:
             assert second.token > term.token
 
-    def test_the_next_one_follows(self, client: pyredisson.Client) -> None:
-        tokens: list[int] = []
-
-        def stand_by() -> None:
-            with other as term:
-                tokens.append(term.token)
-
+    async def test_the_next_one_follows(self, backend: Backend) -> None:
+        client = backend.connect()
         other = client.elect("billing")
-        with client.elect("billing") as term:
-            thread = threading.Thread(target=stand_by)
-            thread.start()
-            eventually(lambda: waiters(client, "billing"))
+
+        async def stand_by() -> int:
+            async with other as term:
+                return term.token
+
+        async with client.elect("billing") as term:
+            next_one = backend.spawn(stand_by)
+            await backend.until(lambda: bool(waiters(client, "billing")))
             assert other.state is ElectionState.CAMPAIGNING
-        thread.join(TIME_LIMIT)
-        assert tokens > [term.token]
+        assert await next_one.result() > term.token
 
-    def test_a_lost_term(self, client: pyredisson.Client, admin: Redis) -> None:
-        election = client.elect("billing")
-        with pytest.raises(pyredisson.LockLostError), election as term:
-            admin.delete("billing")
-            client._session.holds.declare_lost(term._hold)
-            assert election.state is ElectionState.DEPOSED
-        assert election.state is ElectionState.IDLE
+    async def test_a_lost_term(self, backend: Backend, admin: Redis) -> None:
+        """In asyncio it cancels the block."""
+        client = backend.connect()
+        candidate = Candidate(client)
+        with pytest.raises(pyredisson.LockLostError):
+            async with candidate.election as term:
+                lose(client, term, admin)
+                assert candidate.election.state is ElectionState.DEPOSED
+                if backend.name == "asyncio":
+                    await asyncio.sleep(TIME_LIMIT)
+        assert [state for _, _, state in candidate.told] == [ElectionState.LEADING, ElectionState.DEPOSED]
+        assert candidate.election.state is ElectionState.IDLE
 
-    def test_work_is_done_in_each_term(self, client: pyredisson.Client, admin: Redis) -> None:
-        log, held = Log(), []
-        election = client.elect("billing", on_elected=log.elected, on_deposed=log.deposed)
+    async def test_work_is_done_in_each_term(self, backend: Backend, admin: Redis) -> None:
+        client = backend.connect()
+        candidate, tokens = Candidate(client), []
 
-        def work(term: pyredisson.Term) -> None:
-            held.append(term.token)
-            if len(held) == 1:
-                # This term is lost, the next one ends by itself.
-                admin.delete("billing")
-                client._session.holds.declare_lost(term._hold)
-            if len(held) == 3:
-                election.close()
+        async def work(term: Any) -> None:
+            tokens.append(term.token)
+            if len(tokens) == 1:
+                # The next term ends by itself.
+                lose(client, term, admin)
+                if backend.name == "asyncio":
+                    await asyncio.sleep(TIME_LIMIT)
+            if len(tokens) == 3:
+                await candidate.election.close()
 
-        election.run(work)
-        assert held == sorted(set(held))
-        assert log.told == [(what, token) for token in held for what in ("elected", "deposed")]
-        assert election.state is ElectionState.CLOSED
-        assert not admin.exists("billing")
+        await candidate.election.run(called_by(backend, work))
+        assert len(tokens) == 3
+        assert tokens == sorted(set(tokens))
+        assert [told[:2] for told in candidate.told] == [(what, at) for at in tokens for what in ("elected", "deposed")]
+        assert (candidate.election.state, admin.exists("billing")) == (ElectionState.CLOSED, 0)
 
-    def test_an_error_of_the_work_resigns(self, client: pyredisson.Client, admin: Redis) -> None:
-        def work(term: pyredisson.Term) -> None:
+    async def test_errors(self, backend: Backend, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
+        """The work's resigns and is raised, the callback's is logged."""
+
+        async def fail(term: Any) -> None:
             raise KeyError(term.name)
 
+        election = backend.connect().elect("billing", on_elected=called_by(backend, fail))
         with pytest.raises(KeyError):
-            client.elect("billing").run(work)
-        assert not admin.exists("billing")
-
-    def test_an_error_of_a_callback_is_logged(
-        self, client: pyredisson.Client, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def fail(term: pyredisson.Term) -> None:
-            raise KeyError(term.name)
-
-        with client.elect("billing", on_elected=fail) as term:
-            assert term.valid
+            await election.run(called_by(backend, fail))
         assert "on_elected of election 'billing' failed" in caplog.text
+        assert not admin.exists("billing")
 
-    def test_the_state_while_a_callback_runs(self, client: pyredisson.Client) -> None:
-        states: list[ElectionState] = []
-
-        def tell(_: pyredisson.Term) -> None:
-            states.append(election.state)
-
-        election = client.elect("billing", on_elected=tell, on_deposed=tell)
-        with election:
-            pass
-        assert states == [ElectionState.LEADING, ElectionState.LEADING]
-        with pytest.raises(pyredisson.LockLostError), election as term:
-            client._session.holds.declare_lost(term._hold)
-        assert states[2:] == [ElectionState.LEADING, ElectionState.DEPOSED]
-
-    def test_in_the_background(self, client: pyredisson.Client, server: Server, admin: Redis) -> None:
-        log = Log()
-        election = client.elect("billing", on_elected=log.elected, on_deposed=log.deposed)
-        election.start()
-        eventually(lambda: log.told)
+    async def test_in_the_background(self, backend: Backend, admin: Redis) -> None:
+        client = backend.connect()
+        candidate, other = Candidate(client), client.elect("billing")
+        candidate.election.start()
+        await backend.until(lambda: bool(candidate.told))
         with pytest.raises(RuntimeError, match="already"):
-            election.start()
-        election.close()
-        assert log.whats == ["elected", "deposed"]
-        assert not admin.exists("billing")
-        election.close()
+            candidate.election.start()
+        other.start()
+        await backend.until(lambda: bool(waiters(client, "billing")))
+        await other.close()
+        assert other.state is ElectionState.CLOSED
+        with pytest.raises(pyredisson.ClosedError):
+            async with other:
+                raise AssertionError("not reached")
+        for _ in range(2):
+            await candidate.election.close()
+            assert (candidate.whats, admin.exists("billing")) == (["elected", "deposed"], 0)
 
-    def test_closed_while_it_waits(self, client: pyredisson.Client) -> None:
-        election = client.elect("billing")
-        with client.elect("billing"):
-            election.start()
-            eventually(lambda: waiters(client, "billing"))
-            election.close()
-            assert election.state is ElectionState.CLOSED
-        with pytest.raises(pyredisson.ClosedError), election:
-            raise AssertionError("not reached")
+    async def test_the_end_of_the_client_ends_it(self, backend: Backend, admin: Redis) -> None:
+        client, begun, ended = backend.connect(), backend.flag(), []
+        candidate, other = Candidate(client), client.elect("stock")
 
-    def test_the_end_of_the_client_ends_it(self, server: Server, admin: Redis) -> None:
-        log = Log()
-        client = pyredisson.connect(server.url)
-        election = client.elect("billing", on_elected=log.elected, on_deposed=log.deposed)
-        election.start()
-        eventually(lambda: log.told)
-        client.close()
-        election.close()
-        assert log.whats == ["elected", "deposed"]
-        assert not admin.exists("billing")
+        async def work(term: Any) -> None:
+            begun.set()
+            try:
+                if backend.name == "asyncio":
+                    await asyncio.sleep(TIME_LIMIT)
+                term.lost.wait(TIME_LIMIT)
+            finally:
+                ended.append(term.valid)
 
+        candidate.election.start()
+        working = backend.spawn(lambda: other.run(called_by(backend, work)))
+        await begun.wait()
+        await backend.until(lambda: bool(candidate.told))
+        await client.close()
+        await candidate.election.close()
+        await working.result()
+        assert (candidate.whats, ended) == (["elected", "deposed"], [False])
+        assert not admin.exists("billing", "stock")
+
+    async def test_a_server_that_is_full(
+        self, backend: Backend, admin: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It campaigns until the server takes writes again."""
+        candidate = Candidate(backend.connect())
+        admin.config_set("maxmemory", 1)
+        try:
+            candidate.election.start()
+            text = "a campaign of election 'billing' failed, and is repeated: OOM"
+            await backend.until(lambda: text in caplog.text)
+            assert not candidate.told
+        finally:
+            admin.config_set("maxmemory", 0)
+        await backend.until(lambda: bool(candidate.told))
+        await candidate.election.close()
+
+
+class TestOutages:
     def test_an_outage(self, own_server: Server) -> None:
         """The server comes back without data: the leader is deposed, and elected again."""
-        log = Log()
         with pyredisson.connect(own_server.url, lock_watchdog_timeout=1, timeout=0.5) as client:
-            election = client.elect("billing", on_elected=log.elected, on_deposed=log.deposed)
-            election.start()
-            eventually(lambda: log.told)
+            candidate = Candidate(client)
+            candidate.election.start()
+            eventually(lambda: candidate.told)
             own_server.kill()
-            eventually(lambda: log.whats[-1] == "deposed")
-            token = log.told[-1][1]
+            eventually(lambda: candidate.whats[-1] == "deposed")
+            token = candidate.told[-1][1]
             own_server.start()
-            eventually(lambda: log.whats[-1] == "elected", 3 * TIME_LIMIT)
-            assert log.told[-1][1] > token
-            election.close()
+            eventually(lambda: candidate.whats[-1] == "elected", 3 * TIME_LIMIT)
+            assert candidate.told[-1][1] > token
+            candidate.election.close()
 
     @pytest.mark.usefixtures("restarts_noticed")
     def test_the_server_restarts_empty(self, own_server: Server) -> None:
@@ -217,22 +239,6 @@ class TestThreads:
                 assert later.token > term.token
                 assert term.lost.wait(TIME_LIMIT)
                 assert later.valid
-
-    def test_a_server_that_is_full(
-        self, client: pyredisson.Client, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """It campaigns until the server takes writes again."""
-        log = Log()
-        election = client.elect("billing", on_elected=log.elected)
-        admin.config_set("maxmemory", 1)
-        try:
-            election.start()
-            eventually(lambda: "a campaign of election 'billing' failed, and is repeated: OOM" in caplog.text)
-            assert not log.told
-        finally:
-            admin.config_set("maxmemory", 0)
-        eventually(lambda: log.told)
-        election.close()
 
     def test_a_right_that_is_missing_ends_it(self, client: pyredisson.Client, admin: Redis) -> None:
         """After a change of the settings it can be started again."""
@@ -251,9 +257,9 @@ class TestThreads:
 
     def test_closed_while_the_server_is_away(self, own_server: Server) -> None:
         """It takes two seconds at most, and no term begins when the server is back."""
-        log = Log()
         with pyredisson.connect(own_server.url, timeout=0.5) as client:
-            election = client.elect("billing", on_elected=log.elected)
+            candidate = Candidate(client)
+            election: pyredisson.Election = candidate.election
             own_server.kill()
             election.start()
             eventually(lambda: election.state is ElectionState.CAMPAIGNING)
@@ -264,18 +270,26 @@ class TestThreads:
             assert thread is not None
             thread.join(TIME_LIMIT)
             assert not thread.is_alive()
-            assert not log.told
+            assert not candidate.told
             # What was acquired for it is released in the background.
             eventually(lambda: client.elect("billing").leader() is None)
 
 
 class TestProcesses:
-    def test_the_leader_is_killed(self, child: Callable[..., Child], server: Server, client: pyredisson.Client) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+    def test_a_leader_that_is_killed_or_stopped(
+        self, child: Callable[..., Child], server: Server, client: pyredisson.Client, number: signal.Signals
+    ) -> None:
+        """A process that goes on finds that its term is over."""
         leader = child(LEADER, server.url, 1, "")
         token = int(leader.receive().split()[1])
-        leader.signal(signal.SIGKILL)
+        leader.signal(number)
         with client.elect("billing") as term:
             assert term.token > token
+            if number is signal.SIGSTOP:
+                leader.signal(signal.SIGCONT)
+                assert leader.receive() == "lost False"
+                assert term.valid
 
     @pytest.mark.parametrize("asked", [True, False])
     def test_sigterm(
@@ -288,44 +302,10 @@ class TestProcesses:
         assert leader.wait() == -signal.SIGTERM
         assert (client.elect("billing").leader() is None) is asked
 
-    def test_a_leader_that_was_stopped(
-        self, child: Callable[..., Child], server: Server, client: pyredisson.Client
-    ) -> None:
-        """When it goes on, it finds that its term is over."""
-        leader = child(LEADER, server.url, 1, "")
-        token = int(leader.receive().split()[1])
-        leader.signal(signal.SIGSTOP)
-        with client.elect("billing") as term:
-            assert term.token > token
-            leader.signal(signal.SIGCONT)
-            assert leader.receive() == "lost False"
-            assert term.valid
-
 
 @pytest.mark.asyncio
-class TestAsyncio:
-    async def test_a_block(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        told: list[str] = []
-
-        async def elected(term: pyredisson.asyncio.Term) -> None:
-            await asyncio.sleep(0)
-            told.append("elected")
-
-        election = aclient.elect("billing", on_elected=elected, on_deposed=lambda _: told.append("deposed"))
-        async with election as term:
-            assert (term.valid, election.state) == (True, ElectionState.LEADING)
-            assert term.token == await election.leader_token()
-            leader = await election.leader()
-            assert leader is not None
-            assert leader.client_id == aclient.id
-            with pytest.raises(RuntimeError):
-                async with election:
-                    raise AssertionError("not reached")
-        assert told == ["elected", "deposed"]
-        assert not admin.exists("billing")
-        assert election.state is ElectionState.IDLE
-
-    async def test_a_callback_releases_what_the_other_has_acquired(self, aclient: pyredisson.asyncio.Client) -> None:
+class TestCallbacksThatAwait:
+    async def test_one_releases_what_the_other_has_acquired(self, aclient: pyredisson.asyncio.Client) -> None:
         lock = aclient.get_lock("stock")
 
         async def elected(_: pyredisson.asyncio.Term) -> None:
@@ -338,94 +318,7 @@ class TestAsyncio:
             assert await lock.is_held()
         assert not await lock.is_locked()
 
-    async def test_a_lost_term_cancels_the_block(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        election = aclient.elect("billing")
-        with pytest.raises(pyredisson.LockLostError):
-            async with election as term:
-                admin.delete("billing")
-                aclient._session.holds.declare_lost(term._hold)
-                await asyncio.sleep(TIME_LIMIT)
-        assert election.state is ElectionState.IDLE
-
-    async def test_a_lost_term_cancels_the_work(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        tokens: list[int] = []
-        election = aclient.elect("billing")
-
-        async def work(term: pyredisson.asyncio.Term) -> None:
-            tokens.append(term.token)
-            if len(tokens) == 1:
-                admin.delete("billing")
-                aclient._session.holds.declare_lost(term._hold)
-                await asyncio.sleep(TIME_LIMIT)
-            await election.close()
-
-        async with asyncio.timeout(TIME_LIMIT):
-            await election.run(work)
-        assert len(tokens) == 2
-        assert tokens[0] < tokens[1]
-        assert not admin.exists("billing")
-
-    async def test_an_error_of_the_work_resigns(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        async def work(term: pyredisson.asyncio.Term) -> None:
-            raise KeyError(term.name)
-
-        with pytest.raises(KeyError):
-            await aclient.elect("billing").run(work)
-        assert not admin.exists("billing")
-
-    async def test_the_task_is_cancelled(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        begun, ended = asyncio.Event(), asyncio.Event()
-
-        async def work(term: pyredisson.asyncio.Term) -> None:
-            begun.set()
-            try:
-                await asyncio.sleep(TIME_LIMIT)
-            finally:
-                ended.set()
-
-        task = asyncio.create_task(aclient.elect("billing").run(work))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended.is_set()
-        eventually(lambda: not admin.exists("billing"))
-
-    async def test_the_state_while_a_callback_runs(self, aclient: pyredisson.asyncio.Client) -> None:
-        states: list[ElectionState] = []
-
-        def tell(_: pyredisson.asyncio.Term) -> None:
-            states.append(election.state)
-
-        election = aclient.elect("billing", on_elected=tell, on_deposed=tell)
-        async with election:
-            pass
-        assert states == [ElectionState.LEADING, ElectionState.LEADING]
-        with pytest.raises(pyredisson.LockLostError):
-            async with election as term:
-                aclient._session.holds.declare_lost(term._hold)
-                await asyncio.sleep(TIME_LIMIT)
-        assert states[2:] == [ElectionState.LEADING, ElectionState.DEPOSED]
-
-    async def test_in_the_background(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        elected, told = asyncio.Event(), []
-        election = aclient.elect(
-            "billing", on_elected=lambda _: elected.set(), on_deposed=lambda term: told.append(term.token)
-        )
-        election.start()
-        await elected.wait()
-        other = aclient.elect("billing")
-        other.start()
-        async with asyncio.timeout(TIME_LIMIT):
-            while not waiters(aclient, "billing"):  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-        await other.close()
-        assert other.state is ElectionState.CLOSED
-        await election.close()
-        assert len(told) == 1
-        assert not admin.exists("billing")
-
-    async def test_closed_in_the_middle_of_a_callback(self, aclient: pyredisson.asyncio.Client) -> None:
+    async def test_closed_in_the_middle_of_one(self, aclient: pyredisson.asyncio.Client) -> None:
         """The callback goes on to its end, and the other one follows."""
         begun, may_end, told = asyncio.Event(), asyncio.Event(), []
 
@@ -442,60 +335,3 @@ class TestAsyncio:
         may_end.set()
         await closing
         assert told == ["elected", "deposed"]
-
-    async def test_cancelled_in_the_middle_of_a_callback(
-        self, aclient: pyredisson.asyncio.Client, admin: Redis
-    ) -> None:
-        begun, told = asyncio.Event(), []
-
-        async def elected(term: pyredisson.asyncio.Term) -> None:
-            begun.set()
-            await asyncio.sleep(TIME_LIMIT)
-
-        async def work(term: pyredisson.asyncio.Term) -> None:
-            raise AssertionError("not reached")
-
-        election = aclient.elect("billing", on_elected=elected, on_deposed=lambda _: told.append("deposed"))
-        task = asyncio.create_task(election.run(work))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert told == ["deposed"]
-        eventually(lambda: not admin.exists("billing"))
-
-    async def test_a_server_that_is_full(self, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
-        elected = asyncio.Event()
-        election = aclient.elect("billing", on_elected=lambda _: elected.set())
-        admin.config_set("maxmemory", 1)
-        try:
-            before = admin.info("errorstats")
-            election.start()
-            async with asyncio.timeout(TIME_LIMIT):
-                while admin.info("errorstats") == before:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert not elected.is_set()
-        finally:
-            admin.config_set("maxmemory", 0)
-        await asyncio.wait_for(elected.wait(), TIME_LIMIT)
-        await election.close()
-
-    async def test_the_end_of_the_client_ends_it(self, server_url: str, admin: Redis) -> None:
-        begun, cancelled = asyncio.Event(), asyncio.Event()
-
-        async def work(term: pyredisson.asyncio.Term) -> None:
-            begun.set()
-            try:
-                await asyncio.sleep(TIME_LIMIT)
-            except asyncio.CancelledError:
-                cancelled.set()
-                raise
-
-        client = pyredisson.asyncio.connect(server_url)
-        task = asyncio.create_task(client.elect("billing").run(work))
-        await begun.wait()
-        await client.close()
-        async with asyncio.timeout(TIME_LIMIT):
-            await task
-        assert cancelled.is_set()
-        assert not admin.exists("billing")

@@ -47,28 +47,32 @@ def test_the_name_of_a_method() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "{}", "{0}", "{order_id", "{order.id.}:{}", "{oder}", "{order:{x}}", "{.id}"]
+    ("text", "error", "message"),
+    [
+        *(
+            (text, ValueError, None)
+            for text in ("", "{", "{}", "{0}", "{order_id", "{order.id.}:{}", "{order:{x}}", "{.id}")
+        ),
+        ("{oder}", ValueError, r"method\(\) has no parameter 'oder'; it has: self, order"),
+        (b"order", TypeError, "must be str"),
+    ],
 )
-def test_a_template_that_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
+def test_a_template_that_is_refused(text: Any, error: type[Exception], message: str | None) -> None:
+    with pytest.raises(error, match=message):
         Template(text, method)
 
 
-def test_the_error_says_which_parameters_there_are() -> None:
-    with pytest.raises(ValueError, match=r"method\(\) has no parameter 'oder'; it has: self, order"):
-        Template("{oder}", method)
-    wrong: Any = b"order"
-    with pytest.raises(TypeError, match="must be str"):
-        Template(wrong, method)
-
-
-def test_a_call_that_has_no_name() -> None:
-    with pytest.raises(ValueError, match="AttributeError"):
-        Template("{order.id}", method).name((None, None), {})
-    with pytest.raises(ValueError, match="KeyError"):
-        Template("{more}", function).name((1,), {})
-    with pytest.raises(TypeError, match="missing a required argument"):
-        Template("{order.id}", method).name((), {})
+@pytest.mark.parametrize(
+    ("text", "args", "error", "message"),
+    [
+        ("{order.id}", (None, None), ValueError, "AttributeError"),
+        ("{order[more]}", (None, {}), ValueError, "KeyError"),
+        ("{order.id}", (), TypeError, "missing a required argument"),
+    ],
+)
+def test_a_call_that_has_no_name(text: str, args: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Template(text, method).name(args, {})
 
 
 def generator() -> Iterator[int]:
@@ -98,35 +102,28 @@ PLAIN: list[Any] = [plain, functools.partial(plain), Called()]
 COROUTINES: list[Any] = [coroutine, functools.partial(coroutine), Awaited()]
 
 
-@pytest.mark.parametrize("decorate", ["locked", "singleton"])
-def test_what_is_decorated(decorate: str) -> None:
-    with pyredisson.connect() as client:
-        decorator: Callable[[Any], Any] = getattr(client, decorate)("orders")
-        for each in PLAIN:
-            assert callable(decorator(each))
-        for each in NEVER + COROUTINES:
-            with pytest.raises(TypeError):
-                decorator(each)
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("decorate", ["locked", "singleton"])
-async def test_what_is_decorated_in_asyncio(decorate: str) -> None:
-    async with pyredisson.asyncio.connect() as client:
-        decorator: Callable[[Any], Any] = getattr(client, decorate)("orders")
-        for each in COROUTINES:
-            assert callable(decorator(each))
-        for each in NEVER + PLAIN:
-            with pytest.raises(TypeError):
-                decorator(each)
+async def test_what_is_decorated(decorate: str) -> None:
+    async with pyredisson.asyncio.connect() as for_asyncio:
+        with pyredisson.connect() as for_threads:
+            for client, good, bad in ((for_threads, PLAIN, COROUTINES), (for_asyncio, COROUTINES, PLAIN)):
+                decorator: Callable[[Any], Any] = getattr(client, decorate)("orders")
+                for each in good:
+                    assert callable(decorator(each))
+                for each in NEVER + bad:
+                    with pytest.raises(TypeError):
+                        decorator(each)
 
 
-def test_options_are_checked_at_once() -> None:
-    with pyredisson.connect() as client:
-        wrong: Any = "mutex"
-        with pytest.raises(ValueError, match="kind must be one of lock, fair"):
-            client.locked("orders", kind=wrong)
-        with pytest.raises(ValueError, match="wait_time"):
-            client.locked("orders", wait_time=-1)
-        with pytest.raises(ValueError, match="lease_time"):
-            client.locked("orders", lease_time=0)
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("kind", "mutex", "kind must be one of lock, fair"),
+        ("wait_time", -1, "wait_time"),
+        ("lease_time", 0, "lease_time"),
+    ],
+)
+def test_options_are_checked_at_once(option: str, value: Any, message: str) -> None:
+    with pyredisson.connect() as client, pytest.raises(ValueError, match=message):
+        client.locked("orders", **{option: value})

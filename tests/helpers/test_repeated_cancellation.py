@@ -1,4 +1,4 @@
-"""A task that is cancelled again and again, as by a scope of anyio: what must have ended first has ended first."""
+"""A task that is cancelled, once or again and again as by a scope of anyio: what must have ended first has ended."""
 
 from __future__ import annotations
 
@@ -43,6 +43,13 @@ def plainly(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], 
     return task, task.cancel
 
 
+def once(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], Cancel]:
+    """Only the first call of the function cancels the task."""
+    task, cancel = plainly(work)
+    calls = iter([cancel])
+    return task, lambda: next(calls, lambda: None)()
+
+
 def by_anyio(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], Cancel]:
     """The scope's own time is over: then anyio repeats the cancellation by itself."""
     scope = anyio.move_on_after(TIME_LIMIT)
@@ -59,7 +66,7 @@ def by_anyio(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None],
     return asyncio.create_task(run()), expire
 
 
-@pytest.fixture(params=[plainly, by_anyio])
+@pytest.fixture(params=[once, plainly, by_anyio])
 def start(request: pytest.FixtureRequest) -> Start:
     """Starts work in a task. Returns the task, and a function that cancels it, as its caller repeats it."""
     started: Start = request.param
@@ -144,6 +151,7 @@ async def test_an_election_is_led_until_on_deposed_has_ended(
             await asyncio.sleep(TIME_LIMIT)
 
     async def work(_: Term) -> None:
+        assert where != "on_elected"
         await asyncio.sleep(TIME_LIMIT)
 
     async def deposed(term: Term) -> None:

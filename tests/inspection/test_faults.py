@@ -14,6 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 import pyredisson.asyncio
 from pyredisson.errors import ClosedError
 from pyredisson.inspection import discovery as walking
+from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.unlocking import release_shown
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend
@@ -39,6 +40,12 @@ def locks(redis: Any) -> set[bytes]:
     return {name.encode() for name in names}
 
 
+async def walk_again(discovery: Discovery) -> None:
+    discovery.restart()
+    while await discovery.step():
+        pass
+
+
 async def test_replies_to_the_walk_that_are_lost(backend: Backend, proxy: Proxy, locks: set[bytes]) -> None:
     client = backend.connect(proxy.url, **QUICK)
     fault = proxy.drop_reply(b"DBSIZE", times=2)
@@ -61,27 +68,16 @@ async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None
     known, failed = await inspector(client).states([b"orders", b"other"])
     assert (known, [*failed]) == ([], [b"orders", b"other"])
     own_server.resume()
-    discovery.restart()
-    while await discovery.step():
-        pass
+    await walk_again(discovery)
     assert set(discovery.found) == {b"orders"}
     assert not discovery.failed
-    assert (await state_of(client, "orders")).held
-
-
-async def test_what_was_found_stays_if_a_server_does_not_answer(backend: Backend, own_server: Server) -> None:
-    """The objects may still be there."""
-    client = backend.connect(own_server.url, **QUICK)
-    with own_server.redis() as redis:
-        redis.hset("orders", OWNER, 1)
-    discovery = await walked(client)
+    # What was found stays if a server doesn't answer: the objects may still be there.
     own_server.pause()
-    discovery.restart()
-    while await discovery.step():
-        pass
-    own_server.resume()
+    await walk_again(discovery)
     assert set(discovery.found) == {b"orders"}
     assert discovery.failed
+    own_server.resume()
+    assert (await state_of(client, "orders")).held
 
 
 async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[bytes]) -> None:
@@ -106,11 +102,7 @@ async def test_a_client_that_is_closed_during_the_walk(backend: Backend, locks: 
     client = backend.connect()
     discovery = inspector(client).discovery(rate=1.0)
     assert await discovery.step()
-
-    async def walk() -> None:
-        await discovery.step()
-
-    waiter = backend.spawn(walk)
+    waiter = backend.spawn(discovery.step)
     await backend.sleep(0.05)
     # It pauses for many seconds, as the rate demands.
     assert not waiter.done()

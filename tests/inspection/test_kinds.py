@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from pyredisson.inspection.model import State
 from tests.support.backends import Backend
 from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, state_of
 
-from .servers import on_every_server
+from .conftest import on_every_server
 
 pytestmark = pytest.mark.asyncio
 
 JAVA = f"{uuid.UUID(int=5)}"
-GETTERS = {
-    "lock": "get_lock",
-    "fair": "get_fair_lock",
-    "fenced": "get_fenced_lock",
-    "spin": "get_spin_lock",
-}
-
-
-def acquires(lock: Any) -> Callable[[], Awaitable[None]]:
-    """Work of another owner: acquires the lock when it is free, and releases it."""
-
-    async def work() -> None:
-        await lock.lock()
-        await lock.unlock()
-
-    return work
+GETTERS = {"lock": "get_lock", "fair": "get_fair_lock", "fenced": "get_fenced_lock", "spin": "get_spin_lock"}
+ONCE = f"pyredisson_once:{{stock}}:{JAVA}:0:"
 
 
 @pytest.fixture(autouse=True)
@@ -41,107 +27,90 @@ def foreign_keys(redis: Any) -> None:
         redis.execute_command(*command)
 
 
+def lease(state: State, owner: int = 0) -> float:
+    return state.owners[owner].holder.time_to_live or 0
+
+
+@on_every_server
 @pytest.mark.parametrize("kind", GETTERS)
-class TestLocks:
-    @on_every_server
-    async def test_held(self, backend: Backend, kind: str) -> None:
-        client = backend.connect()
-        lock = getattr(client, GETTERS[kind])("orders")
-        await lock.lock(20)
-        await lock.lock(20)
+async def test_a_lock(backend: Backend, kind: str) -> None:
+    """Held, waited for, and free."""
+    client, other = backend.connect(), backend.connect()
+    lock = getattr(client, GETTERS[kind])("orders")
+    await lock.lock(20)
+    await lock.lock(20)
+    state = (await listed(client))["orders"]
+    # Neither a fair lock without waiters nor a spin lock can be told from a lock.
+    assert (state.kind, state.certain, state.held) == ("fenced" if kind == "fenced" else "lock", False, True)
+    [owner] = state.owners
+    assert (owner.levels, owner.side, owner.kept, state.owner_count) == (2, None, False, 1)
+    assert owner.holder.client_id == client.id
+    assert owner.raw == f"{client.id}:{owner.holder.owner_id}"
+    assert state.time_to_live == lease(state)
+    assert 15 < lease(state) <= 20
+    assert state.token == (await lock.get_token() if kind == "fenced" else None)
+    assert (state.permits, state.free, state.count, state.waiters) == (None, None, None, ())
+
+    async def wait() -> None:
+        waiting = getattr(other, GETTERS[kind])("orders")
+        await waiting.lock()
+        await waiting.unlock()
+
+    waiter = backend.spawn(wait)
+    while kind != "spin" and not (state.waiters or state.waiting_clients):
+        await backend.sleep(0.005)
         state = (await listed(client))["orders"]
-        # Neither a fair lock without waiters nor a spin lock can be told from a lock.
-        assert (state.kind, state.certain) == ("fenced" if kind == "fenced" else "lock", False)
-        assert state.held
-        [owner] = state.owners
-        assert (owner.levels, owner.side, owner.kept, state.owner_count) == (2, None, False, 1)
-        assert owner.holder.client_id == client.id
-        assert owner.raw == f"{client.id}:{owner.holder.owner_id}"
-        assert state.time_to_live == owner.holder.time_to_live
-        assert 15 < (state.time_to_live or 0) <= 20
-        assert state.token == (await lock.get_token() if kind == "fenced" else None)
-        assert (state.permits, state.free, state.count, state.waiters) == (None, None, None, ())
-
-    async def test_its_holder_has_announced_the_kind(self, backend: Backend, redis: Any, kind: str) -> None:
-        client = backend.connect()
-        lock = getattr(client, GETTERS[kind])("or ders")
-        await lock.lock()
-        [field] = redis.hkeys("or ders")
-        owner_id = field.decode().partition(":")[2]
-        announce(redis, client.id, {f"{owner_id} or ders": kind})
-        state = (await listed(client))["or ders"]
-        assert (state.kind, state.certain) == (kind, True)
-        [owner] = state.owners
-        holder = owner.holder
-        assert (holder.client_name, holder.host, holder.pid) == ("billing@web-3:812", "web-3", 812)
-        assert holder.since is not None
-        assert holder.since.timestamp() == pytest.approx(1_795_167_377.9)
-        assert holder.foreign is False
-
-    async def test_free(self, backend: Backend, kind: str) -> None:
-        client = backend.connect()
-        lock = getattr(client, GETTERS[kind])("orders")
-        await lock.lock()
-        await lock.unlock()
-        state = await state_of(client, "orders")
-        assert not state.held
-        assert state.kind == ("fenced" if kind == "fenced" else "unknown")
-        assert (state.owners, state.owner_count, state.time_to_live) == ((), 0, None)
-
-    @on_every_server
-    async def test_its_waiters(self, backend: Backend, kind: str) -> None:
-        client, other = backend.connect(), backend.connect()
-        lock = getattr(client, GETTERS[kind])("orders")
-        await lock.lock()
-        waiter = backend.spawn(acquires(getattr(other, GETTERS[kind])("orders")))
-
-        async def waits() -> bool:
-            state = await state_of(client, "orders")
-            return bool(state.waiters) if kind == "fair" else kind == "spin" or bool(state.waiting_clients)
-
-        while not await waits():
+    if kind == "fair":
+        assert (state.kind, state.certain, state.waiting_clients, state.waiter_count) == ("fair", True, None, 1)
+        [place] = state.waiters
+        assert place.owner.holder.client_id == other.id
+        assert place.owner.holder.time_to_live is None
+        assert (place.place, (place.place_lasts or 0) > 1) == (1, True)
+        # On a busy machine a waiter shows no sign of life now and then.
+        while not place.alive:
             await backend.sleep(0.005)
+            [place] = (await listed(client))["orders"].waiters
+    else:
         state = (await listed(client))["orders"]
-        if kind == "fair":
-            assert (state.kind, state.certain, state.waiting_clients) == ("fair", True, None)
-            [place] = state.waiters
-            assert (place.place, state.waiter_count) == (1, 1)
-            assert place.owner.holder.client_id == other.id
-            assert place.owner.holder.time_to_live is None
-            assert place.place_lasts is not None
-            assert place.place_lasts > 1
-            # On a busy machine a waiter shows no sign of life now and then.
-            while not place.alive:
-                await backend.sleep(0.005)
-                [place] = (await listed(client))["orders"].waiters
-        elif kind == "spin":
-            assert (state.waiting_clients, state.waiter_count) == (0, None)
-        else:
-            assert (state.waiting_clients, state.waiter_count) == (1, None)
-        await lock.unlock()
-        await waiter.result()
+        assert (state.waiting_clients, state.waiter_count) == (0 if kind == "spin" else 1, None)
+    await lock.unlock()
+    await lock.unlock()
+    await waiter.result()
+    state = await state_of(client, "orders")
+    assert (state.held, state.kind) == (False, "fenced" if kind == "fenced" else "unknown")
+    assert (state.owners, state.owner_count, state.time_to_live) == ((), 0, None)
+
+
+@pytest.mark.parametrize("kind", GETTERS)
+async def test_a_holder_that_has_announced_the_kind(backend: Backend, redis: Any, kind: str) -> None:
+    client = backend.connect()
+    redis.hset("or ders", f"{client.id}:{2**32}", 1)
+    announce(redis, client.id, {f"{2**32} or ders": kind})
+    state = (await listed(client))["or ders"]
+    assert (state.kind, state.certain) == (kind, True)
+    holder = state.owners[0].holder
+    assert (holder.client_name, holder.host, holder.pid) == ("billing@web-3:812", "web-3", 812)
+    assert holder.since is not None
+    assert holder.since.timestamp() == pytest.approx(1_795_167_377.9)
+    assert holder.foreign is False
 
 
 class TestReadWriteLocks:
     @on_every_server
-    async def test_readers(self, backend: Backend, redis: Any) -> None:
+    async def test_readers(self, backend: Backend) -> None:
         client = backend.connect()
         lock = client.get_read_write_lock("orders").read_lock()
         await lock.lock(10)
         await lock.lock(20)
-
-        async def read() -> None:
-            await client.get_read_write_lock("orders").read_lock().lock(40)
-
-        await backend.as_another_owner(read)
+        await backend.as_another_owner(lambda: client.get_read_write_lock("orders").read_lock().lock(40))
         state = (await listed(client))["orders"]
         assert (state.kind, state.certain, state.held, state.owner_count) == ("read-write", True, True, 2)
         assert sorted(owner.levels for owner in state.owners) == [1, 2]
         assert {owner.side for owner in state.owners} == {"read"}
-        leases = sorted(owner.holder.time_to_live or 0 for owner in state.owners)
-        assert 15 < leases[0] <= 20
-        assert 35 < leases[1] <= 40
-        assert state.time_to_live == pytest.approx(leases[1], abs=0.1)
+        first, last = sorted([lease(state, 0), lease(state, 1)])
+        assert 15 < first <= 20
+        assert 35 < last <= 40
+        assert state.time_to_live == pytest.approx(last, abs=0.1)
 
     async def test_a_writer_that_reads(self, backend: Backend) -> None:
         client = backend.connect()
@@ -159,18 +128,15 @@ class TestReadWriteLocks:
         redis.pexpire("orders", 30_000)
         redis.set(f"{{orders}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
         state = (await listed(backend.connect()))["orders"]
-        ended, other = state.owners
-        assert ended.holder.time_to_live == 0
-        assert 15 < (other.holder.time_to_live or 0) <= 20
+        assert lease(state, 0) == 0
+        assert 15 < lease(state, 1) <= 20
 
 
-class TestSemaphores:
+class TestNumbers:
     async def test_without_further_evidence(self, backend: Backend, redis: Any) -> None:
         """A number may be anybody's counter."""
         client = backend.connect()
-        await client.get_semaphore("stock").try_set_permits(3)
-        for key in redis.keys("pyredisson_once:*"):
-            redis.delete(key)
+        redis.set("stock", 3)
         assert "stock" not in await listed(client)
         state = await state_of(client, "stock")
         assert (state.kind, state.certain) == ("unknown", False)
@@ -179,11 +145,18 @@ class TestSemaphores:
         assert [(state.kind, state.certain, state.free) for state in known] == [("semaphore", True, 3)]
 
     @pytest.mark.parametrize(
-        ("called", "kind"), [("semaphore", "semaphore"), ("permit", "permits"), ("latch", "latch")]
+        ("key", "value", "kind"),
+        [
+            (f"{ONCE}semaphore", "2 1", "semaphore"),
+            (f"{ONCE}permit", "2 1", "permits"),
+            (f"{ONCE}latch", "2 1", "latch"),
+            # A waiter for several permits.
+            ("pyredisson_semaphore_claim:{stock}", f"2 {JAVA}:1", "semaphore"),
+        ],
     )
-    async def test_calls_that_say_the_kind(self, backend: Backend, redis: Any, called: str, kind: str) -> None:
+    async def test_keys_that_say_the_kind(self, backend: Backend, redis: Any, key: str, value: str, kind: str) -> None:
         redis.set("stock", -2)
-        redis.set(f"pyredisson_once:{{stock}}:{JAVA}:0:{called}", "2 1", px=60_000)
+        redis.set(key, value, px=60_000)
         state = (await listed(backend.connect()))["stock"]
         assert (state.kind, state.certain) == (kind, True)
         assert (state.free, state.count) == ((None, -2) if kind == "latch" else (-2, None))
@@ -195,14 +168,7 @@ class TestSemaphores:
         await semaphore.try_set_permits(3)
         await semaphore.acquire()
         state = (await listed(client))["stock"]
-        assert state.kind == "semaphore"
-        assert (state.held, state.free, state.permits, state.owners) == (True, 2, None, ())
-
-    async def test_a_waiter_for_several_permits(self, backend: Backend, redis: Any) -> None:
-        redis.set("stock", 1)
-        redis.set("pyredisson_semaphore_claim:{stock}", f"2 {JAVA}:1", px=60_000)
-        state = (await listed(backend.connect()))["stock"]
-        assert (state.kind, state.certain, state.free) == ("semaphore", True, 1)
+        assert (state.kind, state.held, state.free, state.permits, state.owners) == ("semaphore", True, 2, None, ())
 
     @on_every_server
     async def test_permits_with_ids(self, backend: Backend, redis: Any) -> None:
@@ -221,36 +187,25 @@ class TestSemaphores:
         assert (state.free, state.permits, state.owner_count) == (3, 5, 2)
         first, last = state.owners
         assert (first.raw, last.raw) == (leased, kept)
-        assert 15 < (first.holder.time_to_live or 0) <= 20
+        assert 15 < lease(state, 0) <= 20
         assert first.holder.client_id is None
-        assert last.holder.time_to_live == math.inf
+        assert lease(state, 1) == math.inf
         assert (last.holder.client_id, last.holder.host) == (client.id, "web-3")
 
-
-class TestLatches:
-    async def test_closed(self, backend: Backend) -> None:
+    @on_every_server
+    async def test_a_latch(self, backend: Backend) -> None:
         client = backend.connect()
-        await client.get_count_down_latch("done").try_set_count(2)
+        latch = client.get_count_down_latch("done")
+        await latch.try_set_count(2)
         state = (await listed(client))["done"]
         # The server remembers calls, but not yet for what.
         assert state.kind in ("latch", "semaphore")
         assert not state.certain or state.kind == "latch"
-
-    @on_every_server
-    async def test_clients_that_wait(self, backend: Backend) -> None:
-        client = backend.connect()
-        latch = client.get_count_down_latch("done")
-        await latch.try_set_count(2)
-
-        async def wait() -> None:
-            await client.get_count_down_latch("done").wait()
-
-        waiter = backend.spawn(wait)
+        waiter = backend.spawn(lambda: client.get_count_down_latch("done").wait())
         while (await state_of(client, "done")).kind != "latch":
             await backend.sleep(0.005)
         state = (await listed(client))["done"]
-        assert (state.kind, state.count, state.held) == ("latch", 2, True)
-        assert state.waiting_clients == 1
+        assert (state.kind, state.count, state.held, state.waiting_clients) == ("latch", 2, True, 1)
         await latch.count_down()
         await latch.count_down()
         await waiter.result()
@@ -261,8 +216,7 @@ class TestLatches:
 class TestOthers:
     @on_every_server
     async def test_keys_of_other_programs_are_not_listed(self, backend: Backend) -> None:
-        client = backend.connect()
-        assert await listed(client) == {}
+        assert await listed(backend.connect()) == {}
 
     @pytest.mark.parametrize(
         ("name", "why"),
@@ -285,56 +239,43 @@ class TestOthers:
 
     async def test_several_locks_in_one_hash(self, backend: Backend, redis: Any) -> None:
         """As Redisson's multi-lock of one hash stores them."""
-        values = ("sMUTHC2Ql4EaCGlDp3W/MQ", "436CZJNgLJy17cg3htdgnw")
-        for value in values:
-            name = f"{JAVA}:1"
+        name = f"{JAVA}:1"
+        for value in ("sMUTHC2Ql4EaCGlDp3W/MQ", "436CZJNgLJy17cg3htdgnw"):
             fields = {value: name, f"{value}:{name}:expire_time": 9 * 10**12, f"{value}:{name}:lock_count": 2}
             redis.hset("group", mapping=fields)
         redis.pexpire("group", 30_000)
         state = (await listed(backend.connect()))["group"]
         assert (state.kind, state.certain, state.held) == ("group", True, True)
         [owner] = state.owners
-        assert (owner.raw, owner.levels, owner.holder.owner_id) == (f"{JAVA}:1", 2, 1)
+        assert (owner.raw, owner.levels, owner.holder.owner_id) == (name, 2, 1)
 
-    async def test_a_lock_that_is_only_kept(self, backend: Backend, redis: Any) -> None:
+    async def test_a_lock_without_a_lease_that_is_only_kept(self, backend: Backend, redis: Any) -> None:
         client = backend.connect()
-        redis.hset("nightly", f"{client.id}:4294967296:kept", 1)
-        redis.pexpire("nightly", 60_000)
+        redis.hset("nightly", f"{client.id}:{2**32}:kept", 1)
         state = (await listed(client))["nightly"]
         [owner] = state.owners
-        assert owner.kept
+        assert (owner.kept, state.time_to_live) == (True, math.inf)
         assert (owner.holder.client_id, owner.holder.owner_id) == (client.id, 2**32)
 
-    async def test_a_lock_without_a_lease(self, backend: Backend, redis: Any) -> None:
-        redis.hset("orders", f"{JAVA}:1", 1)
-        state = (await listed(backend.connect()))["orders"]
-        assert state.time_to_live == math.inf
-
-    @pytest.mark.parametrize("held", ["orders", "{orders}", "both", "neither"])
-    async def test_two_names_with_the_same_companion_keys(self, backend: Backend, redis: Any, held: str) -> None:
+    @pytest.mark.parametrize("held", [["orders"], ["{orders}"], ["orders", "{orders}"], []])
+    async def test_two_names_with_the_same_companion_keys(self, backend: Backend, redis: Any, held: list[str]) -> None:
         redis.rpush("redisson_lock_queue:{orders}", f"{JAVA}:2")
         redis.zadd("redisson_lock_timeout:{orders}", {f"{JAVA}:2": 9 * 10**12})
-        names = {"both": ["orders", "{orders}"], "neither": []}.get(held, [held])
-        for name in names:
+        for name in held:
             redis.hset(name, f"{JAVA}:1", 1)
         found = await listed(backend.connect())
-        assert sorted(found) == (names or ["orders"])
-        assert {state.kind for state in found.values()} == {"fair"}
+        assert sorted(found) == (held or ["orders"])
         for state in found.values():
             [place] = state.waiters
-            assert (place.alive, place.place, place.owner.holder.owner_id) == (None, 1, 2)
+            assert (state.kind, place.alive, place.place, place.owner.holder.owner_id) == ("fair", None, 1, 2)
             assert [companion.purpose for companion in state.companions] == ["queue", "scores of the queue"]
 
     async def test_companion_keys_of_another_type(self, backend: Backend, redis: Any) -> None:
         """They are somebody else's, so nothing in them is read."""
         redis.hset("orders", f"{JAVA}:1", 1)
-        for prefix in (
-            "redisson_lock_queue",
-            "redisson_lock_timeout",
-            "redisson_lock_token",
-            "pyredisson_fair_waiters",
-        ):
-            redis.sadd(f"{prefix}:{{orders}}", "x")
+        for name in ("lock_queue", "lock_timeout", "lock_token"):
+            redis.sadd(f"redisson_{name}:{{orders}}", "x")
+        redis.sadd("pyredisson_fair_waiters:{orders}", "x")
         redis.sadd("{orders}:timeout", "x")
         state = await state_of(backend.connect(), "orders")
         assert state.owner_count == 1

@@ -2,68 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
 
 import pytest
 
-import pyredisson.asyncio
-from pyredisson.inspection.model import AnnouncedHold, State
+from pyredisson.inspection.model import AnnouncedHold
 from pyredisson.inspection.states import LIMIT, MOST_LISTED
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, state_of
-from tests.support.waiting import TIME_LIMIT
 
 pytestmark = pytest.mark.asyncio
 
 CLIENTS = [str(uuid.UUID(int=number)) for number in range(3)]
 
 
-async def shown_with_queue(client: Any, redis: Any, limit: int) -> tuple[State, list[str]]:
-    """The state of a lock with 200 waiters, all alive, and its queue.
-
-    On a busy machine a waiter shows no sign of life now and then, and leaves the queue until its next attempt.
-    """
-
-    def queue() -> list[str]:
-        return [name.decode() for name in redis.lrange("redisson_lock_queue:{orders}", 0, -1)]
-
-    async with asyncio.timeout(TIME_LIMIT):
-        while True:
-            before = queue()
-            [state], _ = await inspector(client).states([b"orders"], limit=limit)
-            if len(before) == 200 and queue() == before and all(waiter.alive for waiter in state.waiters):
-                return state, before
-            await asyncio.sleep(0.05)
-
-
-async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, server: Server, redis: Any) -> None:
-    holder = backend.connect()
-    lock = holder.get_fair_lock("orders")
-    await lock.lock()
-    clients = [pyredisson.asyncio.connect(server.url) for _ in range(3)]
-    tasks = []
-    try:
-        for number in range(200):
-            waiting = clients[number % 3].get_fair_lock("orders", owner=number)
-            tasks.append(asyncio.create_task(waiting.lock()))
-        state, in_queue = await shown_with_queue(holder, redis, limit=300)
-        assert [waiter.owner.raw for waiter in state.waiters] == in_queue
-        assert [waiter.place for waiter in state.waiters] == list(range(1, 201))
-        assert {waiter.owner.holder.client_id for waiter in state.waiters} == {client.id for client in clients}
-        assert {waiter.owner.holder.owner_id for waiter in state.waiters} == set(range(200))
-        assert state.waiter_count == 200
-        state, in_queue = await shown_with_queue(holder, redis, limit=LIMIT)
-        assert [waiter.owner.raw for waiter in state.waiters] == in_queue[:100]
-        assert state.waiter_count == 200
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for client in clients:
-            await client.close()
+async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, redis: Any) -> None:
+    queue = [f"{CLIENTS[number % 3]}:{number}" for number in range(200)]
+    redis.hset("orders", f"{CLIENTS[0]}:200", 1)
+    redis.rpush("redisson_lock_queue:{orders}", *queue)
+    redis.hset("pyredisson_fair_waiters:{orders}", mapping=dict.fromkeys(queue, 9 * 10**12))
+    redis.zadd("pyredisson_fair_clients:{orders}", dict.fromkeys(CLIENTS, 9 * 10**12))
+    [state], _ = await inspector(backend.connect()).states([b"orders"], limit=300)
+    assert [waiter.owner.raw for waiter in state.waiters] == queue
+    assert [waiter.place for waiter in state.waiters] == list(range(1, 201))
+    holders = [waiter.owner.holder for waiter in state.waiters]
+    assert [f"{holder.client_id}:{holder.owner_id}" for holder in holders] == queue
+    assert all(waiter.alive for waiter in state.waiters)
+    assert state.waiter_count == 200
+    [state], _ = await inspector(backend.connect()).states([b"orders"], limit=LIMIT)
+    assert [waiter.owner.raw for waiter in state.waiters] == queue[:100]
+    assert state.waiter_count == 200
 
 
 async def test_waiters_that_have_left_or_are_silent(backend: Backend, redis: Any) -> None:
@@ -115,15 +85,10 @@ async def test_many_objects(backend: Backend, redis: Any) -> None:
     assert not failed
 
 
-async def test_the_address_of_the_server(backend: Backend, server: Server) -> None:
-    state = await state_of(backend.connect(), "orders")
-    assert state.server == f"{server.host}:{server.port}"
-
-
-async def test_a_name_that_is_no_text(backend: Backend, redis: Any) -> None:
+async def test_a_name_that_is_no_text(backend: Backend, server: Server, redis: Any) -> None:
     redis.hset(b"\xff{}", f"{CLIENTS[0]}:1", 1)
     state = await state_of(backend.connect(), b"\xff{}")
-    assert (state.name, state.owner_count) == ("\\xff{}", 1)
+    assert (state.name, state.owner_count, state.server) == ("\\xff{}", 1, f"{server.host}:{server.port}")
 
 
 async def test_clients(backend: Backend, redis: Any) -> None:
@@ -158,19 +123,14 @@ async def test_no_script_is_known(backend: Backend, redis: Any) -> None:
     assert not failed
 
 
-async def test_without_the_right_to_pubsub(backend: Backend, server: Server, redis: Any) -> None:
-    """Only the number of waiting clients is unknown then."""
-    redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~*", "+@all", "-pubsub")
+async def test_without_rights(backend: Backend, server: Server, redis: Any) -> None:
+    """Without PUBSUB only the number of waiting clients is unknown. What can't be read is named."""
+    redis.execute_command(
+        "ACL", "SETUSER", "reader", "reset", "on", ">x", "~allowed", "~*{allowed}*", "+@all", "-pubsub"
+    )
     client = backend.connect(f"redis://reader:x@{server.host}:{server.port}")
-    redis.hset("orders", f"{CLIENTS[0]}:1", 1)
-    state = await state_of(client, "orders")
-    assert (state.owner_count, state.waiting_clients) == (1, None)
-
-
-async def test_without_a_right_that_is_needed(backend: Backend, server: Server, redis: Any) -> None:
-    redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~allowed", "~*{allowed}*", "+@all")
-    client = backend.connect(f"redis://reader:x@{server.host}:{server.port}")
+    redis.hset("allowed", f"{CLIENTS[0]}:1", 1)
     known, failed = await inspector(client).states([b"allowed", b"other"])
-    assert [state.name for state in known] == ["allowed"]
+    assert [(state.name, state.owner_count, state.waiting_clients) for state in known] == [("allowed", 1, None)]
     assert [*failed] == [b"other"]
     assert "permission" in str(failed[b"other"])

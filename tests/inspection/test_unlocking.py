@@ -15,7 +15,7 @@ from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, session_of, state_of
 
-from .servers import on_every_server
+from .conftest import on_every_server
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,15 +33,10 @@ def lock_of(client: Any, kind: str) -> Any:
 KINDS = ("plain", "fair", "fenced", "spin", "read", "write")
 
 
-async def shown(client: Any) -> tuple[State, Owner]:
-    state = await state_of(client, "orders")
-    return state, state.owners[0]
-
-
-async def waits(client: Any) -> bool:
-    """Whether anybody waits for the lock."""
-    state = await state_of(client, "orders")
-    return bool(state.waiters or state.waiting_clients)
+async def shown(client: Any, name: str = "orders", raw: str = "") -> tuple[State, Owner]:
+    """The state, and its first owner or the one that is named."""
+    state = await state_of(client, name)
+    return state, next(each for each in state.owners if each.raw.startswith(raw))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,8 +55,9 @@ class TestLocks:
             return bool(await waiting.try_lock(wait_time=10))
 
         waiter = backend.spawn(wait)
-        while kind != "spin" and not await waits(admin):
+        while kind != "spin" and not (state.waiters or state.waiting_clients):
             await backend.sleep(0.005)
+            state, owner = await shown(admin)
         assert not waiter.done()
         assert await release_shown(session_of(admin), state, owner)
         assert await waiter.result()
@@ -82,39 +78,29 @@ class TestLocks:
 
 
 async def test_a_fair_lock_whose_holder_has_announced_it(backend: Backend, redis: Any) -> None:
-    holder, admin = backend.connect(), backend.connect()
-    lock = holder.get_fair_lock("orders")
-    await lock.lock()
-    [field] = redis.hkeys("orders")
-    announce(redis, holder.id, {f"{field.decode().partition(':')[2]} orders": "fair"})
-    state, owner = await shown(admin)
+    client = backend.connect()
+    redis.hset("orders", f"{client.id}:1", 1)
+    announce(redis, client.id, {"1 orders": "fair"})
+    state, owner = await shown(client)
     assert (state.kind, state.certain) == ("fair", True)
-    assert await release_shown(session_of(admin), state, owner)
+    assert await release_shown(session_of(client), state, owner)
     assert not redis.exists("orders")
 
 
-async def test_one_of_two_readers(backend: Backend, redis: Any) -> None:
+async def test_one_of_several(backend: Backend) -> None:
+    """A reader, and a permit."""
     one, two, admin = (backend.connect() for _ in range(3))
     for client in (one, two):
         await lock_of(client, "read").lock()
-    state = await state_of(admin, "orders")
-    owner = next(each for each in state.owners if each.holder.client_id == one.id)
-    assert await release_shown(session_of(admin), state, owner)
-    state = await state_of(admin, "orders")
-    assert [each.holder.client_id for each in state.owners] == [two.id]
-
-
-async def test_a_permit(backend: Backend) -> None:
-    client, admin = backend.connect(), backend.connect()
-    semaphore = client.get_permit_expirable_semaphore("stock")
+    assert await release_shown(session_of(admin), *await shown(admin, raw=one.id))
+    assert [each.holder.client_id for each in (await state_of(admin, "orders")).owners] == [two.id]
+    semaphore = one.get_permit_expirable_semaphore("stock")
     await semaphore.try_set_permits(2)
-    one, two = await semaphore.acquire(), await semaphore.acquire()
+    first, second = await semaphore.acquire(), await semaphore.acquire()
+    permit = await shown(admin, "stock", first)
+    assert [await release_shown(session_of(admin), *permit) for _ in range(2)] == [True, False]
     state = await state_of(admin, "stock")
-    owner = next(each for each in state.owners if each.raw == one)
-    assert await release_shown(session_of(admin), state, owner)
-    assert not await release_shown(session_of(admin), state, owner)
-    state = await state_of(admin, "stock")
-    assert ([each.raw for each in state.owners], state.free) == ([two], 1)
+    assert ([each.raw for each in state.owners], state.free) == ([second], 1)
 
 
 async def test_what_has_no_holds_of_its_own(backend: Backend, redis: Any) -> None:

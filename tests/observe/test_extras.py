@@ -1,4 +1,4 @@
-"""The libraries are imported when an observer that needs them is, and a missing one is named."""
+"""The libraries of observers and frameworks are imported when they are needed, and a missing one is named."""
 
 from __future__ import annotations
 
@@ -10,50 +10,43 @@ import pytest
 import pyredisson.observe
 from pyredisson._diagnostics import installation_of
 
-LIBRARIES = {"PrometheusObserver": "prometheus_client", "OpenTelemetryObserver": "opentelemetry"}
+PROGRAM = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+try:
+    {statement}
+except ImportError as error:
+    print(error)
+"""
+OBSERVERS = "from pyredisson.observe import {}"
+FRAMEWORK = "import pyredisson.{}"
 
 
-def run(program: str) -> str:
+def printed(statement: str, *missing: str) -> str:
+    """What a program says that runs this where these modules are missing."""
+    program = PROGRAM.format(missing=missing, statement=statement)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_they_are_not_needed_without_an_observer() -> None:
-    blocked = "".join(f"sys.modules[{library!r}] = None; " for library in LIBRARIES.values())
-    run(f"import sys; {blocked}import pyredisson, pyredisson.asyncio, pyredisson.observe")
+    assert not printed("import pyredisson.asyncio, pyredisson.observe", "prometheus_client", "opentelemetry")
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_missing_library(name: str) -> None:
-    library = LIBRARIES[name]
-    program = f"""
-import sys
-sys.modules[{library!r}] = None
-try:
-    from pyredisson.observe import {name}
-except ImportError as error:
-    print(error)
-"""
-    extra = name.removesuffix("Observer").lower()
-    text = run(program)
-    assert text.startswith(f"{name} needs {library}")
+@pytest.mark.parametrize(
+    ("statement", "name", "library", "extra"),
+    [
+        (OBSERVERS, "PrometheusObserver", "prometheus_client", "prometheus"),
+        (OBSERVERS, "OpenTelemetryObserver", "opentelemetry", "opentelemetry"),
+        *((FRAMEWORK, framework, framework, framework) for framework in ("celery", "django", "fastapi")),
+    ],
+)
+def test_one_that_is_missing(statement: str, name: str, library: str, extra: str) -> None:
+    text = printed(statement.format(name), library)
+    assert text.startswith(f"{'pyredisson.' if statement == FRAMEWORK else ''}{name} needs {library}")
     assert text.endswith(f": {installation_of(extra)}\n")
-
-
-@pytest.mark.parametrize("framework", ["celery", "django", "fastapi"])
-def test_a_missing_framework(framework: str) -> None:
-    program = f"""
-import sys
-sys.modules[{framework!r}] = None
-try:
-    import pyredisson.{framework}
-except ImportError as error:
-    print(error)
-"""
-    text = run(program)
-    assert text.startswith(f"pyredisson.{framework} needs {framework}")
-    assert text.endswith(f": {installation_of(framework)}\n")
 
 
 def test_another_name() -> None:

@@ -20,6 +20,8 @@ from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.observers import delivered
 
+from .conftest import tell
+
 
 class Spans:
     """A provider, and what it has exported."""
@@ -56,40 +58,61 @@ def waits(client: Any) -> bool:
     return bool(getattr(client, "_target", client)._session.observing._waits)
 
 
-@pytest.mark.asyncio
-class TestSpans:
-    async def test_a_hold(self, backend: Backend, spans: Spans) -> None:
-        client = backend.connect(observer=OpenTelemetryObserver(spans.provider))
-        with spans.tracer.start_as_current_span("request") as request:
-            lock = client.get_fenced_lock("order:1", owner=7)
-            token = await lock.lock_and_get_token()
-            # The program's own spans are not below those of locks.
-            assert trace.get_current_span() is request
-            await lock.unlock()
-        delivered(client)
-        assert not spans.named("lock wait")
-        hold = spans.one("lock hold")
-        assert parent_of(hold) == request.get_span_context().span_id
-        assert hold.context is not None
-        assert hold.context.trace_id == request.get_span_context().trace_id
-        assert not hold.links
-        assert hold.status.status_code is StatusCode.UNSET
-        found = attributes(hold)
-        held = found.pop("held")
-        assert hold.start_time is not None
-        assert hold.end_time is not None
-        # By another clock, and from the sending of the acquire on.
-        assert (hold.end_time - hold.start_time) / 1e9 == pytest.approx(held, abs=1)
-        assert found == {
-            "db.system.name": "redis",
-            "name": "order:1",
-            "kind": "fenced",
-            "client_id": client.id,
-            "owner_id": 7,
-            "token": token,
-            "outcome": "released",
-        }
+@pytest.fixture
+def observer(spans: Spans) -> OpenTelemetryObserver:
+    return OpenTelemetryObserver(spans.provider)
 
+
+@pytest.mark.parametrize(
+    ("end", "fields", "error"),
+    [("released", {"held": 0.5}, None), ("lost", {"held": 0.5, "reason": "by force_unlock()"}, "by force_unlock()")],
+)
+def test_a_hold(
+    observer: OpenTelemetryObserver, spans: Spans, end: str, fields: dict[str, Any], error: str | None
+) -> None:
+    tell(observer, "acquired", time_ns=5, hold_id=1, owner_id=7, token=3)
+    tell(observer, end, time_ns=9, hold_id=1, **fields)
+    assert not spans.named("lock wait")
+    hold = spans.one("lock hold")
+    # There is no current span.
+    assert (hold.start_time, hold.end_time, hold.parent, [*hold.links]) == (5, 9, None, [])
+    assert attributes(hold) == {
+        "db.system.name": "redis",
+        "name": "order:1",
+        "kind": "lock",
+        "client_id": "mine",
+        "owner_id": 7,
+        "token": 3,
+        "held": 0.5,
+        "outcome": end,
+    }
+    assert (hold.status.status_code, hold.status.description) == (
+        StatusCode.ERROR if error else StatusCode.UNSET,
+        error,
+    )
+    assert [(event.name, event.timestamp, event.attributes) for event in hold.events] == (
+        [("lock lost", 9, {"pyredisson.reason": error})] if error else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [("acquired", None), ("timed_out", None), ("failed", "CancelledError: by the user")]
+)
+def test_the_end_of_a_wait(observer: OpenTelemetryObserver, spans: Spans, end: str, error: str | None) -> None:
+    tell(observer, "waiting", time_ns=5, wait_id=1)
+    tell(observer, end, time_ns=9, wait_id=1, hold_id=2, waited=0.5, error=error)
+    wait = spans.one("lock wait")
+    assert (wait.start_time, wait.end_time) == (5, 9)
+    assert (attributes(wait)["outcome"], attributes(wait)["waited"]) == (end, 0.5)
+    assert (wait.status.status_code, wait.status.description) == (
+        StatusCode.ERROR if error else StatusCode.UNSET,
+        error,
+    )
+    assert not spans.named("lock hold")
+
+
+@pytest.mark.asyncio
+class TestParents:
     async def test_a_wait(self, backend: Backend, spans: Spans) -> None:
         client, other = backend.connect(observer=OpenTelemetryObserver(spans.provider)), backend.connect()
         await other.get_lock("order:1", owner=1).lock()
@@ -116,47 +139,6 @@ class TestSpans:
         assert attributes(wait)["outcome"] == "acquired"
         assert attributes(wait)["waited"] > 0
 
-    async def test_a_wait_that_ends_in_time(self, backend: Backend, spans: Spans) -> None:
-        client, other = backend.connect(observer=OpenTelemetryObserver(spans.provider)), backend.connect()
-        await other.get_lock("order:1", owner=1).lock()
-        # Long enough for a first attempt on a machine that stands still for a moment.
-        assert not await client.get_lock("order:1", owner=2).try_lock(1)
-        delivered(client)
-        wait = spans.one("lock wait")
-        # There is no current span.
-        assert wait.parent is None
-        assert attributes(wait)["outcome"] == "timed_out"
-        assert wait.status.status_code is StatusCode.UNSET
-        assert not spans.named("lock hold")
-
-    async def test_a_wait_that_fails(self, tasks: Backend, spans: Spans) -> None:
-        client, other = tasks.connect(observer=OpenTelemetryObserver(spans.provider)), tasks.connect()
-        await other.get_lock("order:1", owner=1).lock()
-        task = asyncio.create_task(client.get_lock("order:1", owner=2).lock())
-        await tasks.until(lambda: waits(client))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        delivered(client)
-        wait = spans.one("lock wait")
-        assert attributes(wait)["outcome"] == "failed"
-        assert wait.status.status_code is StatusCode.ERROR
-        assert wait.status.description == "CancelledError: "
-
-    async def test_a_loss(self, backend: Backend, spans: Spans) -> None:
-        client = backend.connect(observer=OpenTelemetryObserver(spans.provider))
-        await client.get_lock("order:1").lock()
-        await client.get_lock("order:1").force_unlock()
-        delivered(client)
-        hold = spans.one("lock hold")
-        assert hold.status.status_code is StatusCode.ERROR
-        assert "force_unlock()" in (hold.status.description or "")
-        (event,) = hold.events
-        assert event.name == "lock lost"
-        assert event.timestamp == hold.end_time
-        assert event.attributes is not None
-        assert "force_unlock()" in str(event.attributes["pyredisson.reason"])
-
     async def test_each_task_has_its_own_parent(self, tasks: Backend, spans: Spans) -> None:
         client = tasks.connect(observer=OpenTelemetryObserver(spans.provider, label=lambda name: name.split(":")[0]))
         parents: dict[int, int] = {}
@@ -178,33 +160,30 @@ class TestSpans:
         assert waits
 
 
-def test_there_are_not_too_many_open_spans(server: Server, spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_not_too_many_open_spans(
+    observer: OpenTelemetryObserver, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST_SPANS", 3)
-    with pyredisson.connect(server.url, observer=OpenTelemetryObserver(spans.provider)) as client:
-        for number in range(5):
-            client.get_lock(f"order:{number}").lock()
-        delivered(client)
-        ended = spans.named("lock hold")
-        assert [attributes(span)["name"] for span in ended] == ["order:0", "order:1"]
-        assert all(attributes(span)["abandoned"] for span in ended)
-    delivered(client)
+    for number in range(5):
+        tell(observer, "acquired", hold_id=number, name=f"order:{number}")
+    ended = spans.named("lock hold")
+    assert [attributes(span)["name"] for span in ended] == ["order:0", "order:1"]
+    assert all(attributes(span)["abandoned"] for span in ended)
+    for number in range(5):
+        tell(observer, "released", hold_id=number)
     assert len(spans.named("lock hold")) == 5
 
 
-def test_dropped_events(spans: Spans) -> None:
+def test_dropped_events(observer: OpenTelemetryObserver, spans: Spans) -> None:
     """The end of a hold may be one of them: its span is ended."""
-    observer = OpenTelemetryObserver(spans.provider)
     for client_id in ("mine", "other"):
-        fields: dict[str, Any] = {"client_id": client_id, "name": "order:1", "kind": "lock"}
-        observer.waiting(pyredisson.Event(what="waiting", time_ns=1, wait_id=1, **fields))
-        observer.acquired(pyredisson.Event(what="acquired", time_ns=2, hold_id=2, **fields))
-    observer.dropped(pyredisson.Event(what="dropped", time_ns=3, count=7, client_id="mine"))
+        tell(observer, "waiting", client_id=client_id, wait_id=1)
+        tell(observer, "acquired", client_id=client_id, hold_id=2)
+    tell(observer, "dropped", count=7)
     ended = [*spans.named("lock wait"), *spans.named("lock hold")]
     assert [attributes(span)["client_id"] for span in ended] == ["mine", "mine"]
     assert all(attributes(span)["abandoned"] for span in ended)
-    observer.released(
-        pyredisson.Event(what="released", time_ns=4, hold_id=2, held=0.5, **fields | {"client_id": "mine"})
-    )
+    tell(observer, "released", hold_id=2, held=0.5)
     assert len(spans.named("lock hold")) == 1
 
 
@@ -225,8 +204,7 @@ def test_a_forked_child(server: Server, spans: Spans) -> None:
                 status = 0 if names == ["order:2"] else 1
             finally:
                 os._exit(status)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     delivered(client)
     assert [attributes(span)["name"] for span in spans.named("lock hold")] == ["order:1"]
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 import pyredisson
 from pyredisson.errors import ClosedError
-from pyredisson.events import METHODS, Event
+from pyredisson.events import METHODS
 from pyredisson.observe import PrometheusObserver
 from pyredisson.observe.labels import MOST_VALUES, first_part
-from pyredisson.testing import Proxy, Server
+from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.children import Child
 from tests.support.observers import delivered
+
+from .conftest import tell
 
 
 def value(registry: CollectorRegistry, metric: str, **labels: str) -> float | None:
@@ -42,131 +42,69 @@ class Values:
         return {name: value(self.registry, "acquires_total", **self.labels, outcome=name) for name in names}
 
 
-@pytest.mark.asyncio
-class TestLocks:
-    async def test_an_uncontended_pair(
-        self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver
-    ) -> None:
-        client = backend.connect(observer=metrics)
-        of_lock = Values(registry)
-        # Its wait is as long as it takes to load the script, where the server doesn't have it.
-        await client.get_lock("first").lock()
-        for number in range(3):
-            await client.get_lock(f"order:{number}").lock()
-        await client.get_lock("order:0").unlock()
-        delivered(client)
-        assert of_lock.outcomes() == {"acquired": 3, "timed_out": 0, "failed": 0}
-        assert (of_lock["held"], of_lock["waiting"], of_lock["lost_total"]) == (2, 0, 0)
-        # Granted at once: all are in the first bucket.
-        assert value(registry, "wait_seconds_bucket", **of_lock.labels, le="0.001") == 3
-        assert of_lock["wait_seconds_sum"] == 0
-        assert of_lock["hold_seconds_count"] == 1
-        held = of_lock["hold_seconds_sum"]
-        assert held is not None
-        assert held > 0
+def test_holds(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+    of_lock = Values(registry)
+    for number in range(3):
+        tell(metrics, "acquired", hold_id=number, waited=0.0)
+    tell(metrics, "released", hold_id=0, held=0.5)
+    assert of_lock.outcomes() == {"acquired": 3, "timed_out": 0, "failed": 0}
+    assert (of_lock["held"], of_lock["waiting"], of_lock["lost_total"]) == (2, 0, 0)
+    # Granted at once: all are in the first bucket.
+    assert value(registry, "wait_seconds_bucket", **of_lock.labels, le="0.001") == 3
+    assert (of_lock["hold_seconds_count"], of_lock["hold_seconds_sum"]) == (1, 0.5)
+    tell(metrics, "lost", hold_id=1, held=1.0)
+    assert (of_lock["lost_total"], of_lock["held"], of_lock["hold_seconds_count"]) == (1, 1, 2)
+    # Permits of a semaphore belong to nobody, so nobody knows how long they are held.
+    tell(metrics, "acquired", name="shop", kind="semaphore", waited=0.0)
+    of_shop = Values(registry, "semaphore", "shop")
+    assert (of_shop.outcomes()["acquired"], of_shop["hold_seconds_count"], of_shop["held"]) == (1, 0, 0)
 
-    async def test_a_wait(self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+
+def test_renewals_and_servers(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+    tell(metrics, "renewed", count=3, late=-0.5)
+    tell(metrics, "renewed", count=1, late=0.25)
+    tell(metrics, "renewal_failed", count=2)
+    names = ("renewed_locks_total", "renewal_late_seconds_count", "renewal_late_seconds_sum", "renewal_failures_total")
+    # A negative lateness counts as none.
+    assert [value(registry, name) for name in names] == [4, 2, 0.25, 2]
+    # Before the first outage: else increase() would miss it.
+    for what, counts in (("discovered", [0, 0]), ("disconnected", [1, 0]), ("connected", [1, 1])):
+        tell(metrics, what, server="a:1")
+        assert [value(registry, f"{each}_total", server="a:1") for each in ("disconnects", "reconnects")] == counts
+
+
+@pytest.mark.asyncio
+class TestClients:
+    async def test_waits(self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
         client, other = backend.connect(observer=metrics), backend.connect()
         of_lock = Values(registry)
-        await other.get_lock("order:1", owner=1).lock()
-        acquired = backend.spawn(lambda: client.get_lock("order:1", owner=2).lock())
+        held = other.get_lock("order:1", owner=1)
 
         def waits() -> bool:
             delivered(client)
             return of_lock["waiting"] == 1
 
-        await backend.until(waits)
-        assert of_lock["held"] == 0
-        await other.get_lock("order:1", owner=1).unlock()
-        await acquired.result()
-        delivered(client)
-        assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 1, 1)
-        waited = of_lock["wait_seconds_sum"]
-        assert waited is not None
-        assert waited > 0
-
-    async def test_other_ends(self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
-        client, other = backend.connect(observer=metrics), backend.connect()
-        of_lock = Values(registry)
-        await other.get_lock("order:1", owner=1).lock()
+        # It is told of the server before the first call.
+        server = backend.url.split("/")[2]
+        await backend.until(lambda: value(registry, "disconnects_total", server=server) == 0)
+        await held.lock()
         assert not await client.get_lock("order:1", owner=2).try_lock(0.01)
         waiting = backend.spawn(client.get_lock("order:1", owner=2).lock)
-
-        def waits() -> bool:
-            delivered(client)
-            return of_lock["waiting"] == 1
-
+        await backend.until(waits)
+        assert of_lock["held"] == 0
+        await held.unlock()
+        await waiting.result()
+        delivered(client)
+        assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 1, 2)
+        assert (of_lock["wait_seconds_sum"] or 0) > 0
+        waiting = backend.spawn(client.get_lock("order:1", owner=3).lock)
         await backend.until(waits)
         await client.close()
         with pytest.raises(ClosedError):
             await waiting.result()
         delivered(client)
-        assert of_lock.outcomes() == {"acquired": 0, "timed_out": 1, "failed": 1}
-        assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 0, 2)
-
-    async def test_a_loss(self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
-        client = backend.connect(observer=metrics)
-        of_lock = Values(registry)
-        await client.get_lock("order:1").lock()
-        await client.get_lock("order:1").force_unlock()
-        delivered(client)
-        assert (of_lock["lost_total"], of_lock["held"], of_lock["hold_seconds_count"]) == (1, 0, 1)
-
-    async def test_other_kinds(
-        self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver
-    ) -> None:
-        client = backend.connect(observer=metrics)
-        async with client.get_fair_lock("order:1"), client.get_read_write_lock("order:2").read_lock():
-            pass
-        shop = client.get_semaphore("shop")
-        await shop.try_set_permits(3)
-        await shop.acquire(2)
-        await shop.release(2)
-        delivered(client)
-        for kind in ("fair", "read"):
-            assert Values(registry, kind).outcomes()["acquired"] == 1
-            assert Values(registry, kind)["hold_seconds_count"] == 1
-        of_shop = Values(registry, "semaphore", "shop")
-        # Such permits belong to nobody, so nobody knows how long they are held.
-        assert of_shop.outcomes()["acquired"] == 1
-        assert (of_shop["hold_seconds_count"], of_shop["held"]) == (0, 0)
-
-
-@pytest.mark.asyncio
-class TestServers:
-    async def test_renewals(self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
-        client = backend.connect(observer=metrics, lock_watchdog_timeout=3.0)
-        await client.get_lock("order:1").lock()
-
-        def renewed() -> bool:
-            return (value(registry, "renewed_locks_total") or 0) >= 2
-
-        await backend.until(renewed)
-        # The observer counts the locks first, and then how late they were.
-        delivered(client)
-        assert (value(registry, "renewal_late_seconds_count") or 0) >= 2
-        # A negative lateness counts as none.
-        assert (value(registry, "renewal_late_seconds_sum") or 0) >= 0
-
-    async def test_an_outage(
-        self, backend: Backend, proxy: Proxy, registry: CollectorRegistry, metrics: PrometheusObserver
-    ) -> None:
-        client = backend.connect(proxy.url, observer=metrics, lock_watchdog_timeout=3.0, retry_attempts=0)
-        server = proxy.url.split("/")[2]
-        # Before the first call: else increase() would miss the first outage.
-        await backend.until(lambda: value(registry, "disconnects_total", server=server) == 0)
-        assert value(registry, "reconnects_total", server=server) == 0
-        await client.get_lock("order:1").lock()
-        proxy.refuse(True)
-        proxy.cut()
-        with pytest.raises(RedisConnectionError):
-            await client.get_lock("order:2").is_locked()
-        await backend.until(lambda: (value(registry, "renewal_failures_total") or 0) >= 1)
-        assert value(registry, "disconnects_total", server=server) == 1
-        assert value(registry, "reconnects_total", server=server) == 0
-        proxy.refuse(False)
-        await client.get_lock("order:2").is_locked()
-        await backend.until(lambda: value(registry, "reconnects_total", server=server) == 1)
+        assert of_lock.outcomes() == {"acquired": 1, "timed_out": 1, "failed": 1}
+        assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 0, 3)
 
 
 class TestLabels:
@@ -189,41 +127,34 @@ class TestLabels:
     def test_the_first_part(self, name: str, label: str) -> None:
         assert first_part(name) == label
 
-    def test_there_are_a_hundred_at_most(
-        self, server: Server, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize(
+        ("label", "acquired", "warning"),
+        [
+            (lambda name: name, [1] * MOST_VALUES + [20], "different labels"),
+            (lambda name: {"order:0": "k"}[name], [1, MOST_VALUES + 19], "could not be computed"),
+        ],
+    )
+    def test_functions_that_make_too_many_or_none(
+        self,
+        registry: CollectorRegistry,
+        caplog: pytest.LogCaptureFixture,
+        label: Callable[[str], str],
+        acquired: list[int],
+        warning: str,
     ) -> None:
-        """Whatever the function returns."""
-        observer = PrometheusObserver(registry, label=lambda name: name)
-        with pyredisson.connect(server.url, observer=observer) as client:
-            for number in range(MOST_VALUES + 20):
-                with client.get_lock(f"order:{number}"):
-                    pass
-            delivered(client)
+        """There are a hundred labels at most, and `other`. It is logged once."""
+        observer = PrometheusObserver(registry, label=label)
+        for number in range(MOST_VALUES + 20):
+            tell(observer, "acquired", name=f"order:{number}")
         samples = [sample for family in registry.collect() for sample in family.samples]
         names = {sample.labels["name"] for sample in samples if "name" in sample.labels}
-        assert len(names - {"other"}) == MOST_VALUES
-        assert Values(registry, name="other").outcomes()["acquired"] == 20
-        assert len([record for record in caplog.records if "different labels" in record.getMessage()]) == 1
-
-    def test_one_that_raises(
-        self, server: Server, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        observer = PrometheusObserver(registry, label=lambda name: {"known": "k"}[name])
-        with pyredisson.connect(server.url, observer=observer) as client:
-            for name in ("known", "order:1", "order:2"):
-                with client.get_lock(name):
-                    pass
-            delivered(client)
-        assert Values(registry, name="k").outcomes()["acquired"] == 1
-        assert Values(registry, name="other").outcomes()["acquired"] == 2
-        assert len([record for record in caplog.records if "could not be computed" in record.getMessage()]) == 1
-
-
-def test_it_has_every_method() -> None:
-    assert all(callable(getattr(PrometheusObserver, name)) for name in METHODS)
+        assert sorted(Values(registry, name=name).outcomes()["acquired"] or 0 for name in names) == acquired
+        assert Values(registry, name="other").outcomes()["acquired"] == acquired[-1]
+        assert len([record for record in caplog.records if warning in record.getMessage()]) == 1
 
 
 def test_two_in_one_registry(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+    assert all(callable(getattr(metrics, name)) for name in METHODS)
     before = generate_latest(registry)
     with pytest.raises(ValueError, match=r"Duplicated timeseries.*One PrometheusObserver serves all clients"):
         PrometheusObserver(registry)
@@ -250,18 +181,16 @@ def test_one_for_two_clients(server: Server, registry: CollectorRegistry, metric
 def test_dropped_events(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     """The gauges show nothing that may have ended, and an end that comes later doesn't make them negative."""
 
-    def event(what: str, client_id: str = "mine", **fields: Any) -> Event:
-        return Event(what=what, client_id=client_id, time_ns=1, name="order:1", kind="lock", **fields)
-
-    metrics.acquired(event("acquired", hold_id=1))
-    metrics.acquired(event("acquired", "other", hold_id=1))
-    metrics.waiting(event("waiting", wait_id=2))
-    assert (Values(registry)["held"], Values(registry)["waiting"]) == (2, 1)
-    metrics.dropped(event("dropped", count=7))
-    assert (Values(registry)["held"], Values(registry)["waiting"]) == (1, 0)
-    metrics.released(event("released", hold_id=1, held=0.5))
-    metrics.timed_out(event("timed_out", wait_id=2, waited=0.5))
-    assert (Values(registry)["held"], Values(registry)["waiting"]) == (1, 0)
+    of_lock = Values(registry)
+    tell(metrics, "acquired", hold_id=1)
+    tell(metrics, "acquired", hold_id=1, client_id="other")
+    tell(metrics, "waiting", wait_id=2)
+    assert (of_lock["held"], of_lock["waiting"]) == (2, 1)
+    tell(metrics, "dropped", count=7)
+    assert (of_lock["held"], of_lock["waiting"]) == (1, 0)
+    tell(metrics, "released", hold_id=1, held=0.5)
+    tell(metrics, "timed_out", wait_id=2, waited=0.5)
+    assert (of_lock["held"], of_lock["waiting"]) == (1, 0)
     assert value(registry, "dropped_events_total") == 7
 
 
@@ -279,8 +208,7 @@ def test_a_forked_child(server: Server, registry: CollectorRegistry, metrics: Pr
                 status = 0 if Values(registry)["held"] == 1 else 1
             finally:
                 os._exit(status)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert Values(registry)["held"] == 1
 
 

@@ -34,12 +34,17 @@ def load_tool() -> ModuleType:
 
 
 TOOL = load_tool()
-in_words_of_threads = TOOL.in_words_of_threads
 
 
-def check(root: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "tools/async_to_sync.py", "--check"]
+def run_tool(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "tools/async_to_sync.py", *arguments]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
 
 
 class TestStaleTwins:
@@ -64,47 +69,36 @@ class TestStaleTwins:
 
     def test_the_committed_files_are_not_stale(self, copy: Path) -> None:
         for root in (ROOT, copy):
-            checked = check(root)
-            assert checked.returncode == 0, checked.stderr
-            assert checked.stderr == ""
+            checked = run_tool(root, "--check")
+            assert (checked.returncode, checked.stderr) == (0, "")
 
     @pytest.mark.parametrize("edited", [SOURCE, TWIN])
     @pytest.mark.parametrize(
         ("old", "new"), [("Acquires the lock; waits", "Acquires the lock and waits"), ("deadline)", "None)")]
     )
     def test_an_edited_line_is_found(self, copy: Path, edited: str, old: str, new: str) -> None:
-        path = copy / edited
-        text = path.read_text("utf-8")
-        assert old in text
-        path.write_text(text.replace(old, new, 1), "utf-8")
-        checked = check(copy)
+        edit(copy / edited, old, new)
+        checked = run_tool(copy, "--check")
         assert checked.returncode == 1
         assert f"{TWIN} isn't what {SOURCE} makes it" in checked.stderr
         assert checked.stderr.endswith("then run: make twins\n")
         assert len(checked.stderr.splitlines()) == 2
 
-    def test_missing_and_leftover_files_are_found(self, copy: Path) -> None:
+    def test_missing_and_leftover_files_are_found_and_writing_makes_it_right(self, copy: Path) -> None:
         (copy / TWIN).unlink()
         (copy / "pyredisson/_api/sync/leftover.py").touch()
         (copy / "pyredisson/_api/aio/blocks.py").unlink()
-        checked = check(copy)
+        checked = run_tool(copy, "--check")
         assert checked.returncode == 1
         assert f"{TWIN} is missing" in checked.stderr
         assert "pyredisson/_api/sync/leftover.py has no source" in checked.stderr
         assert "pyredisson/_api/aio/blocks.py is missing" in checked.stderr
-
-    def test_a_line_for_asyncio_only_that_was_reworded_is_found(self, copy: Path) -> None:
-        path = copy / SOURCE
-        text = path.read_text("utf-8")
-        path.write_text(text.replace("A coroutine function runs on", "A coroutine function is run on"), "utf-8")
-        subprocess.run([sys.executable, "tools/async_to_sync.py"], cwd=copy, capture_output=True, check=True)
-        checked = check(copy)
-        assert checked.returncode == 1
-        assert "ASYNCIO_ONLY names a line that is in no source: A coroutine function" in checked.stderr
-
-    def test_writing_makes_it_right(self, copy: Path) -> None:
-        (copy / TWIN).write_text("stale = True\n", "utf-8")
-        subprocess.run([sys.executable, "tools/async_to_sync.py"], cwd=copy, capture_output=True, check=True)
+        edit(copy / SOURCE, "A coroutine function runs on", "A coroutine function is run on")
+        run_tool(copy)
+        text = "ASYNCIO_ONLY names a line that is in no source: A coroutine function"
+        assert text in run_tool(copy, "--check").stderr
+        edit(copy / SOURCE, "A coroutine function is run on", "A coroutine function runs on")
+        run_tool(copy)
         assert (copy / TWIN).read_text("utf-8") == (ROOT / TWIN).read_text("utf-8")
 
     @pytest.mark.parametrize(
@@ -143,19 +137,18 @@ class TestStaleTwins:
         earlier.write_text(earlier.read_text("utf-8") + "\n\nADDED = 1\n", "utf-8")
         twins = {twin: twin.read_bytes() for twin in (two_sources / "pyredisson/_api/sync").iterdir()}
         for arguments in ([], ["--check"]):
-            command = [sys.executable, "tools/async_to_sync.py", *arguments]
-            done = subprocess.run(command, cwd=two_sources, capture_output=True, text=True, check=False)
+            done = run_tool(two_sources, *arguments)
             assert done.returncode == 1
             assert done.stderr.startswith(f"{SOURCE}:{before + 1 + line}: "), done.stderr
             assert message in done.stderr
             assert len(done.stderr.splitlines()) == 1
         assert {twin: twin.read_bytes() for twin in (two_sources / "pyredisson/_api/sync").iterdir()} == twins
 
-    def test_a_twin_that_is_not_valid_python_is_refused(self, copy: Path) -> None:
-        path = copy / SOURCE
+    def test_a_twin_that_is_not_valid_python_is_refused(self, two_sources: Path) -> None:
+        path = two_sources / SOURCE
         # The twin has two arguments of the same name.
         path.write_text(path.read_text("utf-8") + "\n\ndef f(task: int, thread: int) -> None: ...\n", "utf-8")
-        done = check(copy)
+        done = run_tool(two_sources, "--check")
         assert done.returncode == 1
         assert done.stderr.startswith(f"{SOURCE}: the twin is not valid Python: duplicate argument"), done.stderr
         assert "def f(thread: int, thread: int)" in done.stderr
@@ -190,7 +183,7 @@ def public_members(kind: type) -> list[str]:
 
 
 def documentation(thing: Any) -> str:
-    text = in_words_of_threads((inspect.getdoc(thing) or "") + "\n")
+    text = TOOL.in_words_of_threads((inspect.getdoc(thing) or "") + "\n")
     return " ".join(text.split())
 
 
@@ -201,6 +194,9 @@ def test_both_sides_have_the_same_names() -> None:
         if getattr(getattr(pyredisson, name), "__module__", "").startswith("pyredisson._api.sync.")
     }
     assert for_threads == set(pyredisson.asyncio.__all__)
+    for package in (pyredisson, pyredisson.asyncio):
+        assert package.RLock is package.Lock
+        assert (package.Lock.__name__, {"Lock", "RLock"} <= set(package.__all__)) == ("Lock", True)
 
 
 @pytest.mark.parametrize("logic", [FencedLockLogic, GroupLogic])
@@ -211,7 +207,7 @@ def test_the_synchronous_methods_of_the_logic_are_no_coroutine_functions(logic: 
 
 
 @pytest.mark.parametrize("public", PUBLIC)
-def test_both_sides_say_the_same(public: str) -> None:
+def test_both_sides_say_take_and_return_the_same(public: str) -> None:
     for name, aio, sync in with_members(public):
         of_aio, of_sync = documentation(aio), documentation(sync)
         if name == "hold":
@@ -219,33 +215,22 @@ def test_both_sides_say_the_same(public: str) -> None:
             of_aio, of_sync = (text.partition("When the hold is lost")[0] for text in (of_aio, of_sync))
         assert of_aio, f"{name} isn't documented"
         assert of_aio == of_sync, name
-
-
-@pytest.mark.parametrize("public", PUBLIC)
-def test_both_sides_take_and_return_the_same(public: str) -> None:
-    for name, aio, sync in with_members(public):
         if isinstance(aio, property):
             assert isinstance(sync, property), name
             aio, sync = aio.fget, sync.fget
-        if not inspect.isfunction(aio):
-            continue
-        of_aio, of_sync = inspect.signature(aio), inspect.signature(sync)
-        parameters = dict(of_aio.parameters)
-        if name == "hold":
-            del parameters["cancel_on_lost"]
-        of_threads = dict(of_sync.parameters)
-        if public == "Election" and name == "run":
-            # What is called is a coroutine function in asyncio.
-            del parameters["work"], of_threads["work"]
-        assert parameters == of_threads, name
-        result = re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", of_aio.return_annotation)
-        # A decorator takes and returns coroutine functions.
-        result = re.sub(r"Callable\[P, Coroutine\[Any, Any, ([^][]*)\]\]", r"Callable[P, \1]", result)
-        assert result == of_sync.return_annotation, name
+        if inspect.isfunction(aio):
+            compare_signatures(f"{public}.{name}", inspect.signature(aio), inspect.signature(sync))
 
 
-@pytest.mark.parametrize("package", [pyredisson, pyredisson.asyncio])
-def test_the_reentrant_lock_has_two_names(package: ModuleType) -> None:
-    assert package.RLock is package.Lock
-    assert package.Lock.__name__ == "Lock"
-    assert {"Lock", "RLock"} <= set(package.__all__)
+def compare_signatures(name: str, of_aio: inspect.Signature, of_sync: inspect.Signature) -> None:
+    parameters, of_threads = dict(of_aio.parameters), dict(of_sync.parameters)
+    if name.endswith(".hold"):
+        del parameters["cancel_on_lost"]
+    if name == "Election.run":
+        # What is called is a coroutine function in asyncio.
+        del parameters["work"], of_threads["work"]
+    assert parameters == of_threads, name
+    result = re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", of_aio.return_annotation)
+    # A decorator takes and returns coroutine functions.
+    result = re.sub(r"Callable\[P, Coroutine\[Any, Any, ([^][]*)\]\]", r"Callable[P, \1]", result)
+    assert result == of_sync.return_annotation, name

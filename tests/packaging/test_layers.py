@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -70,25 +71,27 @@ def dotted(path: Path) -> str:
 NAMES = {dotted(path) for path in MODULES}
 
 
-def imported(path: Path) -> set[str]:
-    """The modules of the package that a module imports, wherever in its text it does."""
+@cache
+def tree(path: Path) -> ast.Module:
+    return parse(path.read_text(encoding="utf-8"))
+
+
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """The whole names of the modules that these statements import."""
     found: set[str] = set()
-    for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: line {node.lineno}: imports here name the whole path"
-            assert node.module is not None
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found.add(whole if whole in NAMES else node.module)
-    return {name for name in found if name.partition(".")[0] == "pyredisson"}
+            assert node.level == 0, f"line {node.lineno}: imports here name the whole path"
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= whole if whole <= NAMES else {node.module or ""} | whole & NAMES
+    return found
 
 
-def imported_at_once(tree: ast.Module) -> set[str]:
-    """The modules of the package that are imported with a module, not in its functions."""
-    froms = {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}
-    return {name for name in froms if name.partition(".")[0] == "pyredisson"}
+def ours(path: Path) -> set[str]:
+    """The modules of the package that a module imports, wherever in its text it does."""
+    return {name for name in imported(ast.walk(tree(path))) if name.partition(".")[0] == "pyredisson"}
 
 
 def layer_of(module: str) -> str:
@@ -99,7 +102,7 @@ def layer_of(module: str) -> str:
 def test_imports_go_down(path: Path) -> None:
     here = layer_of(dotted(path))
     assert here in LAYER_OF, f"{here} is in no layer: put it into one in this test and in docs/architecture.md"
-    for module in imported(path):
+    for module in ours(path):
         assert module != "pyredisson", "pyredisson itself is above everything"
         there = layer_of(module)
         assert there in LAYER_OF, f"{there} is in no layer"
@@ -108,50 +111,36 @@ def test_imports_go_down(path: Path) -> None:
             assert LAYER_OF[there] < LAYER_OF[here], message
 
 
-def other_packages(nodes: Iterable[ast.AST]) -> set[str]:
-    """The packages from elsewhere that these statements import."""
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
-    return found
-
-
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_extras_are_imported_only_where_they_are_needed(path: Path) -> None:
     name = dotted(path)
-    tree = parse(path.read_text(encoding="utf-8"))
-    for package in other_packages(ast.walk(tree)) & EXTRAS.keys():
+    for package in {each.partition(".")[0] for each in imported(ast.walk(tree(path)))} & EXTRAS.keys():
         assert layer_of(f"{name}.") in EXTRAS[package], f"{name} imports {package}"
     if name in WITHOUT_EXTRAS:
-        assert not other_packages(tree.body) & EXTRAS.keys(), f"{name} needs an extra"
-        for module in imported_at_once(tree):
-            assert module in WITHOUT_EXTRAS, f"{name} imports {module}, which may need an extra"
+        for module in imported(tree(path).body):
+            package = module.partition(".")[0]
+            assert package not in EXTRAS, f"{name} needs an extra"
+            assert package != "pyredisson" or module in WITHOUT_EXTRAS, f"{name} imports {module}, which may need one"
 
 
-@pytest.mark.parametrize(("backend", "other"), [("threads", "aio"), ("aio", "threads")])
-def test_the_backends_do_not_import_each_other(backend: str, other: str) -> None:
-    """What both of them need is in `_backends` itself."""
-    for path in (PACKAGE / "_backends" / backend).glob("*.py"):
-        wrong = [name for name in imported(path) if name.startswith(f"pyredisson._backends.{other}")]
+@pytest.mark.parametrize(
+    ("folder", "never"),
+    [
+        # What both of them need is in `_backends` itself.
+        ("_backends/threads", "pyredisson._backends.aio"),
+        ("_backends/aio", "pyredisson._backends.threads"),
+        # The protocol does no input and no output.
+        *(("_protocol", module) for module in ("socket", "select", "asyncio", "threading")),
+    ],
+)
+def test_what_a_folder_never_imports(folder: str, never: str) -> None:
+    for path in (PACKAGE / folder).glob("*.py"):
+        wrong = [name for name in imported(ast.walk(tree(path))) if f"{name}.".startswith(f"{never}.")]
         assert not wrong, f"{dotted(path)} imports {wrong}"
 
 
-def test_the_protocol_does_no_io() -> None:
-    for path in (PACKAGE / "_protocol").glob("*.py"):
-        modules = {
-            alias.name if isinstance(node, ast.Import) else node.module or ""
-            for node in ast.walk(parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for alias in node.names
-        }
-        assert not modules & {"socket", "select", "asyncio", "threading"}, f"{dotted(path)} imports {modules}"
-
-
 def test_no_modules_import_each_other() -> None:
-    graph = {dotted(path): imported(path) - {dotted(path)} for path in MODULES}
+    graph = {dotted(path): ours(path) - {dotted(path)} for path in MODULES}
     # Raises CycleError, which names the modules.
     assert set(TopologicalSorter(graph).static_order()) >= NAMES
 

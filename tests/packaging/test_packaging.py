@@ -12,6 +12,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ def the(dist: Path, pattern: str) -> Path:
     return found
 
 
+def tops(names: Iterable[str]) -> set[str]:
+    """The names at the top of an archive."""
+    return {name.partition("/")[0] for name in names}
+
+
 def test_the_sdist_holds_the_sources(dist: Path) -> None:
     with tarfile.open(the(dist, "*.tar.gz")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -65,20 +71,20 @@ def test_the_sdist_holds_the_sources(dist: Path) -> None:
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
+    info = the(dist, "*.whl").name[:16] + ".dist-info"
     with zipfile.ZipFile(the(dist, "*.whl")) as archive:
         names = set(archive.namelist())
+        metadata = archive.read(f"{info}/METADATA").decode()
     core = "pyredisson/_core" + sysconfig.get_config_var("EXT_SUFFIX")
     assert {core, "pyredisson/_core.pyi", "pyredisson/py.typed", "pyredisson/lua/__init__.py"} <= names
     assert {f"pyredisson/lua/{name}" for name in SCRIPTS} <= names
-    page = {path.name for path in (ROOT / "pyredisson" / "dashboard" / "page").iterdir()}
-    assert {f"pyredisson/dashboard/page/{name}" for name in page} <= names
-    packages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pyredisson").rglob("*.py") if path.is_file()}
-    assert packages <= names
-    assert {name.partition("/")[0] for name in names} == {
-        "pyredisson",
-        "pyredisson_pytest.py",
-        the(dist, "*.whl").name[:16] + ".dist-info",
-    }
+    package = [*(ROOT / "pyredisson").rglob("*.py"), *(ROOT / "pyredisson" / "dashboard" / "page").iterdir()]
+    assert {path.relative_to(ROOT).as_posix() for path in package} <= names
+    assert tops(names) == {"pyredisson", "pyredisson_pytest.py", info}
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.MULTILINE))
+    assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert (ROOT / urls["Changelog"].rpartition("/")[2]).is_file()
+    assert f"site_url: {urls['Documentation']}\n" in (ROOT / "mkdocs.yml").read_text("utf-8")
 
 
 def test_the_wheel_works_elsewhere(dist: Path, tmp_path: Path) -> None:
@@ -125,9 +131,7 @@ def test_make_wheel_gives_the_wheel_a_tag_that_an_index_accepts(dist: Path, tmp_
     with zipfile.ZipFile(built) as before, zipfile.ZipFile(repaired) as after:
         assert {name for name in before.namelist() if ".dist-info" not in name} <= set(after.namelist())
         # Nothing of this system's libraries has come along.
-        assert {name.partition("/")[0] for name in after.namelist()} == {
-            name.partition("/")[0] for name in before.namelist()
-        }
+        assert tops(after.namelist()) == tops(before.namelist())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems need no repair")
@@ -150,37 +154,17 @@ def test_each_folder_is_a_package_that_setuptools_knows(checkout: Path, tmp_path
     assert "absent from the `packages` configuration" not in done.stderr
 
 
-def failed_build(checkout: Path, out: Path, **variables: str) -> str:
-    done = attempt(
-        sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index",
-        "--wheel-dir", out, ".",
-        cwd=checkout, **variables,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert not list(out.glob("*.whl"))
-    printed = done.stdout + done.stderr
-    assert "Traceback" not in printed
-    assert "fatal error" not in printed
-    assert "copying" not in printed
-    for way_out in ("apt-get install gcc libc6-dev python3-dev", "xcode-select --install", "make wheel"):
-        assert way_out in printed
-    return printed
-
-
-def test_without_a_compiler_the_build_says_so(checkout: Path, tmp_path: Path) -> None:
-    assert "There is no C compiler: '/nonexistent/cc'" in failed_build(checkout, tmp_path, CC="/nonexistent/cc")
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (None, "There is no C compiler: '/nonexistent/cc'"),
+        # A real compiler that isn't told where the headers of Python are, or those of the C library.
         ('*[each for each in sys.argv[1:] if not each.startswith("-I")]', "Python's headers (Python.h) are missing"),
         ('"-nostdinc", *sys.argv[1:]', ".h, which Python.h includes, is missing"),
     ],
-    ids=["python", "c-library"],
+    ids=["compiler", "python", "c-library"],
 )
-def test_without_a_header_the_build_says_so(arguments: str, text: str, checkout: Path, tmp_path: Path) -> None:
-    # A real compiler that isn't told where the headers of Python are, or those of the C library.
+def test_a_build_says_what_is_missing(arguments: str | None, text: str, checkout: Path, tmp_path: Path) -> None:
     compiler = tmp_path / "cc"
     compiler.write_text(
         f"""#!{sys.executable}
@@ -190,15 +174,14 @@ os.execvp(command[0], [*command, {arguments}])
 """
     )
     compiler.chmod(0o755)
-    assert text in failed_build(checkout, tmp_path, CC=str(compiler))
-
-
-def test_the_metadata_says_where_things_are(dist: Path) -> None:
-    with zipfile.ZipFile(the(dist, "*.whl")) as archive:
-        (path,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = archive.read(path).decode()
-    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.MULTILINE))
-    assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
-    assert (ROOT / urls["Changelog"].rpartition("/")[2]).is_file()
-    site = (ROOT / "mkdocs.yml").read_text("utf-8")
-    assert f"site_url: {urls['Documentation']}\n" in site
+    done = attempt(
+        sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index",
+        "--wheel-dir", tmp_path, ".",
+        cwd=checkout, CC=str(compiler) if arguments else "/nonexistent/cc",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert not list(tmp_path.glob("*.whl"))
+    printed = done.stdout + done.stderr
+    assert not [word for word in ("Traceback", "fatal error", "copying") if word in printed]
+    for each in (text, "apt-get install gcc libc6-dev python3-dev", "xcode-select --install", "make wheel"):
+        assert each in printed

@@ -15,6 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp315"}
 
 
@@ -33,25 +34,23 @@ def commands(workflow: dict[Any, Any]) -> list[str]:
 
 def test_there_are_workflows() -> None:
     assert {path.name for path in WORKFLOWS} == {"ci.yml", "docs.yml", "wheels.yml"}
+    assert ".ci/run" in commands(load("ci.yml"))
+    assert set(load("ci.yml")[True]) == {"push", "pull_request"}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_is_bounded_and_may_only_read(path: Path) -> None:
+def test_a_workflow_is_bounded_may_only_read_and_calls_what_exists(path: Path) -> None:
     workflow = load(path.name)
     # YAML reads the key `on` as true.
     assert {"name", True, "permissions", "jobs"} <= set(workflow)
     assert workflow["permissions"]["contents"] == "read"
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] <= 90, name
-        for step in job["steps"]:
-            assert ("uses" in step) != ("run" in step), step
-            assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"]), step
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_calls_what_exists(path: Path) -> None:
+    for step in steps(workflow):
+        assert ("uses" in step) != ("run" in step), step
+        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"]), step
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    for line in commands(load(path.name)):
+    for line in commands(workflow):
         program, _, rest = line.partition(" ")
         if program == "make":
             assert rest in targets, line
@@ -59,11 +58,6 @@ def test_a_workflow_calls_what_exists(path: Path) -> None:
             assert os.access(ROOT / program, os.X_OK), line
         else:
             assert program in {"sudo", "python"}, line
-
-
-def test_ci_runs_what_must_pass() -> None:
-    assert ".ci/run" in commands(load("ci.yml"))
-    assert set(load("ci.yml")[True]) == {"push", "pull_request"}
 
 
 def test_nothing_is_published_but_from_a_tag() -> None:
@@ -88,18 +82,11 @@ def test_each_machine_builds_the_wheels_of_its_kind(machine: dict[str, str]) -> 
     assert set(printed.split()) == {f"{python}-{system}_{arch}" for python in PYTHONS for system in systems}
 
 
-def supported() -> list[str]:
-    """The versions of Python that the classifiers name, oldest first."""
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
-    return re.findall(r"^Programming Language :: Python :: (3\.\d+)$", "\n".join(classifiers), re.MULTILINE)
-
-
-def test_the_classifiers_name_the_interpreters_of_the_wheels() -> None:
-    assert {f"cp{version.replace('.', '')}" for version in supported()} == PYTHONS
-
-
-def test_ci_tests_on_the_oldest_and_the_newest_interpreter() -> None:
-    oldest, *_, newest = supported()
+def test_the_interpreters_that_are_built_tested_and_named() -> None:
+    classifiers = "\n".join(PROJECT["project"]["classifiers"])
+    supported = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", classifiers, re.MULTILINE)
+    assert {f"cp{version.replace('.', '')}" for version in supported} == PYTHONS
+    oldest, *_, newest = supported
     assert f"\noldest={oldest} newest={newest} " in (ROOT / ".ci" / "run").read_text("utf-8")
     (setup,) = [step for step in steps(load("ci.yml")) if step.get("uses", "").startswith("actions/setup-python")]
     assert setup["with"]["python-version"].split() == [newest, oldest]
@@ -107,10 +94,9 @@ def test_ci_tests_on_the_oldest_and_the_newest_interpreter() -> None:
 
 
 def test_a_wheel_is_tested_with_what_the_settings_of_pytest_need() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    settings = project["tool"]["cibuildwheel"]
+    settings = PROJECT["tool"]["cibuildwheel"]
     plugins = {re.split("[>=]", each)[0] for each in settings["test-requires"]}
-    assert plugins <= {re.split("[>=;]", each)[0] for each in project["project"]["optional-dependencies"]["test"]}
+    assert plugins <= {re.split("[>=;]", each)[0] for each in PROJECT["project"]["optional-dependencies"]["test"]}
     for each in settings["test-sources"]:
         assert (ROOT / each).exists()
     for command in settings["test-command"]:

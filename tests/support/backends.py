@@ -8,6 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
 import pyredisson
@@ -131,14 +132,17 @@ class _Awaited:
 
     _at_once = frozenset(
         {
+            "elect",
             "hold",
             "holds",
             "is_set",
+            "locked",
             "on_lost",
             "permit",
             "read_lock",
             "remove_on_lost",
             "singleton",
+            "start",
             "write_lock",
         }
     )
@@ -175,7 +179,7 @@ class _Awaited:
         if value is self._target:
             return self
         # Every object of the library is wrapped, except its errors and what only has fields.
-        plain = isinstance(value, Exception) or dataclasses.is_dataclass(value)
+        plain = isinstance(value, Exception | Enum) or dataclasses.is_dataclass(value)
         ours = type(value).__module__.startswith("pyredisson.") and not plain
         return _Awaited(value) if ours else value
 

@@ -20,14 +20,11 @@ class ServerState:
 
     def listeners(self, key: str) -> int:
         """How many connections are subscribed to that lock's channel."""
-        [(_, count)] = self.redis.pubsub_numsub(f"redisson_lock__channel:{{{key}}}")
-        return int(count)
+        return listeners(self.redis, key)
 
     def scripts(self) -> int:
         """How many scripts have run since the server started."""
-        stats = self.redis.info("commandstats")
-        names = ("cmdstat_evalsha", "cmdstat_eval")
-        return sum(int(stats[name]["calls"]) for name in names if name in stats)
+        return scripts_run(self.redis)
 
     def commands(self) -> int:
         """How many commands have run since the server started, without INFO."""

@@ -90,21 +90,16 @@ def test_confirmations_belong_to_their_subscription(kind: bytes, prefix: bytes) 
     assert ledger.answered(b"-ERR unasked\r\n") is None
 
 
-def test_a_refused_subscription_is_answered_once() -> None:
+def test_replies_that_look_like_messages_and_messages_that_nobody_asked_for() -> None:
     ledger = Ledger()
+    request = sent(ledger, b"LRANGE", b"l", b"0", b"-1")
+    # Nothing is subscribed to.
+    assert ledger.answered(confirmation(b"*", b"message", b"c")) is request
+    # A refused subscription is answered once.
     first, second = sent(ledger, b"SSUBSCRIBE", b"a", b"b"), sent(ledger, b"PING")
     assert ledger.answered(b"-MOVED 1 h:1\r\n") is first
     assert ledger.answered(b"+PONG\r\n") is second
-
-
-def test_an_array_that_looks_like_a_message_is_a_reply_where_nothing_is_subscribed() -> None:
-    ledger = Ledger()
-    request = sent(ledger, b"LRANGE", b"l", b"0", b"-1")
-    assert ledger.answered(confirmation(b"*", b"message", b"c")) is request
-
-
-def test_the_server_may_end_a_sharded_subscription_unasked() -> None:
-    ledger = Ledger()
+    # The server may end a sharded subscription unasked.
     first = sent(ledger, b"SSUBSCRIBE", b"a")
     assert ledger.answered(confirmation(b"*", b"ssubscribe", b"a")) is first
     assert ledger.answered(confirmation(b"*", b"sunsubscribe", b"a")) is None

@@ -30,34 +30,25 @@ def test_a_client_notices_no_difference(proxy: Proxy, protocol: int) -> None:
             assert message["data"] == b"hello"
 
 
-def test_commands_are_counted(proxy: Proxy, dial: Dial) -> None:
-    connection = dial()
-    assert connection.ask("SET a 1") == b"OK"
-    connection.send("GET a", "PING")
-    assert [connection.receive(), connection.receive()] == [b"1", b"PONG"]
+def test_commands_and_connections_are_counted(proxy: Proxy, dial: Dial) -> None:
+    with pytest.raises(TimeoutError, match="SET"):
+        proxy.wait_for(b"SET", timeout=0.05)
+    first, second = dial(), dial()
+    proxy.wait_for(lambda: proxy.connections == 2)
+    sender = threading.Thread(target=first.send, args=("SET a 1",))
+    sender.start()
+    proxy.wait_for(b"SET")
+    sender.join()
+    assert first.receive() == b"OK"
+    second.send("GET a", "PING")
+    assert [second.receive(), second.receive()] == [b"1", b"PONG"]
     assert proxy.commands == [(b"SET", b"a", b"1"), (b"GET", b"a"), (b"PING",)]
     assert proxy.seen(b"GET") == 1
     proxy.forget()
     assert proxy.commands == []
-
-
-def test_connections_are_counted(proxy: Proxy, dial: Dial) -> None:
-    first, second = dial(), dial()
-    proxy.wait_for(lambda: proxy.connections == 2)
-    first.socket.close()
-    proxy.wait_for(lambda: proxy.connections == 1)
-    second.socket.close()
-    proxy.wait_for(lambda: proxy.connections == 0)
-
-
-def test_waiting_for_a_request(proxy: Proxy, dial: Dial) -> None:
-    with pytest.raises(TimeoutError, match="SET"):
-        proxy.wait_for(b"SET", timeout=0.05)
-    connection = dial()
-    sender = threading.Thread(target=connection.send, args=("SET a 1",))
-    sender.start()
-    proxy.wait_for(b"SET")
-    sender.join()
+    for left, connection in ((1, first), (0, second)):
+        connection.socket.close()
+        proxy.wait_for(lambda left=left: proxy.connections == left)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("reset", "error"), [(False, EOFError), (True, ConnectionResetError)])
@@ -72,7 +63,7 @@ def test_cut(proxy: Proxy, dial: Dial, reset: bool, error: type[Exception]) -> N
     assert dial().ask("PING") == b"PONG"
 
 
-def test_refuse(proxy: Proxy, dial: Dial) -> None:
+def test_refuse_and_latency(proxy: Proxy, dial: Dial) -> None:
     old = dial()
     assert old.ask("PING") == b"PONG"
     proxy.refuse(True)
@@ -80,7 +71,20 @@ def test_refuse(proxy: Proxy, dial: Dial) -> None:
         dial().ask("PING")
     assert old.ask("PING") == b"PONG"
     proxy.refuse(False)
-    assert dial().ask("PING") == b"PONG"
+    connection = dial()
+    assert connection.ask("PING") == b"PONG"
+    proxy.latency(0.1)
+    begin = time.monotonic()
+    connection.send("INCR n", "INCR n")
+    assert [connection.receive(), connection.receive()] == [1, 2]
+    # Each way.
+    assert time.monotonic() - begin >= 0.2
+    proxy.latency(0)
+    assert connection.ask("INCR n") == 3
+    connection.socket.sendall(b"this is no RESP: *x\r\n*x\r\n")
+    with pytest.raises((EOFError, ConnectionError)):
+        connection.receive()
+        connection.receive()
 
 
 def test_stall_keeps_everything(proxy: Proxy, dial: Dial, admin: Redis) -> None:
@@ -99,17 +103,15 @@ def test_stall_keeps_everything(proxy: Proxy, dial: Dial, admin: Redis) -> None:
     assert admin.get("n") is None
     proxy.resume()
     assert [old.receive(), new.receive(), subscriber.receive()] == [1, b"PONG", [b"message", b"c", b"1"]]
-
-
-def test_what_stalls_while_it_is_cut_is_lost(proxy: Proxy, dial: Dial, admin: Redis) -> None:
-    connection = dial()
+    # What stalls while it is cut is lost.
+    proxy.forget()
     proxy.stall()
-    connection.send("INCR n")
+    old.send("INCR n")
     proxy.wait_for(b"INCR")
     proxy.cut()
     proxy.resume()
     assert dial().ask("PING") == b"PONG"
-    assert admin.get("n") is None
+    assert admin.get("n") == b"1"
 
 
 def test_blackhole_swallows_the_connections_of_the_moment(proxy: Proxy, dial: Dial, admin: Redis) -> None:
@@ -128,27 +130,22 @@ def test_blackhole_swallows_the_connections_of_the_moment(proxy: Proxy, dial: Di
     assert admin.pubsub_numsub("c") == [(b"c", 1)]
 
 
-def test_a_blackholed_client_does_not_learn_of_its_servers_end(own_server: Server) -> None:
+@pytest.mark.parametrize("lost", ["connection", "reply"])
+def test_a_client_whose_replies_are_lost_does_not_learn_of_its_servers_end(own_server: Server, lost: str) -> None:
     with Proxy(own_server.host, own_server.port) as proxy:
         connection = BareConnection(proxy)
         assert connection.ask("PING") == b"PONG"
-        proxy.blackhole()
+        if lost == "connection":
+            proxy.blackhole()
+        else:
+            fault = proxy.drop_reply(b"INCR")
+            connection.send("INCR n")
+            assert fault.happened.wait(5)
         own_server.kill()
         assert connection.silent()
         assert proxy.connections == 1
         connection.socket.close()
-
-
-def test_latency_each_way(proxy: Proxy, dial: Dial) -> None:
-    connection = dial()
-    assert connection.ask("PING") == b"PONG"
-    proxy.latency(0.1)
-    begin = time.monotonic()
-    connection.send("INCR n", "INCR n")
-    assert [connection.receive(), connection.receive()] == [1, 2]
-    assert time.monotonic() - begin >= 0.2
-    proxy.latency(0)
-    assert connection.ask("INCR n") == 3
+        proxy.wait_for(lambda: proxy.connections == 0)
 
 
 def test_a_server_that_is_not_there_gives_a_closed_connection(own_server: Server) -> None:
@@ -167,13 +164,6 @@ def test_a_server_that_is_not_there_gives_a_closed_connection(own_server: Server
         last = BareConnection(proxy)
         assert last.ask("PING") == b"PONG"
         last.socket.close()
-
-
-def test_what_is_not_resp_is_cut(dial: Dial) -> None:
-    connection = dial()
-    connection.socket.sendall(b"*x\r\n")
-    with pytest.raises((EOFError, ConnectionError)):
-        connection.receive()
 
 
 def test_close_ends_everything(server: Server) -> None:
