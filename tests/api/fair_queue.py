@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from tests.support.backends import Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
 from tests.support.server_state import ServerState
+
+from .kinds import lock_of
 
 CHANNEL = "redisson_lock__channel:{orders}"
 WAITERS = "pyredisson_fair_waiters:{orders}"
@@ -23,11 +25,20 @@ class Queue:
         self.redis = redis
 
     def __len__(self) -> int:
-        return int(self.redis.llen("redisson_lock_queue:{orders}"))
+        return int(self.redis.llen(QUEUE))
+
+    def enter(self, *owners: str) -> None:
+        """What a Java client does that begins to wait."""
+        self.redis.rpush(QUEUE, *owners)
+        self.redis.zadd(SCORES, dict.fromkeys(owners, 10**13))
+
+    def leave(self, owner: str) -> None:
+        self.redis.lrem(QUEUE, 1, owner)
+        self.redis.zrem(SCORES, owner)
 
     def owners(self) -> list[str]:
-        owners = [owner.decode() for owner in self.redis.lrange("redisson_lock_queue:{orders}", 0, -1)]
-        scored = self.redis.zrange("redisson_lock_timeout:{orders}", 0, -1)
+        owners = [owner.decode() for owner in self.redis.lrange(QUEUE, 0, -1)]
+        scored = self.redis.zrange(SCORES, 0, -1)
         assert sorted(owners) == sorted(owner.decode() for owner in scored)
         return owners
 
@@ -42,6 +53,20 @@ class Queue:
             scripts = ServerState(self.redis).scripts()
             if self.heartbeats() == heartbeats:
                 return scripts - heartbeats
+
+    @contextmanager
+    def ear_of(self, owner: str) -> Iterator[Callable[[], bool]]:
+        """Says whether a message has told that owner that it is its turn."""
+        with self.redis.pubsub(ignore_subscribe_messages=True) as ear:
+            ear.subscribe(f"{CHANNEL}:{owner}")
+            assert ear.get_message(timeout=TIME_LIMIT) is None
+
+            def told() -> bool:
+                message = ear.get_message()
+                assert message is None or message["data"] == b"0"
+                return message is not None
+
+            yield told
 
     def listening(self, count: int) -> bool:
         """Whether so many waiters have a channel on which somebody listens."""
@@ -58,6 +83,25 @@ async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaita
     other = backend.spawn(work)
     await backend.until(lambda: len(queue) == before + 1)
     return other
+
+
+async def start_waiters(
+    backend: Backend, queue: Queue, clients: list[Any], count: int, kind: str = "fair"
+) -> tuple[list[OtherOwner[None]], list[int]]:
+    """So many owners of these clients in turn that enter the queue one after the other, and leave the lock at once.
+
+    Returns their calls, and the list to which each appends its number when it has the lock.
+    """
+    served: list[int] = []
+
+    def waiter(number: int) -> Callable[[], Awaitable[None]]:
+        async def work() -> None:
+            async with lock_of(clients[number % len(clients)], kind):
+                served.append(number)
+
+        return work
+
+    return [await start_waiter(backend, queue, waiter(number)) for number in range(count)], served
 
 
 @asynccontextmanager

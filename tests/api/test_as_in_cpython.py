@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import count
 from typing import Any
@@ -14,27 +14,13 @@ import pytest
 import pyredisson
 from pyredisson.testing import Server
 
+from .kinds import GROUPS, NON_REENTRANT, REENTRANT, lock_of
+
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python was installed without its own tests")
 
 Tests = type[unittest.TestCase]
 AnyLock = pyredisson.Lock | pyredisson.MultiLock | pyredisson.RedLock
 AnySemaphore = pyredisson.Semaphore | pyredisson.PermitExpirableSemaphore
-MakeLock = Callable[[pyredisson.Client, str], AnyLock]
-MakeSemaphore = Callable[[pyredisson.Client, str], AnySemaphore]
-
-RE_ENTRANT: dict[str, MakeLock] = {
-    "lock": lambda client, name: client.get_lock(name),
-    "fair": lambda client, name: client.get_fair_lock(name),
-    "fenced": lambda client, name: client.get_fenced_lock(name),
-    "spin": lambda client, name: client.get_spin_lock(name),
-    "write": lambda client, name: client.get_read_write_lock(name).write_lock(),
-    "multi": lambda client, name: client.get_multi_lock(client.get_lock(name), client.get_fair_lock(name + "b")),
-    "red": lambda client, name: client.get_red_lock(*(client.get_lock(name + member) for member in "abc")),
-}
-NON_RE_ENTRANT: dict[str, MakeLock] = {
-    "non-reentrant": lambda client, name: client.get_non_reentrant_lock(name),
-    "non-reentrant-fair": lambda client, name: client.get_non_reentrant_fair_lock(name),
-}
 
 OTHERWISE = {
     "test_acquire_timeout": "it wants each reply of a server within 5 ms",
@@ -51,12 +37,12 @@ OTHERWISE_IN_GROUPS = {
 }
 
 
-def cases(tests: Tests, kinds: dict[str, Any]) -> list[Any]:
+def cases(tests: Tests, kinds: Iterable[str]) -> list[Any]:
     return [
-        pytest.param(tests, name, make, id=f"{kind}-{name}")
-        for kind, make in kinds.items()
+        pytest.param(tests, name, kind, id=f"{kind}-{name}")
+        for kind in kinds
         for name in unittest.defaultTestLoader.getTestCaseNames(tests)
-        if name not in OTHERWISE and not (kind in {"multi", "red"} and name in OTHERWISE_IN_GROUPS)
+        if name not in OTHERWISE and not (kind in GROUPS and name in OTHERWISE_IN_GROUPS)
     ]
 
 
@@ -76,15 +62,17 @@ def run(tests: Tests, name: str, **made: Callable[..., object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tests", "name", "make"),
-    cases(lock_tests.RLockTests, RE_ENTRANT) + cases(lock_tests.BaseLockTests, NON_RE_ENTRANT),
+    ("tests", "name", "kind"),
+    # A read lock isn't exclusive.
+    cases(lock_tests.RLockTests, [kind for kind in [*REENTRANT, *GROUPS] if kind != "read"])
+    + cases(lock_tests.BaseLockTests, NON_REENTRANT),
 )
-def test_locks(client: pyredisson.Client, tests: Tests, name: str, make: MakeLock) -> None:
+def test_locks(client: pyredisson.Client, tests: Tests, name: str, kind: str) -> None:
     numbers = count()
 
     def new() -> AnyLock:
         """A lock of its own, with the names that `threading.Condition` wants of a re-entrant lock."""
-        lock = make(client, f"orders-{next(numbers)}")
+        lock: AnyLock = lock_of(client, kind, f"orders-{next(numbers)}")
         of_condition = {
             "_is_owned": lambda lock: lock.is_held(),
             "_recursion_count": lambda lock: lock.get_hold_count(),
@@ -126,14 +114,12 @@ class AsInThreading:
 
 
 @pytest.mark.parametrize(
-    ("tests", "name", "make"),
-    cases(lock_tests.SemaphoreTests, {"semaphore": lambda client, name: client.get_semaphore(name)})
-    + cases(
-        # Only who has acquired a permit can release it, so `SemaphoreTests` doesn't apply.
-        lock_tests.BaseSemaphoreTests,
-        {"expirable": lambda client, name: client.get_permit_expirable_semaphore(name)},
-    ),
+    ("tests", "name", "factory"),
+    cases(lock_tests.SemaphoreTests, ["get_semaphore"])
+    # Only who has acquired a permit can release it, so `SemaphoreTests` doesn't apply.
+    + cases(lock_tests.BaseSemaphoreTests, ["get_permit_expirable_semaphore"]),
 )
-def test_semaphores(client: pyredisson.Client, tests: Tests, name: str, make: MakeSemaphore) -> None:
+def test_semaphores(client: pyredisson.Client, tests: Tests, name: str, factory: str) -> None:
     numbers = count()
-    run(tests, name, semtype=lambda value=1: AsInThreading(make(client, f"orders-{next(numbers)}"), value))
+    make: Callable[[str], AnySemaphore] = getattr(client, factory)
+    run(tests, name, semtype=lambda value=1: AsInThreading(make(f"orders-{next(numbers)}"), value))

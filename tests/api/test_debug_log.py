@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,54 +14,55 @@ from pyredisson.errors import ClosedError
 from tests.support.backends import Backend
 from tests.support.waiting import permit_waiters
 
-pytestmark = pytest.mark.asyncio
+from .kinds import KINDS, kinds, lock_of, rival_of
 
-KINDS: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
-    "lock": ("lock 'a'", lambda client, owner: client.get_lock("a", owner=owner)),
-    "fair": ("lock 'a'", lambda client, owner: client.get_fair_lock("a", owner=owner)),
-    "fenced": ("lock 'a'", lambda client, owner: client.get_fenced_lock("a", owner=owner)),
-    "spin": ("lock 'a'", lambda client, owner: client.get_spin_lock("a", owner=owner)),
-    "read": ("read lock 'a'", lambda client, owner: client.get_read_write_lock("a", owner=owner).read_lock()),
-    "write": ("write lock 'a'", lambda client, owner: client.get_read_write_lock("a", owner=owner).write_lock()),
-}
-kinds = pytest.mark.parametrize("kind", KINDS)
+pytestmark = pytest.mark.asyncio
+LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}
+
+
+class Said:
+    """The lines about calls; those about channels and wakeups are details of a wait."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._records = caplog.get_records
+
+    @property
+    def lines(self) -> list[str]:
+        texts = [record.getMessage() for record in self._records("call") if record.levelno == logging.DEBUG]
+        return [text for text in texts if not any(word in text for word in ("channel", "queue", "woken"))]
+
+    def waits(self) -> bool:
+        return any("waits for" in line for line in self.lines)
+
+    def without(self, line: str) -> list[str]:
+        """All but this one, which may come before or after that of a waiter."""
+        lines = self.lines
+        lines.remove(line)
+        return lines
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """The lines about calls; those about channels and wakeups are details of a wait."""
-
-    def lines() -> list[str]:
-        texts = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
-        return [text for text in texts if "channel" not in text and "queue" not in text and "woken" not in text]
-
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[Said]:
     caplog.set_level(logging.DEBUG, "pyredisson")
     tracing.look()
-    yield lines
+    yield Said(caplog)
     caplog.set_level(logging.WARNING, "pyredisson")
     tracing.look()
 
 
 @kinds
-async def test_a_pair_and_a_wait(backend: Backend, said: Callable[[], list[str]], kind: str) -> None:
-    label, get = KINDS[kind]
+async def test_a_pair_and_a_wait(backend: Backend, said: Said, kind: str) -> None:
     client, other = backend.connect(), backend.connect()
-    holder = KINDS["write" if kind == "read" else kind][1](other, 1)
-    holder_label = KINDS["write" if kind == "read" else kind][0]
+    label, holder = LABELS[kind], lock_of(other, rival_of(kind), "a", 1)
     await holder.lock()
-    waiting = backend.spawn(lambda: get(client, 2).lock())
-    await backend.until(lambda: any("waits for" in text for text in said()))
+    waiting = backend.spawn(lambda: lock_of(client, kind, "a", 2).lock())
+    await backend.until(said.waits)
     await holder.unlock()
     await waiting.result()
-    await get(client, 2).unlock()
-    first, second = f"{other.id}:1", f"{client.id}:2"
-    lines = said()
-    # The holder's line about its release may come after the waiter's one.
-    release = f"{holder_label} of owner {first} is released: 0 holds remain"
-    assert release in lines
-    lines.remove(release)
-    assert lines == [
-        f"{holder_label} of owner {first} is acquired",
+    await lock_of(client, kind, "a", 2).unlock()
+    of_holder, first, second = LABELS[rival_of(kind)], f"{other.id}:1", f"{client.id}:2"
+    assert said.without(f"{of_holder} of owner {first} is released: 0 holds remain") == [
+        f"{of_holder} of owner {first} is acquired",
         f"owner {second} waits for {label}",
         f"{label} of owner {second} is acquired",
         f"{label} of owner {second} is released: 0 holds remain",
@@ -69,17 +70,16 @@ async def test_a_pair_and_a_wait(backend: Backend, said: Callable[[], list[str]]
 
 
 @kinds
-async def test_no_success(backend: Backend, said: Callable[[], list[str]], kind: str) -> None:
-    label, get = KINDS[kind]
-    client, other = backend.connect(), backend.connect()
-    await KINDS["write" if kind == "read" else kind][1](other, 1).lock()
-    assert not await get(client, 2).try_lock()
-    waiting = backend.spawn(lambda: get(client, 3).lock())
-    await backend.until(lambda: any("waits for" in text for text in said()))
+async def test_no_success(backend: Backend, said: Said, kind: str) -> None:
+    client, label = backend.connect(), LABELS[kind]
+    await lock_of(backend.connect(), rival_of(kind), "a", 1).lock()
+    assert not await lock_of(client, kind, "a", 2).try_lock()
+    waiting = backend.spawn(lambda: lock_of(client, kind, "a", 3).lock())
+    await backend.until(said.waits)
     await client.close()
     with pytest.raises(ClosedError):
         await waiting.result()
-    *lines, last = said()[1:]
+    *lines, last = said.lines[1:]
     assert lines == [
         f"{label} of owner {client.id}:2 is not acquired in time",
         f"owner {client.id}:3 waits for {label}",
@@ -89,19 +89,33 @@ async def test_no_success(backend: Backend, said: Callable[[], list[str]], kind:
     assert last.endswith(f" is not acquired: ClosedError: client {client.id} is closed")
 
 
-async def test_a_semaphore(backend: Backend, said: Callable[[], list[str]]) -> None:
+async def test_a_task_that_is_cancelled(tasks: Backend, said: Said) -> None:
+    client = tasks.connect()
+    await tasks.connect().get_lock("a", owner=1).lock()
+    task = asyncio.create_task(client.get_lock("a", owner=2).lock())
+    await tasks.until(said.waits)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert said.lines[-1].startswith(f"lock 'a' of owner {client.id}:2")
+    assert said.lines[-1].endswith(" is not acquired: CancelledError: ")
+
+
+@pytest.mark.parametrize("expirable", [False, True])
+async def test_a_semaphore(backend: Backend, said: Said, *, expirable: bool) -> None:
     client, other = backend.connect(), backend.connect()
-    shop, others = client.get_semaphore("s"), other.get_semaphore("s")
-    await shop.try_set_permits(2)
-    await others.acquire(2)
-    assert not await shop.try_acquire()
-    waiting = backend.spawn(lambda: shop.acquire(2))
-    await backend.until(lambda: permit_waiters(client, "s") == 1)
-    await others.release(2)
+    factory = "get_permit_expirable_semaphore" if expirable else "get_semaphore"
+    acquire = "acquire_many" if expirable else "acquire"
+    ours, theirs = (getattr(each, factory)("s") for each in (client, other))
+    await ours.try_set_permits(2)
+    permits: Any = await getattr(theirs, acquire)(2)
+    assert not await ours.try_acquire()
+    waiting = backend.spawn(lambda: getattr(ours, acquire)(2))
+    await backend.until(lambda: "2 permits of semaphore 's' are waited for" in said.lines)
+    await backend.until(lambda: expirable or permit_waiters(client, "s") == 1)
+    await theirs.release(permits if expirable else 2)
     await waiting.result()
-    lines = said()
-    lines.remove("2 permits of semaphore 's' are released")
-    assert lines == [
+    assert said.without("2 permits of semaphore 's' are released") == [
         "2 permits of semaphore 's' are acquired",
         "1 permits of semaphore 's' are not acquired in time",
         "2 permits of semaphore 's' are waited for",
@@ -109,53 +123,18 @@ async def test_a_semaphore(backend: Backend, said: Callable[[], list[str]]) -> N
     ]
 
 
-async def test_permits_with_ids(backend: Backend, said: Callable[[], list[str]]) -> None:
-    client, other = backend.connect(), backend.connect()
-    pool, others = (each.get_permit_expirable_semaphore("p") for each in (client, other))
-    await pool.try_set_permits(2)
-    ids = await others.acquire_many(2)
-    assert await pool.try_acquire_many(1) == []
-    waiting = backend.spawn(lambda: pool.acquire_many(2))
-    await backend.until(lambda: "2 permits of semaphore 'p' are waited for" in said())
-    await others.release(ids)
-    await waiting.result()
-    lines = said()
-    lines.remove("2 permits of semaphore 'p' are released")
-    assert lines == [
-        "2 permits of semaphore 'p' are acquired",
-        "1 permits of semaphore 'p' are not acquired in time",
-        "2 permits of semaphore 'p' are waited for",
-        "2 permits of semaphore 'p' are acquired",
-    ]
-
-
-async def test_a_latch(backend: Backend, said: Callable[[], list[str]]) -> None:
-    client = backend.connect()
-    latch = client.get_count_down_latch("l")
+async def test_a_latch(backend: Backend, said: Said) -> None:
+    latch = backend.connect().get_count_down_latch("l")
     await latch.try_set_count(1)
     # Long enough for a first look on a machine that stands still for a moment.
     assert not await latch.wait(1)
     waiting = backend.spawn(latch.wait)
-    await backend.until(lambda: said().count("latch 'l' is waited for") == 2)
+    await backend.until(lambda: said.lines.count("latch 'l' is waited for") == 2)
     await latch.count_down()
     assert await waiting.result()
-    lines = said()
-    lines.remove("latch 'l' is counted down")
-    assert lines == [
+    assert said.without("latch 'l' is counted down") == [
         "latch 'l' is waited for",
         "latch 'l' is not open in time",
         "latch 'l' is waited for",
         "latch 'l' is open",
     ]
-
-
-async def test_a_task_that_is_cancelled(tasks: Backend, said: Callable[[], list[str]]) -> None:
-    client, other = tasks.connect(), tasks.connect()
-    await other.get_lock("a", owner=1).lock()
-    task = asyncio.create_task(client.get_lock("a", owner=2).lock())
-    await tasks.until(lambda: any("waits for" in text for text in said()))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert said()[-1].startswith(f"lock 'a' of owner {client.id}:2")
-    assert said()[-1].endswith(" is not acquired: CancelledError: ")

@@ -16,19 +16,43 @@ import pyredisson
 import pyredisson.asyncio
 from tests.support.backends import NOWHERE, Backend
 
+from .kinds import GROUPS, KINDS, kinds, lock_of
+
 pytestmark = pytest.mark.asyncio
+NAMES: list[tuple[Any, type[Exception], str]] = [
+    ("", ValueError, "empty"),
+    (b"", ValueError, "empty"),
+    *((wrong, TypeError, "name") for wrong in (None, 1, 1.5, ["orders"], bytearray(b"orders"), True)),
+]
+LEASED: list[Callable[[Any, Any], Any]] = [
+    lambda lock, lease: lock.lock(lease),
+    lambda lock, lease: lock.lock(lease_time=lease),
+    lambda lock, lease: lock.try_lock(0, lease),
+    lambda lock, lease: lock.try_lock(lease_time=lease),
+    lambda lock, lease: lock.hold(lease_time=lease).__aenter__(),
+]
+LEASED_WITH_TOKEN: list[Callable[[Any, Any], Any]] = [
+    lambda lock, lease: lock.lock_and_get_token(lease),
+    lambda lock, lease: lock.try_lock_and_get_token(0, lease),
+]
+WAITING: list[Callable[[Any, Any], Any]] = [
+    lambda lock, wait: lock.try_lock(wait),
+    lambda lock, wait: lock.try_lock(wait_time=wait, lease_time=1),
+    lambda lock, wait: lock.hold(wait).__aenter__(),
+    lambda lock, wait: lock.acquire(True, wait),
+    lambda lock, wait: lock.acquire(timeout=wait),
+    lambda lock, wait: lock.lost.wait(wait),
+]
+IMPOSSIBLE = [0, 0.0, 0.0009, -1, -0.5, math.nan, math.inf, -math.inf, 2**63, 1e300, timedelta(0), timedelta(-1)]
+IMPOSSIBLE_WAITS = [-2, -0.001, math.nan, -math.inf, timedelta(seconds=-2)]
 
 
-@pytest.mark.parametrize("name", ["", b""])
-async def test_empty_names(backend: Backend, name: Any) -> None:
-    with pytest.raises(ValueError, match="empty"):
-        backend.connect(NOWHERE).get_lock(name)
-
-
-@pytest.mark.parametrize("name", [None, 1, 1.5, ["orders"], bytearray(b"orders"), True])
-async def test_names_of_other_types(backend: Backend, name: Any) -> None:
-    with pytest.raises(TypeError, match="name"):
-        backend.connect(NOWHERE).get_lock(name)
+@kinds
+async def test_names(backend: Backend, kind: str) -> None:
+    client = backend.connect(NOWHERE)
+    for name, error, text in NAMES:
+        with pytest.raises(error, match=text):
+            lock_of(client, kind, name)
 
 
 async def test_a_name_that_is_no_text(backend: Backend) -> None:
@@ -53,60 +77,51 @@ async def test_what_a_mapper_may_not_return(backend: Backend, mapped: Any, error
     [(-1, ValueError), (2**32, ValueError), ("", ValueError), (b"1", TypeError), (1.0, TypeError), (True, TypeError)],
 )
 async def test_owners(backend: Backend, owner: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="owner"):
-        backend.connect(NOWHERE).get_lock("orders", owner=owner)
+    client = backend.connect(NOWHERE)
+    for kind in KINDS:
+        with pytest.raises(error, match="owner"):
+            lock_of(client, kind, owner=owner)
 
 
-LEASED: list[Callable[[Any, Any], Any]] = [
-    lambda lock, lease: lock.lock(lease),
-    lambda lock, lease: lock.lock(lease_time=lease),
-    lambda lock, lease: lock.try_lock(0, lease),
-    lambda lock, lease: lock.try_lock(lease_time=lease),
-    lambda lock, lease: lock.hold(lease_time=lease).__aenter__(),
-]
-WAITING: list[Callable[[Any, Any], Any]] = [
-    lambda lock, wait: lock.try_lock(wait),
-    lambda lock, wait: lock.try_lock(wait_time=wait, lease_time=1),
-    lambda lock, wait: lock.hold(wait).__aenter__(),
-    lambda lock, wait: lock.acquire(True, wait),
-    lambda lock, wait: lock.acquire(timeout=wait),
-    lambda lock, wait: lock.lost.wait(wait),
-]
-
-
-@pytest.mark.parametrize(
-    "lease",
-    [0, 0.0, 0.0009, -1, -0.5, math.nan, math.inf, -math.inf, 2**63, 1e300, timedelta(0), timedelta(-1)],
-)
-async def test_leases_that_cannot_be(backend: Backend, lease: Any) -> None:
+async def test_owners_that_are_asked_about(backend: Backend) -> None:
     lock = backend.connect(NOWHERE).get_lock("orders")
-    for call in LEASED:
-        with pytest.raises(ValueError, match="lease_time"):
-            await call(lock, lease)
+    for wrong in (b"1", None, 1.0, True):
+        with pytest.raises(TypeError, match="owner"):
+            await lock.is_held_by(wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lease", ["10", b"10", True, [10], 1j])
-async def test_leases_of_other_types(backend: Backend, lease: Any) -> None:
-    lock = backend.connect(NOWHERE).get_lock("orders")
-    for call in LEASED:
-        with pytest.raises(TypeError, match="lease_time"):
-            await call(lock, lease)
+@pytest.mark.parametrize("kind", ["lock", "spin", "fenced", *GROUPS])
+async def test_leases(backend: Backend, kind: str) -> None:
+    lock = lock_of(backend.connect(NOWHERE), kind)
+    for call in LEASED + (LEASED_WITH_TOKEN if kind == "fenced" else []):
+        for lease in IMPOSSIBLE:
+            with pytest.raises(ValueError, match="lease_time"):
+                await call(lock, lease)
+        for wrong in ("10", b"10", True, [10], 1j):
+            with pytest.raises(TypeError, match="lease_time"):
+                await call(lock, wrong)
 
 
-@pytest.mark.parametrize("wait", [-2, -0.001, math.nan, -math.inf, timedelta(seconds=-2)])
-async def test_waits_that_cannot_be(backend: Backend, wait: Any) -> None:
-    lock = backend.connect(NOWHERE).get_lock("orders")
-    for call in WAITING:
-        with pytest.raises(ValueError, match=r"wait_time|timeout"):
-            await call(lock, wait)
-
-
-@pytest.mark.parametrize("wait", ["1", b"1", True, [1]])
-async def test_waits_of_other_types(backend: Backend, wait: Any) -> None:
-    lock = backend.connect(NOWHERE).get_lock("orders")
-    for call in WAITING:
-        with pytest.raises(TypeError, match=r"wait_time|timeout"):
-            await call(lock, wait)
+@pytest.mark.parametrize("kind", ["lock", "spin", "fenced", *GROUPS])
+async def test_waits(backend: Backend, kind: str) -> None:
+    lock = lock_of(backend.connect(NOWHERE), kind)
+    calls = WAITING + ([lambda lock, wait: lock.try_lock_and_get_token(wait)] if kind == "fenced" else [])
+    for call in calls:
+        for wait in IMPOSSIBLE_WAITS:
+            with pytest.raises(ValueError, match=r"wait_time|timeout"):
+                await call(lock, wait)
+        for wrong in ("1", b"1", True, [1]):
+            with pytest.raises(TypeError, match=r"wait_time|timeout"):
+                await call(lock, wrong)
+    for refused in ((False, 1), (False, 0), (True, -2), (True, -0.5)):
+        with pytest.raises(ValueError, match="timeout"):
+            await lock.acquire(*refused)
+    # Threading's timeout has no None, and a maximum.
+    with pytest.raises(TypeError, match="timeout"):
+        await lock.acquire(timeout=None)
+    for endless in (TIMEOUT_MAX + 1, 1e100, 10**400, math.inf):
+        with pytest.raises(OverflowError, match="timeout"):
+            await lock.acquire(timeout=endless)
 
 
 @pytest.mark.parametrize("lease", [0.001, 0.0015, 1, 2**40 / 1000, timedelta(milliseconds=1)])
@@ -121,44 +136,21 @@ async def test_leases_that_can_be(backend: Backend, lease: Any) -> None:
 async def test_waits_that_can_be(backend: Backend, wait: Any) -> None:
     lock = backend.connect().get_lock("orders")
     assert await lock.try_lock(wait_time=wait)
-
-
-async def test_threadings_timeout_is_no_none(backend: Backend) -> None:
-    nothing: Any = None
-    with pytest.raises(TypeError, match="timeout"):
-        await backend.connect(NOWHERE).get_lock("orders").acquire(timeout=nothing)
-
-
-@pytest.mark.parametrize("timeout", [TIMEOUT_MAX + 1, 1e100, 10**400, math.inf])
-async def test_threadings_timeout_has_a_maximum(backend: Backend, timeout: float) -> None:
-    client = backend.connect()
-    lock = client.get_lock("orders")
-    for lockable in (lock, client.get_multi_lock(lock)):
-        with pytest.raises(OverflowError, match="timeout"):
-            await lockable.acquire(timeout=timeout)
     assert await lock.acquire(timeout=TIMEOUT_MAX)
 
 
 async def test_weak_references_to_all_that_a_client_makes() -> None:
     for module in (pyredisson, pyredisson.asyncio):
         client = module.connect(NOWHERE)
-        lock, both = client.get_lock("a"), client.get_read_write_lock("a")
-        made = [
-            *(lock, both, both.read_lock(), client.get_multi_lock(lock), client.get_count_down_latch("b")),
-            *(client.get_semaphore("c"), client.get_permit_expirable_semaphore("d")),
-        ]
+        pair = client.get_read_write_lock("a")
+        made = [lock_of(client, kind, "a") for kind in [*KINDS, *GROUPS]]
+        made += [pair, client.get_count_down_latch("b"), client.get_semaphore("c")]
+        made.append(client.get_permit_expirable_semaphore("d"))
         assert [weakref.ref(each)() for each in made] == made
 
 
-async def test_owners_that_are_asked_about(backend: Backend) -> None:
-    lock = backend.connect().get_lock("orders")
-    for wrong in (b"1", None, 1.0, True):
-        with pytest.raises(TypeError, match="owner"):
-            await lock.is_held_by(wrong)  # type: ignore[arg-type]
-
-
 async def test_on_lost_needs_a_function(backend: Backend) -> None:
-    lock = backend.connect().get_lock("orders")
+    lock = backend.connect(NOWHERE).get_lock("orders")
     for wrong in (None, 5):
         with pytest.raises(TypeError, match="function"):
             lock.on_lost(wrong)  # type: ignore[type-var]

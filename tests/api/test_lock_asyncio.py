@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 from typing import Any
 
@@ -33,13 +32,24 @@ class TestOwner:
         await orders.unlock()
         assert not await orders.is_locked()
 
-    async def test_wait_for(self, tasks: Backend) -> None:
-        lock = tasks.connect().get_lock("orders")
+    async def test_calls_in_tasks_that_are_made_for_them(self, tasks: Backend) -> None:
+        client = tasks.connect()
+        lock, semaphore = client.get_lock("orders"), client.get_semaphore("permits")
         await asyncio.wait_for(lock.lock(), TIME_LIMIT)
         assert await asyncio.wait_for(lock.is_held(), TIME_LIMIT)
-        assert await lock.is_held()
         await asyncio.wait_for(lock.unlock(), TIME_LIMIT)
-        assert not await lock.is_locked()
+        call = lock.lock()
+        assert asyncio.iscoroutine(call)
+        await asyncio.create_task(call)
+        assert await lock.is_held()
+        assert await semaphore.try_set_permits(1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(lock.lock(), name="locks for the task that made it")
+            group.create_task(semaphore.acquire())
+        assert await lock.get_hold_count() == 2
+        assert await lock.unlock() is None  # type: ignore[func-returns-value]
+        assert await semaphore.release() is None  # type: ignore[func-returns-value]
+        assert await semaphore.acquire() is None  # type: ignore[func-returns-value]
 
     async def test_wait_for_in_vain(self, tasks: Backend, server_state: ServerState) -> None:
         client = tasks.connect()
@@ -52,13 +62,6 @@ class TestOwner:
         await asyncio.sleep(0.02)
         assert server_state.redis.keys() == []
 
-    async def test_a_task_made_for_the_call(self, tasks: Backend) -> None:
-        lock = tasks.connect().get_lock("orders")
-        call = lock.lock()
-        assert asyncio.iscoroutine(call)
-        await asyncio.create_task(call)
-        assert await lock.is_held()
-
     async def test_a_child_task_is_another_owner(self, tasks: Backend) -> None:
         lock = tasks.connect().get_lock("orders")
         await lock.lock()
@@ -69,7 +72,6 @@ class TestOwner:
                 await lock.unlock()
             return await lock.try_lock()
 
-        assert await asyncio.create_task(child()) is False
         async with asyncio.TaskGroup() as group:
             assert await group.create_task(child()) is False
 
@@ -78,24 +80,13 @@ class TestOwner:
         lock = tasks.connect().get_lock("orders")
         ids = []
 
-        async def take() -> None:
+        async def work() -> tuple[bool, bool]:
             ids.append(id(asyncio.current_task()))
-            await lock.lock()
+            return await lock.is_held(), await lock.try_lock()
 
-        async def enter() -> None:
-            ids.append(id(asyncio.current_task()))
-            assert not await lock.is_held()
-            assert not await lock.try_lock()
-
-        await asyncio.create_task(take())
-        for _ in range(20):
-            await asyncio.create_task(enter())
+        acquired = [await asyncio.create_task(work()) for _ in range(21)]
+        assert acquired == [(False, True)] + [(False, False)] * 20
         assert len(set(ids)) < len(ids), "no id was used again: this shows nothing"
-
-    async def test_a_lock_goes_from_task_to_task(self, tasks: Backend) -> None:
-        client = tasks.connect()
-        await asyncio.create_task(asyncio.wait_for(client.get_lock("orders", owner=3).lock(), TIME_LIMIT))
-        await client.get_lock("orders", owner=3).unlock()
 
     async def test_without_a_task(self, tasks: Backend) -> None:
         client = tasks.connect()
@@ -116,29 +107,33 @@ class TestOwner:
         await (await outcome)
         assert await client.get_lock("orders", owner=1).is_held()
 
-    async def test_tasks_take_turns(self, tasks: Backend) -> None:
-        client = tasks.connect()
-        inside = 0
-        seen = []
 
-        async def work() -> None:
-            nonlocal inside
-            for _ in range(10):
-                async with client.get_lock("orders"):
-                    inside += 1
-                    seen.append(inside)
-                    await asyncio.sleep(0)
-                    inside -= 1
-
-        await asyncio.gather(*(asyncio.create_task(work()) for _ in range(20)))
-        assert seen == [1] * 200
-
-
-async def until_lost(lock: Lock, server_state: ServerState) -> None:
-    """A body that would never end."""
-    server_state.redis.delete("orders")
+async def until_lost(server_state: ServerState | None = None) -> None:
+    """A body that would never end. Whoever gives the server's state loses the lock."""
+    if server_state is not None:
+        server_state.redis.delete("orders")
     await asyncio.sleep(TIME_LIMIT)
     pytest.fail("the body was not cancelled")
+
+
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def in_a_task(lock: Lock) -> asyncio.Task[None]:
+    """A task that has entered the lock, and stays in it."""
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with lock:
+            entered.set()
+            await until_lost()
+
+    task = asyncio.create_task(work())
+    await entered.wait()
+    return task
 
 
 class TestLostBody:
@@ -149,12 +144,11 @@ class TestLostBody:
         return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
     async def test_it_is_cancelled(self, lock: Lock, server_state: ServerState) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         for scope in (lock, lock.hold(), lock.hold(wait_time=1)):
             with pytest.raises(LockLostError, match="orders"):
                 async with scope:
-                    await until_lost(lock, server_state)
+                    await until_lost(server_state)
             assert task.cancelling() == 0
             await asyncio.sleep(0)
             assert not await lock.is_held()
@@ -166,7 +160,7 @@ class TestLostBody:
         started = loop.time()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.1):
-                await asyncio.sleep(TIME_LIMIT)
+                await until_lost()
         assert 0.09 < loop.time() - started < WOKEN
 
     async def test_by_default(self, lock: Lock) -> None:
@@ -179,11 +173,10 @@ class TestLostBody:
         assert finished
 
     async def test_nested(self, lock: Lock, server_state: ServerState) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         with pytest.raises(LockLostError):
             async with lock, lock, lock.hold():
-                await until_lost(lock, server_state)
+                await until_lost(server_state)
         assert task.cancelling() == 0
         assert await lock.get_hold_count() == 0
         with pytest.raises(LockNotHeldError, match="is free"):
@@ -193,14 +186,13 @@ class TestLostBody:
         stock = tasks.connect().get_lock("stock")
         with pytest.raises(LockLostError, match="orders"):
             async with lock, stock:
-                await until_lost(lock, server_state)
+                await until_lost(server_state)
         assert not await stock.is_locked()
 
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
         """The cancellation comes when the body has ended: it must cancel nothing else."""
 
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05):
                 time.sleep(0.1)
@@ -208,8 +200,7 @@ class TestLostBody:
         await asyncio.sleep(0.02)
 
     async def test_a_body_that_ends_as_it_is_lost(self, lock: Lock) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         for step in range(15):
             try:
                 async with lock.hold(lease_time=0.02):
@@ -224,87 +215,35 @@ class TestLostBody:
         with pytest.raises(KeyError) as caught:
             async with lock:
                 try:
-                    await until_lost(lock, server_state)
+                    await until_lost(server_state)
                 except asyncio.CancelledError:
                     raise KeyError("mine") from None
         assert any("LockLostError" in note for note in caught.value.__notes__)
 
-    async def test_a_cancellation_from_outside_stays_one(self, lock: Lock) -> None:
-        entered = asyncio.Event()
-
-        async def work() -> None:
-            async with lock:
-                entered.set()
-                await asyncio.sleep(TIME_LIMIT)
-
-        task = asyncio.create_task(work())
-        await entered.wait()
+    @pytest.mark.parametrize("also_lost", [False, True])
+    async def test_a_cancellation_from_outside_stays_one(self, lock: Lock, *, also_lost: bool) -> None:
+        """Who was cancelled from outside must end, whatever else happened."""
+        task = await in_a_task(lock)
+        if also_lost:
+            await lock.force_unlock()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not await lock.is_locked()
 
-    async def test_both_at_once(self, lock: Lock) -> None:
-        """Who was cancelled from outside must end, whatever else happened."""
-        entered = asyncio.Event()
-
-        async def work() -> None:
-            async with lock:
-                entered.set()
-                await asyncio.sleep(TIME_LIMIT)
-
-        task = asyncio.create_task(work())
-        await entered.wait()
-        await lock.force_unlock()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
     async def test_a_timeout_around_it(self, lock: Lock) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05), lock:
-                await asyncio.sleep(TIME_LIMIT)
+                await until_lost()
         assert not await lock.is_locked()
 
     async def test_a_timeout_inside(self, lock: Lock, server_state: ServerState) -> None:
         with pytest.raises(LockLostError):
             async with lock, asyncio.timeout(TIME_LIMIT):
-                await until_lost(lock, server_state)
-
-
-class TestOnLost:
-    async def test_a_coroutine_function(self, tasks: Backend) -> None:
-        client = tasks.connect()
-        lock = client.get_lock("orders")
-        ran: asyncio.Future[tuple[str | bytes, int]] = asyncio.get_running_loop().create_future()
-
-        @lock.on_lost
-        async def callback(lost: Lock) -> None:
-            await asyncio.sleep(0)
-            ran.set_result((lost.name, threading.get_ident()))
-
-        await lock.lock(0.03)
-        async with asyncio.timeout(TIME_LIMIT):
-            assert await ran == ("orders", threading.get_ident())
-
-    async def test_a_blocking_function_does_not_block_the_loop(self, tasks: Backend) -> None:
-        lock = tasks.connect().get_lock("orders")
-        entered, leave = asyncio.Event(), threading.Event()
-        loop = asyncio.get_running_loop()
-
-        @lock.on_lost
-        def callback(_: Lock) -> None:
-            loop.call_soon_threadsafe(entered.set)
-            assert leave.wait(TIME_LIMIT)
-
-        await lock.lock(0.03)
-        async with asyncio.timeout(TIME_LIMIT):
-            await entered.wait()
-        leave.set()
+                await until_lost(server_state)
 
 
 async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
-
     lock = tasks.connect(lock_watchdog_timeout=1.5).get_lock("orders")
     await lock.lock()
     time.sleep(2)
@@ -345,43 +284,24 @@ async def test_two_loops_at_a_time(tasks: Backend) -> None:
 async def test_one_hold_object_for_several_tasks(tasks: Backend) -> None:
     lock = tasks.connect().get_lock("orders")
     hold = lock.hold()
-    inside = most = 0
+    inside: list[int] = []
 
     async def job() -> None:
-        nonlocal inside, most
         async with hold:
-            inside += 1
-            most = max(most, inside)
+            inside.append(1)
             await asyncio.sleep(0.01)
-            inside -= 1
+            assert len(inside) == 1
+            inside.pop()
 
     await asyncio.gather(job(), job(), job())
-    assert most == 1
     assert not await lock.is_locked()
 
 
 async def test_one_hold_object_nested(tasks: Backend, server_state: ServerState) -> None:
     """The outer block is cancelled when the lock is lost, whatever became of the inner one."""
     hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
-    went_on = False
-    with pytest.raises(pyredisson.LockLostError):
+    with pytest.raises(LockLostError):
         async with hold:
             async with hold:
                 pass
-            server_state.redis.delete("orders")
-            await asyncio.sleep(TIME_LIMIT)
-            went_on = True
-    assert not went_on
-
-
-async def test_what_is_awaited_is_a_coroutine(tasks: Backend) -> None:
-    client = tasks.connect()
-    lock, semaphore = client.get_lock("orders"), client.get_semaphore("permits")
-    assert await semaphore.try_set_permits(1)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(lock.lock(), name="locks for the task that made it")
-        group.create_task(semaphore.acquire())
-    assert await lock.unlock() is None  # type: ignore[func-returns-value]
-    await lock.lock()
-    assert await semaphore.release() is None  # type: ignore[func-returns-value]
-    assert await semaphore.acquire() is None  # type: ignore[func-returns-value]
+            await until_lost(server_state)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,206 +15,185 @@ import pyredisson.asyncio
 from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.server_state import ServerState
+from tests.support.waiting import eventually
 
-from .blocks import HELD, KINDS, entered_by, kinds
+from .kinds import all_blocks, left, lock_of
+
+pytestmark = pytest.mark.asyncio
+entered_by = pytest.mark.parametrize(
+    "enter", [lambda lock: lock, lambda lock: lock.hold(wait_time=5)], ids=["with", "hold"]
+)
 
 
-@pytest.mark.asyncio
-class TestTasks:
-    @kinds
-    @entered_by
-    async def test_exited_in_another_task(
-        self, tasks: Backend, server_state: ServerState, kind: str, enter: Callable[[Any], Any]
-    ) -> None:
-        """As the fixtures of pytest-asyncio are."""
-        lock = KINDS[kind](tasks.connect())
+@all_blocks
+async def test_left_in_another_task(tasks: Backend, server_state: ServerState, kind: str) -> None:
+    """As the fixtures of pytest-asyncio are."""
+    lock = lock_of(tasks.connect(), kind)
 
-        async def fixture() -> AsyncIterator[None]:
-            async with enter(lock):
-                yield
+    async def fixture(scope: Any) -> AsyncIterator[None]:
+        async with scope:
+            yield
 
-        generator = fixture()
+    for scope in (lock, lock.hold(wait_time=5)):
+        generator = fixture(scope)
         await asyncio.create_task(step(generator))
         assert server_state.redis.exists("orders")
         with pytest.raises(StopAsyncIteration):
             await asyncio.create_task(step(generator))
-        assert not server_state.redis.exists(*HELD)
+        assert left(server_state.redis) == set()
         assert not lock._blocks
 
-    async def test_its_own_block_first(self, tasks: Backend) -> None:
-        lock = tasks.connect().get_read_write_lock("orders").read_lock()
-        entered, leave = asyncio.Event(), asyncio.Event()
 
-        async def other() -> int:
-            async with lock:
-                entered.set()
-                await leave.wait()
-                return await lock.get_hold_count()
+async def test_its_own_block_first(tasks: Backend) -> None:
+    lock = tasks.connect().get_read_write_lock("orders").read_lock()
+    entered, leave = asyncio.Event(), asyncio.Event()
 
-        task = asyncio.create_task(other())
-        await entered.wait()
+    async def other() -> int:
         async with lock:
-            pass
-        leave.set()
-        assert await task == 1
-        assert not await lock.is_locked()
+            entered.set()
+            await leave.wait()
+            return await lock.get_hold_count()
 
-    async def test_an_unfinished_generator(self, tasks: Backend, server_state: ServerState) -> None:
-        """The event loop closes it in a task of its own."""
-        lock = tasks.connect().get_lock("orders")
+    task = asyncio.create_task(other())
+    await entered.wait()
+    async with lock:
+        pass
+    leave.set()
+    assert await task == 1
+    assert not await lock.is_locked()
 
-        async def numbers() -> AsyncIterator[int]:
-            async with lock:
-                yield 1
 
-        async for _ in numbers():
-            break
-        gc.collect()
-        await tasks.until(lambda: not server_state.redis.exists("orders"))
+async def test_an_unfinished_generator(tasks: Backend, server_state: ServerState) -> None:
+    """The event loop closes it in a task of its own."""
+    lock = tasks.connect().get_lock("orders")
 
-    @entered_by
-    async def test_a_task_that_never_leaves(
-        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        client = tasks.connect()
+    async def numbers() -> AsyncIterator[int]:
+        async with lock:
+            yield 1
 
-        async def forget() -> None:
-            stack = contextlib.AsyncExitStack()
-            await stack.enter_async_context(enter(client.get_lock("orders")))
+    async for _ in numbers():
+        break
+    gc.collect()
+    await tasks.until(lambda: not server_state.redis.exists("orders"))
 
-        await asyncio.create_task(forget(), name="forgetful")
-        await tasks.until(lambda: not server_state.redis.exists("orders"))
-        assert "nobody can leave" in caplog.text
 
-    @entered_by
-    async def test_a_task_that_has_ended_and_may_be_left_by_another(
-        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any]
-    ) -> None:
-        client = tasks.connect()
+@entered_by
+@pytest.mark.parametrize("returned", [False, True])
+async def test_abandoned(
+    tasks: Backend,
+    server_state: ServerState,
+    caplog: pytest.LogCaptureFixture,
+    enter: Callable[[Any], Any],
+    *,
+    returned: bool,
+) -> None:
+    """By its task, or by what the task has returned it to."""
+    client = tasks.connect()
+
+    async def open_it() -> contextlib.AsyncExitStack | None:
         stack = contextlib.AsyncExitStack()
+        await stack.enter_async_context(enter(client.get_lock("orders")))
+        return stack if returned else None
 
-        async def open_it() -> None:
-            await stack.enter_async_context(enter(client.get_lock("orders")))
+    stack = await asyncio.create_task(open_it())
+    assert not returned or server_state.redis.exists("orders")
+    del stack
+    await tasks.until(lambda: not server_state.redis.exists("orders"))
+    assert "nobody can leave" in caplog.text
 
-        await asyncio.create_task(open_it())
-        gc.collect()
-        await asyncio.sleep(0.05)
-        assert server_state.redis.exists("orders")
-        await stack.aclose()
-        assert not server_state.redis.exists("orders")
 
-    @entered_by
-    async def test_abandoned_after_its_task(
-        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        client = tasks.connect()
+@entered_by
+async def test_a_task_that_has_ended_and_may_be_left_by_another(
+    tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any]
+) -> None:
+    client = tasks.connect()
+    stack = contextlib.AsyncExitStack()
+    await asyncio.create_task(stack.enter_async_context(enter(client.get_lock("orders"))))
+    # An explicit owner isn't tied to a task, either.
+    await asyncio.create_task(client.get_lock("stock", owner=7).__aenter__())
+    gc.collect()
+    await asyncio.sleep(0.05)
+    assert server_state.redis.exists("orders", "stock") == 2
+    await stack.aclose()
+    await client.get_lock("stock", owner=7).unlock()
+    assert server_state.redis.keys() == []
 
-        async def open_it() -> contextlib.AsyncExitStack:
-            stack = contextlib.AsyncExitStack()
-            await stack.enter_async_context(enter(client.get_lock("orders")))
-            return stack
 
-        stack = await asyncio.create_task(open_it())
-        assert server_state.redis.exists("orders")
-        del stack
-        await tasks.until(lambda: not server_state.redis.exists("orders"))
-        assert "nobody can leave" in caplog.text
+async def test_another_handle_of_the_same_task(tasks: Backend, server_state: ServerState) -> None:
+    """Handles of one name are the same lock."""
+    client = tasks.connect()
+    await client.get_lock("orders").__aenter__()
+    gc.collect()
+    assert await client.get_lock("orders").is_held()
+    await client.get_lock("orders").__aexit__(None, None, None)
+    assert not server_state.redis.exists("orders")
 
-    async def test_another_handle_of_the_same_task(self, tasks: Backend, server_state: ServerState) -> None:
-        """Handles of one name are the same lock."""
-        client = tasks.connect()
-        await client.get_lock("orders").__aenter__()
-        gc.collect()
-        assert await client.get_lock("orders").is_held()
-        await client.get_lock("orders").__aexit__(None, None, None)
-        assert not server_state.redis.exists("orders")
 
-    async def test_explicit_owners_are_not_tied_to_a_task(self, tasks: Backend, server_state: ServerState) -> None:
-        client = tasks.connect()
+async def test_a_foreign_cancellation_stays_one(tasks: Backend) -> None:
+    """Of a block that was lost after its task had ended."""
+    lock = tasks.connect().get_lock("orders")
+    hold = lock.hold()
+    await asyncio.create_task(hold.__aenter__())
+    await lock.force_unlock()
 
-        async def enter() -> None:
-            await client.get_lock("orders", owner=7).__aenter__()
+    async def leave() -> None:
+        error = asyncio.CancelledError()
+        try:
+            raise error
+        except asyncio.CancelledError:
+            await hold.__aexit__(asyncio.CancelledError, error, None)
+            raise
 
-        await asyncio.create_task(enter())
-        gc.collect()
-        await asyncio.sleep(0.05)
-        assert server_state.redis.exists("orders")
-        await client.get_lock("orders", owner=7).unlock()
-        assert not server_state.redis.exists("orders")
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(leave())
 
-    async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
-        """Of a block that was lost after its task had ended."""
-        lock = tasks.connect().get_lock("orders")
-        hold = lock.hold()
 
-        async def enter() -> None:
-            await hold.__aenter__()
+async def test_a_foreign_cancellation_while_a_lost_block_is_left_stays_one(tasks: Backend) -> None:
+    """A red lock awaits the release of its other members then."""
+    client = tasks.connect()
+    members = [client.get_lock(name) for name in ("orders", "other", "third")]
+    task: asyncio.Task[None]
 
-        await asyncio.create_task(enter())
-        await lock.force_unlock()
-
-        async def leave() -> None:
-            error = asyncio.CancelledError()
+    async def body() -> None:
+        async with client.get_red_lock(*members):
+            for member in members[:2]:
+                await member.force_unlock()
             try:
-                raise error
-            except asyncio.CancelledError:
-                await hold.__aexit__(asyncio.CancelledError, error, None)
-                raise
+                await asyncio.sleep(TIME_LIMIT)
+            finally:
+                asyncio.get_running_loop().call_soon(task.cancel)
 
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(leave())
-
-    async def test_a_foreign_cancellation_while_a_lost_block_is_left_stays_one(self, tasks: Backend) -> None:
-        """A red lock awaits the release of its other members then."""
-        client = tasks.connect()
-        members = [client.get_lock(name) for name in ("orders", "other", "third")]
-        task: asyncio.Task[None]
-
-        async def body() -> None:
-            async with client.get_red_lock(*members):
-                for member in members[:2]:
-                    await member.force_unlock()
-                try:
-                    await asyncio.sleep(TIME_LIMIT)
-                finally:
-                    asyncio.get_running_loop().call_soon(task.cancel)
-
-        task = asyncio.create_task(body())
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    async def test_a_lost_block_is_not_taken_for_a_later_one(self, tasks: Backend) -> None:
-        lock = tasks.connect().get_lock("orders")
-
-        async def open_it() -> None:
-            await lock.__aenter__()
-
-        await asyncio.create_task(open_it())
-        await lock.force_unlock()
-        entered, leave = asyncio.Event(), asyncio.Event()
-
-        async def later() -> None:
-            async with lock:
-                entered.set()
-                await leave.wait()
-                assert await lock.is_held()
-
-        task = asyncio.create_task(later())
-        await entered.wait()
-        with pytest.raises(pyredisson.LockLostError):
-            await lock.__aexit__(None, None, None)
-        leave.set()
+    task = asyncio.create_task(body())
+    with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_lost_block_is_not_taken_for_a_later_one(tasks: Backend) -> None:
+    lock = tasks.connect().get_lock("orders")
+    await asyncio.create_task(lock.__aenter__())
+    await lock.force_unlock()
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def later() -> None:
+        async with lock:
+            entered.set()
+            await leave.wait()
+            assert await lock.is_held()
+
+    task = asyncio.create_task(later())
+    await entered.wait()
+    with pytest.raises(pyredisson.LockLostError):
+        await lock.__aexit__(None, None, None)
+    leave.set()
+    await task
 
 
 async def step(generator: AsyncIterator[None]) -> None:
     await anext(generator)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_abandoned_after_its_event_loop(server: Server, server_state: ServerState) -> None:
-    """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
-    client = pyredisson.asyncio.connect(server.url)
+def abandon_after_its_event_loop(url: str, server_state: ServerState) -> None:
+    client = pyredisson.asyncio.connect(url)
 
     async def open_it() -> contextlib.AsyncExitStack:
         stack = contextlib.AsyncExitStack()
@@ -225,9 +203,12 @@ def test_abandoned_after_its_event_loop(server: Server, server_state: ServerStat
     stack = asyncio.run(open_it())
     assert server_state.redis.exists("orders")
     del stack
-    deadline = time.monotonic() + TIME_LIMIT
-    while server_state.redis.exists("orders"):
-        assert time.monotonic() < deadline, "it is still held"
-        time.sleep(0.01)
+    eventually(lambda: not server_state.redis.exists("orders"))
     asyncio.run(client.close())
     gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_abandoned_after_its_event_loop(server: Server, server_state: ServerState) -> None:
+    """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
+    await asyncio.to_thread(abandon_after_its_event_loop, server.url, server_state)

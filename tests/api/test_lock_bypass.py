@@ -18,6 +18,8 @@ from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
+from .kinds import lock_of
+
 pytestmark = pytest.mark.asyncio
 OTHERS_FIRST = 0.3
 """Seconds that a client leaves to others after a series. The usual millisecond is too short on a busy machine."""
@@ -30,32 +32,21 @@ IN_SERIES = round(SERIES / HOLD) + 2
 OWNERS = 4
 LONG = 60.0
 HAND_OVERS = [name for name in NAMES if "hand_over" in name]
-KINDS = ("get_lock", "get_fair_lock", "get_fenced_lock", "get_non_reentrant_lock", "write_lock", "get_semaphore")
+KINDS = ("lock", "fair", "fenced", "non-reentrant", "write", "semaphore")
 CHANNEL = "redisson_lock__channel:{orders}"
 COUNTER = "acquisitions"
-
-
-def calls_of(client: Client, kind: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """What acquires and what releases it."""
-    if kind == "get_semaphore":
-        semaphore = client.get_semaphore("orders")
-        return semaphore.acquire, semaphore.release
-    lock: Any = (
-        client.get_read_write_lock("orders").write_lock() if kind == "write_lock" else getattr(client, kind)("orders")
-    )
-    return lock.lock, lock.unlock
 
 
 async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold: float = 0.0) -> None:
     """Some owners acquire and release it so many times each."""
 
     async def work() -> None:
-        acquire, release = calls_of(client, kind)
+        lock = client.get_semaphore("orders") if kind == "semaphore" else lock_of(client, kind)
         for _ in range(rounds):
-            await acquire()
+            await lock.acquire()
             if hold:
                 await backend.sleep(hold)
-            await release()
+            await lock.release()
 
     for other in [backend.spawn(work) for _ in range(OWNERS)]:
         await other.result()
@@ -73,7 +64,7 @@ async def test_no_hand_over_without_time(
     backend: Backend, server: Server, server_state: ServerState, kind: str
 ) -> None:
     client = backend.connect(local_hand_over_time=0)
-    await client.get_semaphore("orders" if kind == "get_semaphore" else "unused").try_set_permits(1)
+    await client.get_semaphore("orders" if kind == "semaphore" else "unused").try_set_permits(1)
     await contend(backend, client, kind, 20)
     assert not hand_overs_known(server_state, server)
 
@@ -81,37 +72,31 @@ async def test_no_hand_over_without_time(
 @pytest.mark.usefixtures("no_scripts")
 async def test_hand_overs_are_noticed(backend: Backend, server: Server, server_state: ServerState) -> None:
     """The control of the test before."""
-    await contend(backend, backend.connect(local_hand_over_time=LONG), "get_lock", 20)
+    await contend(backend, backend.connect(local_hand_over_time=LONG), "lock", 20)
     assert hand_overs_known(server_state, server)
 
 
-class Seen:
-    """What the server has executed: 'h' for a hand-over, 'm' for a message on the channel of the lock."""
-
-    def __init__(self, server_state: ServerState, server: Server) -> None:
-        self._redis = server_state.redis
-        self._sha = script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode()
-
-    def until_echo(self, monitor: Any) -> str:
-        self._redis.echo("end")
-        seen = ""
-        for line in monitor.listen():
-            command = line["command"].split(" ")
-            if command[0].lower() == "echo":
-                return seen
-            if command[0].lower() == "publish" and command[1] == CHANNEL:
-                seen += "m"
-            elif command[:2] == ["EVALSHA", self._sha]:
-                seen += "h"
-        raise AssertionError("the connection has ended")
+def executed(monitor: Any, sha: str) -> str:
+    """What the server has executed until an ECHO: 'h' for a hand-over, 'm' for a message on the channel of the lock."""
+    seen = ""
+    for line in monitor.listen():
+        command = line["command"].split(" ")
+        if command[0].lower() == "echo":
+            return seen
+        if command[0].lower() == "publish" and command[1] == CHANNEL:
+            seen += "m"
+        elif command[:2] == ["EVALSHA", sha]:
+            seen += "h"
+    raise AssertionError("the connection has ended")
 
 
 async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, server_state: ServerState) -> None:
     """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
     client = backend.connect(local_hand_over_time=SERIES)
     with server_state.redis.monitor() as monitor:
-        await contend(backend, client, "get_lock", 40, HOLD)
-        seen = Seen(server_state, server).until_echo(monitor)
+        await contend(backend, client, "lock", 40, HOLD)
+        server_state.redis.echo("end")
+        seen = executed(monitor, script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode())
     series = [len(part) for part in seen.split("m")]
     assert 1 <= max(series) <= IN_SERIES
     # The last owner leaves no waiter behind, so its release publishes, too.

@@ -7,8 +7,10 @@ import time
 import pytest
 
 from pyredisson import ClosedError
-from tests.support.backends import WOKEN, Backend
+from tests.support.backends import NOWHERE, WOKEN, Backend
 from tests.support.server_state import ServerState
+
+from .kinds import GROUPS, KINDS, kinds, left, lock_of, one_waits
 
 pytestmark = pytest.mark.asyncio
 
@@ -20,18 +22,17 @@ async def test_every_client_has_an_id(backend: Backend) -> None:
     assert one.id in repr(one)
 
 
-async def test_a_client_is_a_context_manager(backend: Backend) -> None:
+async def test_closing_it(backend: Backend) -> None:
     async with backend.connect() as client:
         assert client.closed is False
         assert await client.get_lock("orders").try_lock()
     assert client.closed is True
-
-
-async def test_closing_twice(backend: Backend) -> None:
-    client = backend.connect()
-    await client.close()
     await client.close()
     assert client.closed
+    # One that never talked.
+    started = time.monotonic()
+    await backend.connect(NOWHERE).close()
+    assert time.monotonic() - started < WOKEN
 
 
 async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
@@ -40,23 +41,10 @@ async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
     await lock.lock()
     await client.close()
     for call in (
-        lock.lock,
-        lock.try_lock,
-        lock.acquire,
-        lock.unlock,
-        lock.release,
-        lock.force_unlock,
-        lock.delete,
-        lock.is_locked,
-        lock.locked,
-        lock.is_held,
-        lock.is_held_by_current_thread,
-        lambda: lock.is_held_by(1),
-        lock.get_hold_count,
-        lock.remain_time_to_live,
-        lock.__aenter__,
-        lock.hold().__aenter__,
-        lock.hold(wait_time=1).__aenter__,
+        *(lock.lock, lock.try_lock, lock.acquire, lock.unlock, lock.release, lock.force_unlock, lock.delete),
+        *(lock.is_locked, lock.locked, lock.is_held, lock.is_held_by_current_thread, lambda: lock.is_held_by(1)),
+        *(lock.get_hold_count, lock.remain_time_to_live),
+        *(lock.__aenter__, lock.hold().__aenter__, lock.hold(wait_time=1).__aenter__),
     ):
         with pytest.raises(ClosedError, match=client.id):
             await call()
@@ -66,14 +54,16 @@ async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
 
 async def test_closing_releases_held_locks(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
-    await client.get_lock("orders").lock()
-    await client.get_lock("orders").lock()
+    for kind in [*KINDS, *GROUPS]:
+        await lock_of(client, kind, kind).lock()
+    await lock_of(client, "lock", "lock").lock()
     await client.get_lock("stock", owner=1).lock(60)
-    other = backend.spawn(backend.connect().get_lock("orders").lock)
-    await backend.until(lambda: server_state.listeners("orders") == 1)
+    # Waiters of another client are notified.
+    waiting = [await one_waits(backend, client, kind, backend.connect(), f"{kind}:2") for kind in ("lock", "fair")]
     await client.close()
-    await other.result()
-    assert server_state.redis.exists("stock") == 0
+    for _, _, other in waiting:
+        await other.result()
+    assert left(server_state.redis) == {"lock:2", "fair:2", "redisson_lock_token:{fenced}"}
 
 
 async def test_closing_does_not_touch_what_others_hold(backend: Backend, server_state: ServerState) -> None:
@@ -85,22 +75,21 @@ async def test_closing_does_not_touch_what_others_hold(backend: Backend, server_
     assert server_state.holds("orders") == {"somebody:1": "1"}
 
 
-@pytest.mark.parametrize("wait", [None, 60])
-async def test_waiters_are_notified_at_once(backend: Backend, server_state: ServerState, wait: float | None) -> None:
-    holder, client = backend.connect(), backend.connect()
-    await holder.get_lock("orders").lock()
+@kinds
+async def test_waiters_are_notified_at_once(backend: Backend, kind: str) -> None:
+    client = backend.connect()
+    _, _, other = await one_waits(backend, backend.connect(), kind, client)
 
-    async def work() -> None:
-        async with client.get_lock("orders").hold(wait):
+    async def enter() -> None:
+        async with lock_of(client, kind).hold(60):
             pytest.fail("got what another one holds")
 
-    others = [backend.spawn(work) for _ in range(3)]
-    await backend.until(lambda: server_state.listeners("orders") == 1)
+    another = backend.spawn(enter)
     started = time.monotonic()
     await client.close()
-    for other in others:
+    for waiter in (other, another):
         with pytest.raises(ClosedError, match="closed"):
-            await other.result()
+            await waiter.result()
     assert time.monotonic() - started < WOKEN
 
 
@@ -116,9 +105,3 @@ async def test_no_connection_remains(backend: Backend, server_state: ServerState
     await backend.until(lambda: connections() >= 2)
     await client.close()
     await backend.until(lambda: connections() == 0)
-
-
-async def test_closing_a_client_that_never_talked(backend: Backend) -> None:
-    started = time.monotonic()
-    await backend.connect("redis://127.0.0.1:1").close()
-    assert time.monotonic() - started < WOKEN

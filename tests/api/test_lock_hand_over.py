@@ -3,301 +3,343 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import pytest
 
-from pyredisson.asyncio import Lock
-from pyredisson.errors import ClosedError
+from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.server_state import ServerState
-from tests.support.waiting import waiters
+
+from .kinds import left, lock_of, one_waits, sleeping
 
 pytestmark = pytest.mark.asyncio
+kinds = pytest.mark.parametrize("kind", ["lock", "fair"])
 ROUNDS = 20
 LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
-HAND_OVER = b":1\r\n$38\r\n"
-"""The end of the holder's name, and the beginning of another name: only hand-overs have two of them."""
+HAND_OVER = {"lock": b":1\r\n$38\r\n", "fair": b":1\r\n$6\r\n300000\r\n$38\r\n"}
+"""The end of the holder's name, the time of a place in a queue, and the beginning of another name: only hand-overs
+have them."""
 
 
-async def rounds(lock: Lock, count: int) -> None:
+async def rounds(lock: Any, count: int = ROUNDS) -> None:
     """Acquires and releases it so many times."""
     for _ in range(count):
         await lock.lock()
         await lock.unlock()
 
 
-@pytest.mark.parametrize("kind", ["get_lock", "get_fenced_lock", "get_non_reentrant_lock"])
-async def test_one_call_for_each_acquisition_in_one_client(
-    backend: Backend, server_state: ServerState, kind: str
-) -> None:
-    client = backend.connect(local_hand_over_time=LONG)
-    lock = getattr(client, kind)("orders")
-    await rounds(lock, 1)
-    before = server_state.scripts()
-    others = [backend.spawn(lambda: rounds(lock, ROUNDS)) for _ in range(64)]
-    for other in others:
-        await other.result(WORK_LIMIT)
-    assert server_state.scripts() - before <= 1.1 * 64 * ROUNDS
-    assert server_state.redis.hgetall("orders") == {}
-
-
-async def test_few_calls_for_each_acquisition_of_two_clients(backend: Backend, server_state: ServerState) -> None:
-    locks = [backend.connect().get_lock("orders") for _ in range(2)]
-    before = server_state.scripts()
-    others = [backend.spawn(lambda lock=lock: rounds(lock, ROUNDS)) for lock in locks for _ in range(8)]  # type: ignore[misc]
-    for other in others:
-        await other.result()
-    assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
-
-
 async def wait_in_order(
-    backend: Backend, lock_client: object, count: int, order: list[int], name: str = "orders"
-) -> list[OtherOwner[None]]:
-    """So many other owners wait for the lock, one after the other; each notes when it has it."""
+    backend: Backend, client: Any, kind: str, count: int
+) -> tuple[list[OtherOwner[None]], list[int]]:
+    """So many other owners wait for the lock, one after the other. Their calls, and who has had it."""
+    had: list[int] = []
 
-    async def take(owner: int) -> None:
-        lock = lock_client.get_lock(name, owner=owner)  # type: ignore[attr-defined]
-        await lock.lock()
-        order.append(owner)
-        await lock.unlock()
+    def taker(owner: int) -> Callable[[], Any]:
+        async def take() -> None:
+            async with lock_of(client, kind, owner=owner):
+                had.append(owner)
+
+        return take
 
     others = []
     for owner in range(1, count + 1):
-        others.append(backend.spawn(lambda owner=owner: take(owner)))  # type: ignore[misc]
-        await backend.until(lambda: waiters(lock_client, name) == owner)  # noqa: B023
-    return others
+        others.append(backend.spawn(taker(owner)))
+        await backend.until(lambda: sleeping(client, kind) == owner)  # noqa: B023
+    return others, had
 
 
-async def test_arrival_order_in_one_client(backend: Backend) -> None:
-    client = backend.connect(local_hand_over_time=LONG)
-    holder = client.get_lock("orders", owner=100)
-    await holder.lock()
-    order: list[int] = []
-    others = await wait_in_order(backend, client, 8, order)
-    await holder.unlock()
-    for other in others:
+async def all_free(backend: Backend, server_state: ServerState) -> None:
+    await backend.until(lambda: left(server_state.redis) <= {"pyredisson_fair_waiters:{orders}"})
+
+
+class TestCalls:
+    @pytest.mark.parametrize(
+        ("kind", "calls"),
+        [
+            ("lock", 1.1),
+            ("fenced", 1.1),
+            ("non-reentrant", 1.1),
+            # One that enters the queue, and one that hands it on. On a busy machine some find the next owner awake.
+            ("fair", 2.5),
+            ("non-reentrant fair", 2.5),
+        ],
+    )
+    async def test_for_each_acquisition_in_one_client(
+        self, backend: Backend, server_state: ServerState, kind: str, calls: float
+    ) -> None:
+        client = backend.connect(local_hand_over_time=LONG)
+        lock, holder = lock_of(client, kind), lock_of(client, kind, owner=1)
+        # One that runs alone for a while would need two calls for each acquisition.
+        await holder.lock()
+        others = [backend.spawn(lambda: rounds(lock)) for _ in range(64)]
+        await backend.until(lambda: sleeping(client, kind) == 64)
+        before = server_state.scripts()
+        await holder.unlock()
+        for other in others:
+            await other.result(WORK_LIMIT)
+        assert server_state.scripts() - before <= calls * 64 * ROUNDS
+        assert left(server_state.redis) == set()
+
+    async def test_for_each_acquisition_of_two_clients(self, backend: Backend, server_state: ServerState) -> None:
+        locks = [backend.connect().get_lock("orders") for _ in range(2)]
+        before = server_state.scripts()
+        others = [backend.spawn(lambda lock=lock: rounds(lock)) for lock in locks for _ in range(8)]  # type: ignore[misc]
+        for other in others:
+            await other.result()
+        assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
+
+    @pytest.mark.parametrize(
+        ("kind", "seconds", "messages"), [("lock", LONG, 1), ("lock", 0, 5), ("fair", LONG, 0), ("fair", 0, 4)]
+    )
+    async def test_messages_and_order(
+        self, backend: Backend, server_state: ServerState, kind: str, seconds: float, messages: int
+    ) -> None:
+        """A lock that is handed on publishes nothing; the last release of one that isn't fair does."""
+        client = backend.connect(local_hand_over_time=seconds)
+        holder = lock_of(client, kind, owner=100)
+        await holder.lock()
+        published = 0
+        with server_state.redis.pubsub(ignore_subscribe_messages=True) as listening:
+            listening.psubscribe("redisson_lock__channel:{orders}*")
+            others, had = await wait_in_order(backend, client, kind, 4)
+            await holder.unlock()
+            for other in others:
+                await other.result()
+            server_state.redis.publish("redisson_lock__channel:{orders}", "end")
+            while (message := listening.get_message(timeout=TIME_LIMIT)) is None or message["data"] != b"end":
+                published += message is not None
+        assert published == messages
+        assert sorted(had) == [1, 2, 3, 4]
+        assert had == sorted(had) or (kind, seconds) == ("lock", 0)
+
+
+class TestTheNextOwner:
+    @kinds
+    async def test_has_its_own_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        client = backend.connect(local_hand_over_time=LONG)
+        holder, waiter = (lock_of(client, kind, owner=owner) for owner in (1, 2))
+        await holder.lock(lease_time=1000)
+        other = backend.spawn(lambda: waiter.lock(lease_time=20))
+        await backend.until(lambda: sleeping(client, kind) == 1)
+        await holder.unlock()
         await other.result()
-    assert order == list(range(1, 9))
+        assert 15_000 < server_state.redis.pttl("orders") <= 20_000
+        assert await waiter.get_hold_count() == 1
+        # A nested level, and both of its releases.
+        await waiter.lock()
+        assert list(server_state.holds("orders").values()) == ["2"]
+        await waiter.unlock()
+        await waiter.unlock()
+        assert server_state.redis.keys() == []
 
+    async def test_is_renewed(self, backend: Backend) -> None:
+        client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
+        pairs = [await one_waits(backend, client, kind, name=kind) for kind in ("lock", "fair")]
+        for holder, _, other in pairs:
+            await holder.unlock()
+            await other.result()
+        await backend.sleep(2.6)
+        for _, waiter, _ in pairs:
+            assert await waiter.is_held()
+            await waiter.unlock()
 
-@pytest.mark.parametrize(("seconds", "messages"), [(LONG, 1), (0, 5)])
-async def test_messages(backend: Backend, server_state: ServerState, seconds: float, messages: int) -> None:
-    """A lock that is handed on publishes nothing; the last release does."""
-    client = backend.connect(local_hand_over_time=seconds)
-    holder = client.get_lock("orders", owner=100)
-    await holder.lock()
-    order: list[int] = []
-    with server_state.redis.pubsub(ignore_subscribe_messages=True) as listening:
-        listening.subscribe("redisson_lock__channel:{orders}")
-        others = await wait_in_order(backend, client, 4, order)
+    @kinds
+    async def test_gets_it_after_the_last_level(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        client = backend.connect(local_hand_over_time=LONG)
+        holder, waiter, other = await one_waits(backend, client, kind)
+        await holder.lock()
+        await holder.unlock()
+        assert list(server_state.holds("orders").values()) == ["1"]
+        assert not other.done()
+        await holder.unlock()
+        await other.result()
+        await waiter.unlock()
+
+    @pytest.mark.parametrize("one_leaves", [False, True])
+    async def test_has_a_shorter_lease_and_never_releases(self, backend: Backend, one_leaves: bool) -> None:
+        """The waiters behind it have relied on the lease of an earlier holder, which would have ended much later."""
+        client = backend.connect(local_hand_over_time=LONG)
+        holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
+        await holder.lock()
+        others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
+        await backend.until(lambda: sleeping(client, "lock") == 1)
+        if one_leaves:
+            leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
+            await backend.until(lambda: sleeping(client, "lock") == 2)
+        others.append(backend.spawn(waiter.lock))
+        await backend.until(lambda: sleeping(client, "lock") == 2 + one_leaves)
         await holder.unlock()
         for other in others:
             await other.result()
-        server_state.redis.publish("redisson_lock__channel:{orders}", "end")
-        published = 0
-        while True:
-            message = listening.get_message(timeout=TIME_LIMIT)
-            if message is not None:
-                if message["data"] == b"end":
-                    break
-                published += 1
-    assert published == messages
+        if one_leaves:
+            assert not await leaver.result()
+        await waiter.unlock()
 
 
-async def test_another_client_gets_its_turn(backend: Backend) -> None:
-    """However long the callers of one client hand the lock on, another client gets it."""
-    busy, other = backend.connect(), backend.connect()
-    ended = False
+class TestFenced:
+    async def test_tokens_grow(self, backend: Backend) -> None:
+        client = backend.connect(local_hand_over_time=LONG)
+        tokens: list[int] = []
 
-    async def cycle() -> None:
-        lock = busy.get_lock("orders")
-        while not ended:
-            await rounds(lock, 1)
+        async def take() -> None:
+            lock = client.get_fenced_lock("orders")
+            for _ in range(ROUNDS):
+                tokens.append(await lock.lock_and_get_token())
+                await lock.unlock()
 
-    others = [backend.spawn(cycle) for _ in range(4)]
-    lock = other.get_lock("orders")
-    for _ in range(3):
-        assert await lock.try_lock(wait_time=TIME_LIMIT)
-        await lock.unlock()
-    ended = True
-    for each in others:
-        await each.result()
+        others = [backend.spawn(take) for _ in range(8)]
+        for other in others:
+            await other.result()
+        assert len(tokens) == 8 * ROUNDS
+        assert all(before < after for before, after in pairwise(tokens))
 
+    async def test_a_waiter_for_another_kind_is_not_entered(self, backend: Backend) -> None:
+        """A waiter for a fenced lock of the same name gets a token: it makes an attempt of its own."""
+        client = backend.connect(local_hand_over_time=LONG)
+        holder, fenced = client.get_lock("orders", owner=1), client.get_fenced_lock("orders", owner=2)
+        await holder.lock()
+        other = backend.spawn(fenced.lock_and_get_token)
+        await backend.until(lambda: sleeping(client, "fenced") == 1)
+        await holder.unlock()
+        assert await other.result() > 0
 
-async def test_the_lease_of_the_next_owner(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock(lease_time=1000)
-    other = backend.spawn(lambda: waiter.lock(lease_time=20))
-    await backend.until(lambda: waiters(client, "orders") == 1)
-    await holder.unlock()
-    await other.result()
-    assert 15_000 < server_state.redis.pttl("orders") <= 20_000
-    assert await waiter.get_hold_count() == 1
-    assert list(server_state.holds("orders").values()) == ["1"]
-    # A nested level, and both of its releases.
-    await waiter.lock()
-    await waiter.unlock()
-    await waiter.unlock()
-    assert server_state.redis.keys() == []
-
-
-@pytest.mark.parametrize("one_leaves", [False, True])
-async def test_a_shorter_lease_of_the_next_owner_that_never_releases(backend: Backend, one_leaves: bool) -> None:
-    """The waiters behind it have relied on the lease of an earlier holder, which would have ended much later."""
-    client = backend.connect(local_hand_over_time=LONG)
-    holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
-    await holder.lock()
-    others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
-    await backend.until(lambda: waiters(client, "orders") == 1)
-    if one_leaves:
-        leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
-        await backend.until(lambda: waiters(client, "orders") == 2)
-    others.append(backend.spawn(waiter.lock))
-    await backend.until(lambda: waiters(client, "orders") == 2 + one_leaves)
-    await holder.unlock()
-    for other in others:
-        await other.result()
-    if one_leaves:
-        assert not await leaver.result()
-    await waiter.unlock()
+    async def test_a_counter_that_is_no_number_fails_no_release(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
+        holder, _, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), "fenced")
+        server_state.redis.set("redisson_lock_token:{orders}", "text")
+        await holder.unlock()
+        with pytest.raises(Exception, match="not an integer"):
+            await other.result()
+        assert not server_state.redis.exists("orders")
 
 
-async def test_what_was_handed_on_is_renewed(backend: Backend) -> None:
-    client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, "orders") == 1)
-    await holder.unlock()
-    await other.result()
-    await backend.sleep(2.6)
-    assert await waiter.is_held()
-    await waiter.unlock()
-
-
-async def test_tokens_grow(backend: Backend) -> None:
-    client = backend.connect(local_hand_over_time=LONG)
-    tokens: list[int] = []
-
-    async def take() -> None:
-        lock = client.get_fenced_lock("orders")
-        for _ in range(ROUNDS):
-            tokens.append(await lock.lock_and_get_token())
-            await lock.unlock()
-
-    others = [backend.spawn(take) for _ in range(8)]
-    for other in others:
-        await other.result()
-    assert len(tokens) == 8 * ROUNDS
-    assert all(before < after for before, after in pairwise(tokens))
-
-
-async def test_another_kind_of_lock_is_not_entered(backend: Backend) -> None:
-    """A waiter for a fenced lock of the same name gets a token: it makes an attempt of its own."""
-    client = backend.connect(local_hand_over_time=LONG)
-    holder, fenced = client.get_lock("orders", owner=1), client.get_fenced_lock("orders", owner=2)
-    await holder.lock()
-    other = backend.spawn(fenced.lock_and_get_token)
-    await backend.until(lambda: waiters(client, "orders") == 1)
-    await holder.unlock()
-    assert await other.result() > 0
-
-
-async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(local_hand_over_time=LONG)
-    holder, waiter = client.get_fenced_lock("orders", owner=1), client.get_fenced_lock("orders", owner=2)
-    await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, "orders") == 1)
-    server_state.redis.set("redisson_lock_token:{orders}", "text")
-    await holder.unlock()
-    with pytest.raises(Exception, match="not an integer"):
-        await other.result()
-    assert not server_state.redis.exists("orders")
-
-
-async def test_the_hold_was_lost(backend: Backend, server_state: ServerState) -> None:
+@kinds
+async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
     """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
-    client = backend.connect(local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, "orders") == 1)
+    holder, waiter, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), kind)
     server_state.redis.delete("orders")
-    with pytest.raises(Exception, match="was lost"):
+    with pytest.raises(LockLostError):
         await holder.unlock()
     await other.result()
     await waiter.unlock()
-    assert server_state.redis.keys() == []
+    assert left(server_state.redis) == set()
 
 
+@kinds
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
-async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, fault: str) -> None:
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, kind: str, fault: str) -> None:
     client = backend.connect(proxy.url, local_hand_over_time=LONG, timeout=0.3)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, "orders") == 1)
-    getattr(proxy, fault)(HAND_OVER)
+    holder, waiter, other = await one_waits(backend, client, kind)
+    getattr(proxy, fault)(HAND_OVER[kind])
     await holder.unlock()
     await other.result()
     assert await waiter.is_held()
     assert list(server_state.holds("orders").values()) == ["1"]
     await waiter.unlock()
-    await backend.until(lambda: server_state.redis.keys() == [])
+    await all_free(backend, server_state)
 
 
+@kinds
+async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: ServerState, kind: str) -> None:
+    client = backend.connect(local_hand_over_time=LONG)
+    holder, waiter = (lock_of(client, kind, owner=owner) for owner in (1, 2))
+    await holder.lock()
+    assert not await backend.as_another_owner(lambda: waiter.try_lock(wait_time=0.05))
+    await holder.unlock()
+    await backend.until(lambda: left(server_state.redis) == set())
+    session = getattr(client, "_target", client)._session
+    assert session.lock_queues == session.local_queues == {}
+
+
+class Entered(NamedTuple):
+    """The server has entered the waiter, and the reply that says so doesn't arrive yet."""
+
+    client: Any
+    holder: Any
+    waiter: Any
+    waiting: asyncio.Future[Any]
+    releasing: asyncio.Future[Any]
+    reply: Any
+
+
+async def enter_waiter(tasks: Backend, proxy: Proxy, kind: str) -> Entered:
+    client = tasks.connect(proxy.url, local_hand_over_time=LONG)
+    holder, waiter = (lock_of(client, kind, owner=owner) for owner in (1, 2))
+    await holder.lock()
+    waiting = asyncio.ensure_future(waiter.lock())
+    await tasks.until(lambda: sleeping(client, kind) == 1)
+    reply = proxy.hold_reply(HAND_OVER[kind])
+    releasing = asyncio.ensure_future(holder.unlock())
+    assert await asyncio.to_thread(reply.held.wait, TIME_LIMIT)
+    return Entered(client, holder, waiter, waiting, releasing, reply)
+
+
+@kinds
 async def test_a_waiter_that_is_cancelled_while_it_is_entered(
-    tasks: Backend, proxy: Proxy, server_state: ServerState
+    tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
 ) -> None:
-    client = tasks.connect(proxy.url, local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    waiting = asyncio.ensure_future(waiter.lock())
-    await tasks.until(lambda: waiters(client, "orders") == 1)
-    slow = proxy.hold_reply(HAND_OVER)
-    releasing = asyncio.ensure_future(holder.unlock())
-    assert await asyncio.to_thread(slow.held.wait, TIME_LIMIT)
-    waiting.cancel()
+    entered = await enter_waiter(tasks, proxy, kind)
+    entered.waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await waiting
-    slow.deliver()
-    await releasing
-    await tasks.until(lambda: server_state.redis.keys() == [])
-    assert not await waiter.is_held()
+        await entered.waiting
+    entered.reply.deliver()
+    await entered.releasing
+    await all_free(tasks, server_state)
+    assert not await entered.waiter.is_held()
 
 
-async def test_a_release_that_is_cancelled(tasks: Backend, proxy: Proxy, server_state: ServerState) -> None:
-    client = tasks.connect(proxy.url, local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    waiting = asyncio.ensure_future(waiter.lock())
-    await tasks.until(lambda: waiters(client, "orders") == 1)
-    slow = proxy.hold_reply(HAND_OVER)
-    releasing = asyncio.ensure_future(holder.unlock())
-    assert await asyncio.to_thread(slow.held.wait, TIME_LIMIT)
-    releasing.cancel()
+@kinds
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_release_that_is_cancelled(
+    tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str, *, leaves: bool
+) -> None:
+    """The waiter finds out that it was entered. If it leaves as well, nobody has the lock."""
+    entered = await enter_waiter(tasks, proxy, kind)
+    entered.releasing.cancel()
+    if leaves:
+        entered.waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await releasing
-    slow.deliver()
-    async with asyncio.timeout(TIME_LIMIT):
-        await waiting
-    assert await waiter.is_held()
-    assert list(server_state.holds("orders").values()) == ["1"]
-    await waiter.unlock()
-    await tasks.until(lambda: server_state.redis.keys() == [])
+        await entered.releasing
+    if leaves:
+        with pytest.raises(asyncio.CancelledError):
+            await entered.waiting
+        entered.reply.deliver()
+    else:
+        entered.reply.deliver()
+        async with asyncio.timeout(TIME_LIMIT):
+            await entered.waiting
+        assert await entered.waiter.is_held()
+        assert list(server_state.holds("orders").values()) == ["1"]
+        await entered.waiter.unlock()
+    await all_free(tasks, server_state)
+    assert not await entered.waiter.is_held()
 
 
+@kinds
+async def test_the_client_is_closed_while_a_waiter_is_entered(
+    tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
+) -> None:
+    entered = await enter_waiter(tasks, proxy, kind)
+    await entered.client.close()
+    for call in (entered.waiting, entered.releasing):
+        with pytest.raises(ClosedError):
+            await call
+    await all_free(tasks, server_state)
+
+
+@kinds
 async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
-    tasks: Backend, server_state: ServerState
+    tasks: Backend, server_state: ServerState, kind: str
 ) -> None:
     """The waiter goes on as soon as the reply is there, before the task that has sent the command."""
     client = tasks.connect(local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
+    holder, waiter = (lock_of(client, kind, owner=owner) for owner in (1, 2))
     await holder.lock()
 
     async def wait() -> None:
@@ -306,7 +348,7 @@ async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
         releasing.cancel()
 
     waiting = asyncio.ensure_future(wait())
-    await tasks.until(lambda: waiters(client, "orders") == 1)
+    await tasks.until(lambda: sleeping(client, kind) == 1)
     releasing = asyncio.ensure_future(holder.unlock())
     await waiting
     with pytest.raises(asyncio.CancelledError):
@@ -314,34 +356,4 @@ async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
     assert not await holder.is_held()
     assert await waiter.is_held()
     await waiter.unlock()
-    assert server_state.redis.keys() == []
-
-
-async def test_the_client_is_closed_while_a_waiter_is_entered(
-    tasks: Backend, proxy: Proxy, server_state: ServerState
-) -> None:
-    client = tasks.connect(proxy.url, local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    waiting = asyncio.ensure_future(waiter.lock())
-    await tasks.until(lambda: waiters(client, "orders") == 1)
-    slow = proxy.hold_reply(HAND_OVER)
-    releasing = asyncio.ensure_future(holder.unlock())
-    assert await asyncio.to_thread(slow.held.wait, TIME_LIMIT)
-    await client.close()
-    with pytest.raises(ClosedError):
-        await waiting
-    with pytest.raises(ClosedError):
-        await releasing
-    await tasks.until(lambda: server_state.redis.keys() == [])
-
-
-async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(local_hand_over_time=LONG)
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    assert not await backend.as_another_owner(lambda: waiter.try_lock(wait_time=0.05))
-    await holder.unlock()
-    assert server_state.redis.keys() == []
-    assert waiters(client, "orders") == 0
-    assert getattr(client, "_target", client)._session.lock_queues == {}
+    assert left(server_state.redis) == set()

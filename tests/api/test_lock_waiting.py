@@ -1,117 +1,175 @@
-"""Waiters are woken by a message or at the end of the holder's lease; they don't poll."""
+"""Waiters are woken by a message or at the end of the holder's lease; they don't poll. A message costs one call."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy
-from tests.support.backends import WOKEN, Backend
+from tests.support.backends import WOKEN, Backend, OtherOwner
 from tests.support.server_state import ServerState
+from tests.support.waiting import waiters
+
+from .kinds import KINDS, lock_of, one_waits
 
 pytestmark = pytest.mark.asyncio
-
+LONG = 60.0
+"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 CHANNEL = "redisson_lock__channel:{orders}"
+WAITERS = 8
+MESSAGES = 10
 
 
-async def test_a_release_wakes_a_waiter_of_another_client(backend: Backend, server_state: ServerState) -> None:
-    holder, waiter = backend.connect().get_lock("orders"), backend.connect().get_lock("orders")
-    await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: server_state.listeners("orders") == 1)
-    released = time.monotonic()
-    await holder.unlock()
-    await other.result()
-    assert time.monotonic() - released < WOKEN
-    assert await waiter.is_locked()
+def hold_elsewhere(server_state: ServerState, lease: int | None = None) -> None:
+    """Another client holds the lock, for so many milliseconds or without an end."""
+    server_state.redis.hset("orders", "another client:1", 1)
+    if lease is not None:
+        server_state.redis.pexpire("orders", lease)
 
 
-async def test_a_partial_release_wakes_no_waiter(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: server_state.listeners("orders") == 1)
-    await holder.unlock()
-    await backend.sleep(0.05)
-    assert not other.done()
-    await holder.unlock()
-    await other.result()
+def release_elsewhere(server_state: ServerState) -> None:
+    server_state.redis.delete("orders")
+    server_state.redis.publish(CHANNEL, "0")
 
 
-async def test_force_unlock_wakes_a_waiter(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    await client.get_lock("orders", owner=1).lock()
-    other = backend.spawn(client.get_lock("orders", owner=2).lock)
-    await backend.until(lambda: server_state.listeners("orders") == 1)
-    assert await client.get_lock("orders").force_unlock()
-    await other.result()
+def asleep(client: Any, count: int) -> Callable[[], bool]:
+    """A condition: so many calls wait, and all of them sleep."""
+
+    def condition() -> bool:
+        queue = getattr(client, "_target", client)._session.lock_queues.get(b"orders")
+        return queue is not None and len(list(queue.waiters)) == waiters(client, "orders") == count
+
+    return condition
 
 
-async def test_no_script_runs_while_waiting(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    before = server_state.scripts()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: server_state.scripts() == before + 2)
-    # One try, and one more when messages were sure to arrive; then silence.
-    await backend.sleep(0.4)
-    assert server_state.scripts() == before + 2
-    await holder.unlock()
-    await other.result()
-    # The release, which has entered the waiter.
-    assert server_state.scripts() == before + 3
+async def start_waiters(backend: Backend, client: Client, count: int, present: int = 0) -> list[OtherOwner[None]]:
+    """So many waiters, beside those that are `present`."""
+
+    async def work() -> None:
+        async with client.get_lock("orders"):
+            pass
+
+    others = [backend.spawn(work) for _ in range(count)]
+    await backend.until(asleep(client, present + count))
+    return others
 
 
-async def test_one_message_makes_one_waiter_try(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(local_hand_over_time=0)
-    holder = client.get_lock("orders", owner=0)
-    await holder.lock()
-    before = server_state.scripts()
+async def finish(server_state: ServerState, others: list[OtherOwner[None]]) -> None:
+    release_elsewhere(server_state)
+    for other in others:
+        await other.result()
 
-    def waiter(owner: int) -> None:
-        lock = client.get_lock("orders", owner=owner)
 
-        async def work() -> None:
+class TestCalls:
+    async def test_an_uncontended_lock_is_one_command(self, backend: Backend, proxy: Proxy) -> None:
+        lock = backend.connect(proxy.url).get_lock("orders")
+        for _ in range(2):
+            proxy.forget()
             await lock.lock()
-            turns.append(owner)
             await lock.unlock()
+        assert [words[0] for words in proxy.commands] == [b"EVALSHA", b"EVALSHA"]
 
-        others.append(backend.spawn(work))
+    async def test_none_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
+        before = server_state.scripts()
+        holder, _, other = await one_waits(backend, backend.connect())
+        # The holder's; one try, and one more when messages were sure to arrive; then silence.
+        await backend.until(lambda: server_state.scripts() == before + 3)
+        await backend.sleep(0.4)
+        assert server_state.scripts() == before + 3
+        await holder.unlock()
+        await other.result()
+        # The release, which has entered the waiter.
+        assert server_state.scripts() == before + 4
 
-    turns: list[int] = []
-    others: list[object] = []
-    for owner in range(1, 9):
-        waiter(owner)
-    await backend.until(lambda: server_state.scripts() >= before + 9)
-    await backend.sleep(0.1)
-    waiting = server_state.scripts()
-    await holder.unlock()
-    await backend.until(lambda: len(turns) == 8)
-    assert sorted(turns) == list(range(1, 9))
-    await backend.until(lambda: server_state.redis.keys() == [])
-    # Each hand-off is a release and an acquire; the lead-in and a late confirmation are allowed for.
-    assert server_state.scripts() - waiting <= 2 * 9 + 4
+    async def test_two_for_each_turn_without_hand_overs(self, backend: Backend, server_state: ServerState) -> None:
+        client = backend.connect(local_hand_over_time=0)
+        holder = client.get_lock("orders", owner=1)
+        await holder.lock()
+        others = await start_waiters(backend, client, WAITERS)
+        before = server_state.scripts()
+        await holder.unlock()
+        for other in others:
+            await other.result()
+        await backend.until(lambda: server_state.redis.keys() == [])
+        # A release and an acquire; a late confirmation is allowed for.
+        assert server_state.scripts() - before <= 2 * (WAITERS + 1) + 4
+
+    @pytest.mark.parametrize("clients", [1, 3])
+    async def test_one_of_each_client_for_a_message(
+        self, backend: Backend, server_state: ServerState, clients: int
+    ) -> None:
+        """Each message wakes one waiter, which finds the lock taken again and sleeps after one call."""
+        hold_elsewhere(server_state)
+        connected = [backend.connect(local_hand_over_time=LONG) for _ in range(clients)]
+        others = [other for client in connected for other in await start_waiters(backend, client, WAITERS)]
+        before = server_state.scripts()
+        for number in range(1, MESSAGES + 1):
+            server_state.redis.publish(CHANNEL, "0")
+            await backend.until(lambda: server_state.scripts() >= before + clients * number)  # noqa: B023
+            for client in connected:
+                await backend.until(asleep(client, WAITERS))
+            assert server_state.scripts() == before + clients * number
+        await finish(server_state, others)
+        # One acquire, and the release of each owner, which enters the next one.
+        assert clients > 1 or server_state.scripts() == before + MESSAGES + 1 + WAITERS
+
+    async def test_messages_at_once(self, backend: Backend, server_state: ServerState) -> None:
+        """Those that come while a waiter makes its attempt wake others; none of them makes more than one call."""
+        hold_elsewhere(server_state)
+        client = backend.connect(local_hand_over_time=LONG)
+        others = await start_waiters(backend, client, WAITERS)
+        before = server_state.scripts()
+        with server_state.redis.pipeline(transaction=False) as pipeline:
+            for _ in range(MESSAGES):
+                pipeline.publish(CHANNEL, "0")
+            pipeline.execute()
+        await backend.until(lambda: server_state.scripts() > before)
+        await backend.until(asleep(client, WAITERS))
+        assert 1 <= server_state.scripts() - before <= MESSAGES
+        await finish(server_state, others)
+        assert server_state.scripts() <= before + MESSAGES + 1 + WAITERS
+
+    async def test_none_behind_other_waiters(self, backend: Backend, server_state: ServerState) -> None:
+        hold_elsewhere(server_state)
+        client = backend.connect(local_hand_over_time=LONG)
+        first = await start_waiters(backend, client, 1)
+        before = server_state.scripts()
+        others = await start_waiters(backend, client, WAITERS, present=1)
+        assert server_state.scripts() == before
+        await finish(server_state, first + others)
+
+    async def test_no_second_attempt_where_messages_arrive_already(
+        self, backend: Backend, server_state: ServerState
+    ) -> None:
+        """A client that listens since before its first attempt has missed nothing."""
+        hold_elsewhere(server_state)
+        client = backend.connect(local_hand_over_time=LONG)
+        channels = getattr(client, "_target", client)._session.channels
+        while channels.confirmed_channel(CHANNEL.encode()) is None:
+            assert not await client.get_lock("orders").try_lock(wait_time=0.1)
+        before = server_state.scripts()
+        others = await start_waiters(backend, client, 1)
+        assert server_state.scripts() == before + 1
+        await finish(server_state, others)
+        # The attempt that the message has caused, and the release.
+        assert server_state.scripts() == before + 3
 
 
-async def test_the_end_of_the_holders_lease_wakes(backend: Backend, server_state: ServerState) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("read", "write")])
+async def test_the_end_of_the_holders_lease_wakes(backend: Backend, server_state: ServerState, kind: str) -> None:
     """A dead holder sends no message."""
-    server_state.redis.hset("orders", "dead:1", 1)
-    lock = backend.connect().get_lock("orders")
     started = time.monotonic()
-    server_state.redis.pexpire("orders", 300)
-    await lock.lock()
-    took = time.monotonic() - started
-    assert 0.25 < took < WOKEN
-    await lock.unlock()
+    hold_elsewhere(server_state, 300)
+    await lock_of(backend.connect(), kind).lock()
+    assert 0.25 < time.monotonic() - started < WOKEN
 
 
 async def test_a_lease_that_was_extended_is_waited_for(backend: Backend, server_state: ServerState) -> None:
-    server_state.redis.hset("orders", "somebody:1", 1)
-    server_state.redis.pexpire("orders", 700)
+    hold_elsewhere(server_state, 700)
     other = backend.spawn(backend.connect().get_lock("orders").lock)
     await backend.until(lambda: server_state.listeners("orders") == 1)
     started = time.monotonic()
@@ -120,75 +178,35 @@ async def test_a_lease_that_was_extended_is_waited_for(backend: Backend, server_
     assert time.monotonic() - started > 0.9
 
 
-async def test_a_holder_without_a_ttl_is_waited_for(backend: Backend, server_state: ServerState) -> None:
-    server_state.redis.hset("orders", "somebody:1", 1)
-    other = backend.spawn(backend.connect().get_lock("orders").lock)
-    await backend.until(lambda: server_state.listeners("orders") == 1)
-    await backend.sleep(0.05)
-    assert not other.done()
-    server_state.redis.delete("orders")
-    server_state.redis.publish(CHANNEL, "0")
-    await other.result()
-
-
 async def test_messages_of_other_locks_wake_no_waiter(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    await client.get_lock("orders", owner=1).lock()
     before = server_state.scripts()
-    other = backend.spawn(client.get_lock("orders", owner=2).lock)
-    await backend.until(lambda: server_state.scripts() == before + 2)
+    holder, _, other = await one_waits(backend, backend.connect())
+    await backend.until(lambda: server_state.scripts() == before + 3)
     for payload in ("2", "-1", "", "abc", " 0", "00"):
         server_state.redis.publish(CHANNEL, payload)
     server_state.redis.publish("redisson_lock__channel:{stock}", "0")
     await backend.sleep(0.1)
-    assert server_state.scripts() == before + 2
+    assert server_state.scripts() == before + 3
     assert not other.done()
-    await client.get_lock("orders", owner=1).unlock()
+    await holder.unlock()
     await other.result()
 
 
 async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, server_state: ServerState) -> None:
-    """Other clients hand the lock on all the time: each message wakes the waiter, and the deadline is still one."""
-    holder = backend.connect().get_lock("orders", owner=1)
-    waiter = backend.connect().get_lock("orders", owner=2)
+    """Messages wake the waiter all the time, as where other clients hand the lock on. The deadline is still one."""
+    hold_elsewhere(server_state)
     stop = False
 
     async def contend() -> None:
-        await holder.lock()
         while not stop:
-            # A message without a release: the waiter looks again, and the lock is never free.
             server_state.redis.publish(CHANNEL, "0")
             await backend.sleep(0.005)
-        await holder.unlock()
 
     other = backend.spawn(contend)
-    await backend.until(lambda: bool(server_state.redis.exists("orders")))
     before = server_state.scripts()
     started = time.monotonic()
-    assert await waiter.try_lock(wait_time=1) is False
-    took = time.monotonic() - started
-    assert 1 <= took < 1 + WOKEN
+    assert await backend.connect().get_lock("orders").try_lock(wait_time=1) is False
+    assert 1 <= time.monotonic() - started < 1 + WOKEN
     assert server_state.scripts() > before + 5
     stop = True
     await other.result()
-
-
-async def test_a_waiter_that_gives_up_leaves_nothing(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    holder, waiter = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
-    await holder.lock()
-    assert not await waiter.try_lock(wait_time=0.05)
-    await holder.unlock()
-    await backend.sleep(0.05)
-    assert server_state.redis.keys() == []
-    assert await waiter.try_lock()
-
-
-async def test_an_uncontended_lock_is_one_command(backend: Backend, proxy: Proxy) -> None:
-    lock = backend.connect(proxy.url).get_lock("orders")
-    await lock.lock()
-    await lock.unlock()
-    proxy.forget()
-    await lock.lock()
-    await lock.unlock()
-    assert [words[0] for words in proxy.commands] == [b"EVALSHA", b"EVALSHA"]

@@ -13,9 +13,9 @@ from redis.client import PubSub
 from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.server_state import ServerState
 
-pytestmark = pytest.mark.asyncio
+from .kinds import JAVA
 
-JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
+pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
@@ -91,13 +91,6 @@ async def test_the_hash(backend: Backend, server_state: ServerState) -> None:
     assert 29_000 < server_state.redis.pttl("orders") <= 30_000
 
 
-async def test_an_explicit_owner(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    for owner in (0, 2**32 - 1):
-        await client.get_lock(f"orders{owner}", owner=owner).lock()
-        assert server_state.holds(f"orders{owner}") == {f"{client.id}:{owner}": "1"}
-
-
 async def test_every_owner_has_its_own_id(backend: Backend, server_state: ServerState) -> None:
     """Threads' and tasks' own ids are used again as soon as they have ended."""
     client = backend.connect()
@@ -105,6 +98,10 @@ async def test_every_owner_has_its_own_id(backend: Backend, server_state: Server
         await backend.as_another_owner(client.get_lock(f"orders{number}").lock)
     owners = {owner for number in range(20) for owner in server_state.holds(f"orders{number}")}
     assert len(owners) == 20
+    for owner in (0, 2**32 - 1):
+        await client.get_lock("explicit", owner=owner).lock()
+        assert server_state.holds("explicit") == {f"{client.id}:{owner}": "1"}
+        await client.get_lock("explicit", owner=owner).unlock()
 
 
 async def test_messages(backend: Backend, ear: PubSub) -> None:
@@ -122,50 +119,15 @@ async def test_messages(backend: Backend, ear: PubSub) -> None:
     assert ear.get_message(timeout=0.05) is None
 
 
-class TestBesideJava:
+@pytest.mark.parametrize("payload", ["0", "1"])
+async def test_a_release_by_java_wakes_us(backend: Backend, server_state: ServerState, payload: str) -> None:
     """Java's part is played with the plain commands that its scripts come down to."""
-
-    async def test_its_hold_excludes_us(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.hset("orders", JAVA, 2)
-        server_state.redis.pexpire("orders", 30_000)
-        lock = backend.connect().get_lock("orders")
-        assert await lock.is_locked()
-        assert not await lock.is_held()
-        assert not await lock.try_lock(wait_time=0.05)
-        client_id, _, thread = JAVA.partition(":")
-        with pytest.raises(RuntimeError, match=f"{client_id}, thread {thread}"):
-            await lock.unlock()
-        assert server_state.holds("orders") == {JAVA: "2"}
-
-    @pytest.mark.parametrize("payload", ["0", "1"])
-    async def test_its_release_wakes_us(self, backend: Backend, server_state: ServerState, payload: str) -> None:
-        server_state.redis.hset("orders", JAVA, 1)
-        server_state.redis.pexpire("orders", 30_000)
-        client = backend.connect()
-        other = backend.spawn(client.get_lock("orders", owner=1).lock)
-        await backend.until(lambda: server_state.listeners("orders") == 1)
-        server_state.redis.delete("orders")
-        server_state.redis.publish("redisson_lock__channel:{orders}", payload)
-        await other.result()
-        assert server_state.holds("orders") == {f"{client.id}:1": "1"}
-
-    async def test_it_forces_our_lock_open(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect()
-        await client.get_lock("orders", owner=1).lock()
-        other = backend.spawn(client.get_lock("orders", owner=2).lock)
-        await backend.until(lambda: server_state.listeners("orders") == 1)
-        server_state.redis.delete("orders")
-        server_state.redis.publish("redisson_lock__channel:{orders}", "0")
-        await other.result()
-        assert server_state.holds("orders") == {f"{client.id}:2": "1"}
-
-    async def test_another_type_under_the_name_is_the_servers_error(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        server_state.redis.set("orders", "a string")
-        lock = backend.connect().get_lock("orders")
-        with pytest.raises(Exception, match="WRONGTYPE"):
-            await lock.lock()
-        with pytest.raises(Exception, match="WRONGTYPE"):
-            await lock.unlock()
-        assert server_state.redis.get("orders") == b"a string"
+    server_state.redis.hset("orders", JAVA, 1)
+    server_state.redis.pexpire("orders", 30_000)
+    client = backend.connect()
+    other = backend.spawn(client.get_lock("orders", owner=1).lock)
+    await backend.until(lambda: server_state.listeners("orders") == 1)
+    server_state.redis.delete("orders")
+    server_state.redis.publish("redisson_lock__channel:{orders}", payload)
+    await other.result()
+    assert server_state.holds("orders") == {f"{client.id}:1": "1"}

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from time import monotonic
 
 import pytest
+import pytest_asyncio
 
 from pyredisson._backends.aio.sleeps import FEW, NEVER, Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
 
 
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
+@pytest_asyncio.fixture
+async def sleeps() -> Sleeps:
+    return Sleeps(asyncio.get_running_loop())
 
 
-def test_waits_end_in_the_order_of_their_times_and_not_early(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(asyncio.get_running_loop())
+@pytest.mark.asyncio
+class TestSleeps:
+    async def test_waits_end_in_the_order_of_their_times_and_not_early(self, sleeps: Sleeps) -> None:
         begin = monotonic()
         ended: list[float] = []
 
@@ -33,12 +32,7 @@ def test_waits_end_in_the_order_of_their_times_and_not_early(runner: asyncio.Run
         await asyncio.gather(*map(wait, (0.09, 0.03, 0.06, 0.0, 0.03)))
         assert ended == [0.0, 0.03, 0.03, 0.06, 0.09]
 
-    runner.run(scenario())
-
-
-def test_a_wait_without_end_goes_on_until_it_is_woken(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(asyncio.get_running_loop())
+    async def test_a_wait_without_end_goes_on_until_it_is_woken(self, sleeps: Sleeps) -> None:
         endless, long = AioWakeup(sleeps), AioWakeup(sleeps)
         tasks = [asyncio.create_task(endless.wait(None)), asyncio.create_task(long.wait(float("inf")))]
         assert not await AioWakeup(sleeps).wait(0.01)
@@ -47,12 +41,8 @@ def test_a_wait_without_end_goes_on_until_it_is_woken(runner: asyncio.Runner) ->
         long.set()
         assert await asyncio.gather(*tasks) == [True, True]
 
-    runner.run(scenario())
-
-
-def test_a_wakeup_is_used_for_many_waits(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        wakeup = AioWakeup(Sleeps(asyncio.get_running_loop()))
+    async def test_a_wakeup_is_used_for_many_waits(self, sleeps: Sleeps) -> None:
+        wakeup = AioWakeup(sleeps)
         for _ in range(3):
             waiting = asyncio.create_task(wakeup.wait(30))
             await asyncio.sleep(0)
@@ -61,12 +51,7 @@ def test_a_wakeup_is_used_for_many_waits(runner: asyncio.Runner) -> None:
             wakeup.clear()
             assert not await wakeup.wait(0.001)
 
-    runner.run(scenario())
-
-
-def test_a_wait_that_was_cancelled_leaves_nothing_behind(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(asyncio.get_running_loop())
+    async def test_a_wait_that_was_cancelled_leaves_nothing_behind(self, sleeps: Sleeps) -> None:
         wakeup = AioWakeup(sleeps)
         waiting = asyncio.create_task(wakeup.wait(30))
         await asyncio.sleep(0)
@@ -75,12 +60,7 @@ def test_a_wait_that_was_cancelled_leaves_nothing_behind(runner: asyncio.Runner)
         await asyncio.wait([waiting])
         assert wakeup.ends_at == NEVER
 
-    runner.run(scenario())
-
-
-def test_waits_that_were_woken_are_forgotten(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(asyncio.get_running_loop())
+    async def test_waits_that_were_woken_are_forgotten(self, sleeps: Sleeps) -> None:
         long = asyncio.create_task(AioWakeup(sleeps).wait(0.05))
         for _ in range(10 * FEW):
             wakeup = AioWakeup(sleeps)
@@ -91,31 +71,24 @@ def test_waits_that_were_woken_are_forgotten(runner: asyncio.Runner) -> None:
         assert len(sleeps._heap) <= 2 * FEW
         assert not await long
 
-    runner.run(scenario())
+    async def test_a_signal_in_the_timer_loses_no_wait(self, sleeps: Sleeps) -> None:
+        """The handler of a signal may raise on any line, also where the waits are ended that are over."""
 
+        class Failing(AioWakeup):
+            fails = True
 
-def test_a_signal_in_the_timer_loses_no_wait(runner: asyncio.Runner) -> None:
-    """The handler of a signal may raise on any line, also where the waits are ended that are over."""
+            def on_end(self) -> None:
+                if self.fails:
+                    self.fails = False
+                    raise TimeoutError
+                super().on_end()
 
-    class Failing(AioWakeup):
-        fails = True
-
-        def on_end(self) -> None:
-            if self.fails:
-                self.fails = False
-                raise TimeoutError
-            super().on_end()
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
         errors: list[object] = []
+        loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
-        sleeps = Sleeps(loop)
         waits = [AioWakeup(sleeps), Failing(sleeps), AioWakeup(sleeps)]
         assert await asyncio.gather(*(wakeup.wait(0.01) for wakeup in waits)) == [False] * 3
         assert [type(error) for error in errors] == [TimeoutError]
-
-    runner.run(scenario())
 
 
 def test_a_task_of_a_closed_loop_is_not_woken() -> None:

@@ -1,0 +1,77 @@
+"""The kinds of locks: how each is made, and how a test has another owner wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.backends import Backend, OtherOwner
+from tests.support.waiting import fair_waiters, waiters
+
+KINDS: dict[str, Callable[[Any, str, Any], Any]] = {
+    "lock": lambda client, name, owner: client.get_lock(name, owner=owner),
+    "fair": lambda client, name, owner: client.get_fair_lock(name, owner=owner),
+    "fenced": lambda client, name, owner: client.get_fenced_lock(name, owner=owner),
+    "spin": lambda client, name, owner: client.get_spin_lock(name, owner=owner),
+    "read": lambda client, name, owner: client.get_read_write_lock(name, owner=owner).read_lock(),
+    "write": lambda client, name, owner: client.get_read_write_lock(name, owner=owner).write_lock(),
+    "non-reentrant": lambda client, name, owner: client.get_non_reentrant_lock(name, owner=owner),
+    "non-reentrant fair": lambda client, name, owner: client.get_non_reentrant_fair_lock(name, owner=owner),
+}
+GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
+    "multi": lambda client, name, owner: client.get_multi_lock(
+        client.get_lock(name, owner=owner), client.get_fair_lock(f"{name}:2", owner=owner)
+    ),
+    "red": lambda client, name, owner: client.get_red_lock(client.get_lock(name, owner=owner)),
+}
+PARTLY_EXPLICIT: dict[str, Callable[[Any, str, Any], Any]] = {
+    "partly explicit": lambda client, name, owner: client.get_multi_lock(
+        client.get_lock(name, owner=1), client.get_lock(f"{name}:2", owner=owner)
+    ),
+}
+"""A group of which one member has an explicit owner."""
+FAIR = ("fair", "non-reentrant fair")
+NON_REENTRANT = ("non-reentrant", "non-reentrant fair")
+REENTRANT = [kind for kind in KINDS if kind not in NON_REENTRANT]
+kinds = pytest.mark.parametrize("kind", KINDS)
+all_blocks = pytest.mark.parametrize("kind", [*KINDS, *GROUPS, *PARTLY_EXPLICIT])
+JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
+COUNTER = "redisson_lock_token:{orders}"
+"""What remains of a fenced lock that is free."""
+
+
+def lock_of(client: Any, kind: str, name: str = "orders", owner: Any = None) -> Any:
+    """The lock of that kind and name."""
+    return (KINDS | GROUPS | PARTLY_EXPLICIT)[kind](client, name, owner)
+
+
+def rival_of(kind: str) -> str:
+    """The kind of lock whose holders keep those of `kind` out."""
+    return "write" if kind == "read" else kind
+
+
+def left(redis: Any) -> set[str]:
+    """The keys on the server, without what may remain of a free lock."""
+    return {key.decode() for key in redis.scan_iter()} - {COUNTER}
+
+
+def sleeping(client: Any, kind: str, name: str = "orders") -> int:
+    """How many calls of a client sleep until the lock is released."""
+    if kind in FAIR:
+        return fair_waiters(client, name)
+    return waiters(client, name, kind if kind in ("read", "write") else None)
+
+
+async def one_waits(
+    backend: Backend, client: Any, kind: str = "lock", waiting: Any = None, name: str = "orders"
+) -> tuple[Any, Any, OtherOwner[Any]]:
+    """Owner 1 holds the lock, owner 2 waits, in the client `waiting` or the same one. Both locks, and its call."""
+    waiting = waiting or client
+    holder, waiter = lock_of(client, rival_of(kind), name, owner=1), lock_of(waiting, kind, name, owner=2)
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    # A spin lock polls: nothing tells that it waits.
+    await backend.until(lambda: kind == "spin" or sleeping(waiting, kind, name) == 1)
+    return holder, waiter, other

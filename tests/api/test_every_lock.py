@@ -1,0 +1,379 @@
+"""What every kind of lock does, on both backends: acquire and release, queries, nested holds, waits and blocks."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
+from pyredisson.testing import Proxy
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from tests.support.server_state import ServerState
+
+from .kinds import JAVA, KINDS, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
+
+pytestmark = pytest.mark.asyncio
+reentrant = pytest.mark.parametrize("kind", REENTRANT)
+
+
+async def asked(lock: Any) -> list[Any]:
+    """The answers to all questions but how long it is held."""
+    questions = (lock.is_locked, lock.locked, lock.is_held, lock.is_held_by_current_thread, lock.get_hold_count)
+    return [await question() for question in questions]
+
+
+async def enter(lock: Any) -> None:
+    await lock.__aenter__()
+
+
+async def enter_hold(lock: Any) -> None:
+    await lock.hold(wait_time=5).__aenter__()
+
+
+WAYS: list[Callable[[Any], Awaitable[Any]]] = [
+    lambda lock: lock.lock(),
+    lambda lock: lock.lock(50),
+    lambda lock: lock.try_lock(),
+    lambda lock: lock.try_lock(5, timedelta(seconds=50)),
+    lambda lock: lock.acquire(),
+    lambda lock: lock.acquire(blocking=False),
+    lambda lock: lock.acquire(timeout=5),
+    enter,
+    enter_hold,
+]
+"""All ways to acquire a lock."""
+IN_VAIN: list[Callable[[Any], Awaitable[Any]]] = [
+    lambda lock: lock.try_lock(),
+    lambda lock: lock.try_lock(wait_time=0.02),
+    lambda lock: lock.acquire(blocking=False),
+    lambda lock: lock.acquire(False),
+    lambda lock: lock.acquire(True, 0),
+]
+"""Ways that return False while another owner holds it."""
+ENDLESS: list[Callable[[Any], Awaitable[Any]]] = [
+    lambda lock: lock.lock(),
+    lambda lock: lock.try_lock(wait_time=math.inf),
+    lambda lock: lock.acquire(),
+    lambda lock: lock.acquire(True, -1),
+    lambda lock: lock.hold(None).__aenter__(),
+    lambda lock: lock.hold(math.inf).__aenter__(),
+]
+"""Ways that wait for as long as it takes."""
+
+
+@kinds
+async def test_acquire_and_release(backend: Backend, server_state: ServerState, kind: str) -> None:
+    lock = lock_of(backend.connect(), kind)
+    for acquire, release in ((lock.try_lock, lock.unlock), (lock.acquire, lock.release)):
+        before = server_state.scripts()
+        assert await acquire() is True
+        assert 29_000 < server_state.redis.pttl("orders") <= 30_000
+        assert "1" in server_state.holds("orders").values()
+        assert await release() is None
+        assert left(server_state.redis) == set()
+        assert server_state.scripts() == before + 2
+    with pytest.raises(LockNotHeldError, match="is free"):
+        await lock.unlock()
+    with pytest.raises(RuntimeError, match="is free"):
+        await lock.release()
+
+
+@kinds
+async def test_questions(backend: Backend, kind: str) -> None:
+    client = backend.connect()
+    lock = lock_of(client, kind, owner=1)
+    free = [False, False, False, False, 0]
+    assert await asked(lock) == free
+    assert await lock.remain_time_to_live() is None
+    await lock.lock(timedelta(seconds=60, milliseconds=1))
+    held = [True, True, True, True, 1]
+    assert await asked(lock) == await asked(lock_of(client, kind, owner=1)) == held
+    remaining = await lock.remain_time_to_live()
+    assert isinstance(remaining, float)
+    assert 50 < remaining <= 60.001
+    assert round(remaining * 1000) == pytest.approx(remaining * 1000)
+    # Another owner; and the same number in another client, which is another owner, too.
+    for other in (lock_of(client, kind, owner=2), lock_of(backend.connect(), kind, owner=1)):
+        assert await asked(other) == [True, True, False, False, 0]
+    assert [await lock_of(client, kind).is_held_by(owner) for owner in (1, 2)] == [True, False]
+    assert await lock_of(backend.connect(), kind).is_held_by(1) is False
+    await lock.unlock()
+    assert await asked(lock) == free
+
+
+async def test_a_key_that_never_expires(backend: Backend, admin: Redis) -> None:
+    admin.hset("orders", "somebody", 1)
+    for kind in ("lock", "fair", "spin"):
+        assert await lock_of(backend.connect(), kind).remain_time_to_live() == math.inf
+    assert not await lock_of(backend.connect(), "fenced").try_lock()
+
+
+@kinds
+async def test_another_owner_does_not_get_it(backend: Backend, server_state: ServerState, kind: str) -> None:
+    client, stranger = backend.connect(), backend.connect()
+    holder = lock_of(client, rival_of(kind), owner=1)
+    await holder.lock()
+    before = server_state.holds("orders")
+    for lock in (lock_of(client, kind), lock_of(client, kind, owner=2), lock_of(stranger, kind, owner=1)):
+        for way in IN_VAIN:
+            assert await way(lock) is False
+    lock = lock_of(stranger, kind, owner=2)
+    with pytest.raises(LockTimeoutError, match=f"'orders'.*{stranger.id}:2") as late:
+        await lock.hold(wait_time=0.05).__aenter__()
+    assert isinstance(late.value, TimeoutError)
+    with pytest.raises(LockNotHeldError) as refused:
+        await lock.unlock()
+    for text in ("orders", f"{stranger.id}:2", f"{client.id}, thread 1"):
+        assert text in str(refused.value)
+    assert server_state.holds("orders") == before
+
+
+@kinds
+async def test_handles_of_one_name_are_the_same_lock(backend: Backend, kind: str) -> None:
+    client = backend.connect()
+    await lock_of(client, kind, owner=5).lock()
+    other = lock_of(client, kind, b"orders", owner=5)  # type: ignore[arg-type]
+    assert await other.is_held()
+    # Whichever thread or task calls it.
+    await backend.as_another_owner(other.unlock)
+    assert not await other.is_locked()
+    assert await lock_of(client, kind, "stock").try_lock()
+    assert await lock_of(client, kind).try_lock()
+
+
+@reentrant
+async def test_its_holder_may_acquire_another_hold(backend: Backend, server_state: ServerState, kind: str) -> None:
+    lock = lock_of(backend.connect(), kind)
+    for count, way in enumerate(WAYS, start=1):
+        await way(lock)
+        assert str(count) in server_state.holds("orders").values()
+        assert await lock.get_hold_count() == count
+    assert await backend.as_another_owner(lock_of(backend.connect(), rival_of(kind)).try_lock) is False
+    for count in reversed(range(len(WAYS))):
+        assert await lock.is_held()
+        await lock.unlock()
+        assert await lock.get_hold_count() == count
+    assert left(server_state.redis) == set()
+    async with lock, lock, lock.hold():
+        assert await lock.get_hold_count() == 3
+    assert not await lock.is_locked()
+
+
+@pytest.mark.parametrize("kind", NON_REENTRANT)
+async def test_its_holder_may_not(backend: Backend, server_state: ServerState, kind: str) -> None:
+    """It is refused before anything is sent, and keeps its hold."""
+    lock = lock_of(backend.connect(), kind)
+    async with lock:
+        before = server_state.holds("orders")
+        commands = server_state.commands()
+        [owner] = before
+        for way in WAYS:
+            with pytest.raises(LockAlreadyHeldError, match=f"'orders'.*{owner}"):
+                await way(lock)
+        assert server_state.commands() == commands
+        assert server_state.holds("orders") == before
+        assert await lock.get_hold_count() == 1
+    assert left(server_state.redis) == set()
+
+
+@kinds
+async def test_a_wait_ends_in_time(backend: Backend, server_state: ServerState, kind: str) -> None:
+    client = backend.connect()
+    await lock_of(client, rival_of(kind), owner=1).lock()
+    lock = lock_of(client, kind)
+    for arguments in ({"wait_time": timedelta(milliseconds=100)}, {"timeout": 0.1}):
+        call = lock.acquire if "timeout" in arguments else lock.try_lock
+        started = time.monotonic()
+        assert await call(**arguments) is False
+        assert 0.1 <= time.monotonic() - started < WOKEN
+    await lock_of(client, rival_of(kind), owner=1).unlock()
+    # Nothing remains of it.
+    await backend.until(lambda: left(server_state.redis) == set())
+    assert await lock.try_lock()
+
+
+@kinds
+async def test_waits_without_an_end(backend: Backend, server_state: ServerState, kind: str) -> None:
+    """The release lets in one after the other, in whatever way each waits."""
+    client = backend.connect()
+    holder = lock_of(client, rival_of(kind), owner=100)
+    await holder.lock()
+
+    def taker(way: Callable[[Any], Awaitable[Any]], owner: int) -> Callable[[], Awaitable[None]]:
+        async def take() -> None:
+            lock = lock_of(client, kind, owner=owner)
+            assert await way(lock) is not False
+            assert await lock.is_held()
+            await lock.unlock()
+
+        return take
+
+    others = [backend.spawn(taker(way, owner)) for owner, way in enumerate(ENDLESS)]
+    await backend.until(lambda: kind == "spin" or sleeping(client, kind) == len(ENDLESS))
+    assert not any(other.done() for other in others)
+    await holder.unlock()
+    for other in others:
+        await other.result()
+    await backend.until(lambda: left(server_state.redis) <= {"pyredisson_fair_waiters:{orders}"})
+
+
+@kinds
+@pytest.mark.parametrize("way", ["unlock", "force_unlock", "delete"])
+async def test_what_lets_in_a_waiter_of_another_client(
+    backend: Backend, server_state: ServerState, kind: str, way: str
+) -> None:
+    client, another = backend.connect(), backend.connect()
+    holder, waiter, other = await one_waits(backend, client, kind, another)
+    if kind not in NON_REENTRANT:
+        await holder.lock()
+        await holder.unlock()
+        await backend.sleep(0.02)
+        assert not other.done()
+    started = time.monotonic()
+    await getattr(holder, way)()
+    await other.result()
+    assert time.monotonic() - started < WOKEN
+    assert any(owner.startswith(f"{another.id}:2") for owner in server_state.holds("orders"))
+    assert await waiter.is_held()
+
+
+@kinds
+@pytest.mark.parametrize("way", ["force_unlock", "delete"])
+async def test_force_unlock_and_delete(backend: Backend, server_state: ServerState, kind: str, way: str) -> None:
+    client = backend.connect()
+    lock, holder = lock_of(client, kind), lock_of(client, kind, owner=1)
+    assert await getattr(lock, way)() is False
+    await holder.lock()
+    if kind not in NON_REENTRANT:
+        await holder.lock()
+    assert await getattr(lock, way)() is True
+    assert not server_state.redis.exists("orders")
+    # The tokens of a fenced lock go on growing.
+    assert (kind, way) != ("fenced", "force_unlock") or server_state.redis.exists("redisson_lock_token:{orders}")
+    assert await getattr(lock, way)() is False
+    assert await lock.try_lock()
+
+
+@kinds
+async def test_blocks(backend: Backend, server_state: ServerState, kind: str) -> None:
+    lock = lock_of(backend.connect(), kind)
+    async with lock as entered:
+        assert entered is lock
+        assert await lock.is_held()
+    assert left(server_state.redis) == set()
+    async with lock.hold(wait_time=1, lease_time=timedelta(seconds=60)) as entered:
+        assert repr(entered) == repr(lock)
+        assert 50_000 < server_state.redis.pttl("orders") <= 60_000
+    assert left(server_state.redis) == set()
+    with pytest.raises(KeyError) as caught:
+        async with lock:
+            raise KeyError("mine")
+    assert not hasattr(caught.value, "__notes__")
+    assert not await lock.is_locked()
+
+
+@kinds
+@pytest.mark.parametrize("fault", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
+async def test_what_was_lost_runs_exactly_once(
+    backend: Backend, proxy: Proxy, server_state: ServerState, kind: str, fault: Callable[..., Any]
+) -> None:
+    lock = lock_of(backend.connect(proxy.url, timeout=0.5), kind)
+    lost = fault(proxy, b"orders")
+    await lock.lock()
+    assert lost.happened.is_set()
+    assert "1" in server_state.holds("orders").values()
+    assert await lock.get_hold_count() == 1
+    lost = fault(proxy, b"orders")
+    await lock.unlock()
+    assert lost.happened.is_set()
+    assert left(server_state.redis) == set()
+
+
+async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_state: ServerState) -> None:
+    """Kinds with the same hash exclude each other. Whether a nested hold is refused is for the kind that asks."""
+    client = backend.connect()
+    same = [kind for kind in KINDS if kind not in ("read", "write")]
+    for kind in same:
+        await lock_of(client, kind, owner=1).lock()
+        assert not any([await lock_of(client, other, owner=2).try_lock() for other in same])
+        await lock_of(client, "lock", owner=1).lock()
+        assert list(server_state.holds("orders").values()) == ["2"]
+        with pytest.raises(LockAlreadyHeldError):
+            await lock_of(client, "non-reentrant", owner=1).try_lock()
+        await lock_of(client, "lock", owner=1).unlock()
+        await lock_of(client, kind, owner=1).unlock()
+        assert not server_state.redis.exists("orders")
+
+
+@kinds
+async def test_beside_a_java_client(backend: Backend, server_state: ServerState, kind: str) -> None:
+    """Its hold is respected, and named."""
+    mode = {"mode": "write"} if kind in ("read", "write") else {}
+    java = f"{JAVA}:write" if mode else JAVA
+    server_state.redis.hset("orders", mapping={**mode, java: 2})
+    server_state.redis.pexpire("orders", 30_000)
+    before = server_state.redis.hgetall("orders")
+    lock = lock_of(backend.connect(), kind)
+    assert not await lock.is_held()
+    assert not await lock.try_lock(wait_time=0.02)
+    client_id, _, thread = JAVA.partition(":")
+    with pytest.raises(RuntimeError, match=f"{client_id}, thread {thread}"):
+        await lock.unlock()
+    assert server_state.redis.hgetall("orders") == before
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("read", "write")])
+async def test_another_type_under_the_name_is_the_servers_error(
+    backend: Backend, server_state: ServerState, kind: str
+) -> None:
+    server_state.redis.set("orders", "a string")
+    lock = lock_of(backend.connect(), kind)
+    for call in (lock.lock, lock.unlock):
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            await call()
+    assert server_state.redis.get("orders") == b"a string"
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "multi", "red"])
+async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str) -> None:
+    words = [] if kind == "lock" else re.split(r"\W", kind)
+    name = "".join(map(str.title, words)) + "Lock"
+    assert repr(lock_of(threads.connect(), kind)).startswith(f"<pyredisson.{name} ")
+    lock = lock_of(tasks.connect(), kind)
+    assert repr(lock).startswith(f"<pyredisson.asyncio.{name} ")
+    assert type(lock) is getattr(pyredisson.asyncio, name)
+    assert hasattr(pyredisson, name)
+    assert not hasattr(lock, "__dict__")
+
+
+@kinds
+async def test_owners_take_turns(backend: Backend, kind: str) -> None:
+    client = backend.connect()
+    exclusive = "write" if kind == "read" else kind
+    inside: list[int] = []
+    turns: list[int] = []
+
+    def worker(owner: int) -> Callable[[], Awaitable[None]]:
+        async def work() -> None:
+            for _ in range(5):
+                async with lock_of(client, exclusive, owner=owner):
+                    inside.append(owner)
+                    await backend.sleep(0)
+                    turns.append(inside.pop())
+                    assert inside == []
+
+        return work
+
+    others = [backend.spawn(worker(owner)) for owner in range(6)]
+    for other in others:
+        await other.result(TIME_LIMIT)
+    assert sorted(turns) == sorted([*range(6)] * 5)
