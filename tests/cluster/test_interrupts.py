@@ -12,7 +12,7 @@ import pytest
 
 import pyredisson.asyncio
 from pyredisson.testing import Cluster
-from tests.faults.test_cancellation import STEPS, take_and_end
+from tests.faults.test_cancellation import STEPS
 from tests.faults.test_interrupts import TAKE_AND_GIVE_BACK
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.replicated_master import ReplicatedMaster
@@ -25,6 +25,12 @@ NAME = "a"
 
 def held(cluster: Cluster) -> bool:
     return bool(cluster.node_of_key(NAME).ask("EXISTS", NAME))
+
+
+async def take_and_end(client: pyredisson.asyncio.Client, name: str, seconds: float) -> None:
+    """A user's block, that lasts `seconds`."""
+    async with client.get_lock(name):
+        await asyncio.sleep(seconds)
 
 
 class Mover:

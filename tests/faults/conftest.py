@@ -1,23 +1,15 @@
-"""Fixtures of the fault tests: both backends, child processes."""
+"""Fixtures of the fault tests: the backends, with nothing between the client and the test."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from redis import Redis
 
 from pyredisson.testing import Server
-from tests.support.faults import SCRIPTS
 from tests.support.raw_backends import RawBackend
-
-
-@pytest.fixture(autouse=True)
-def known_scripts(server: Server) -> None:
-    """A fault strikes the request that runs the script, and not one that is answered with NOSCRIPT."""
-    with server.redis() as client:
-        for each in SCRIPTS.values():
-            client.script_load(each.text)
 
 
 @pytest_asyncio.fixture(params=["threads", "asyncio"])
@@ -26,3 +18,18 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
     each = RawBackend(request.param)
     yield each
     await each.close()
+
+
+@pytest_asyncio.fixture
+async def tasks() -> AsyncIterator[RawBackend]:
+    """The test runs in asyncio only."""
+    each = RawBackend("asyncio")
+    yield each
+    await each.close()
+
+
+@pytest.fixture
+def root(own_server: Server) -> Iterator[Redis]:
+    """A plain client of this test's own server."""
+    with own_server.redis() as client:
+        yield client

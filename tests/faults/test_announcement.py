@@ -143,7 +143,7 @@ async def test_a_reply_that_does_not_come(backend: RawBackend, admin: Redis, pro
     await backend.do(lock.lock())
     for _ in range(3):
         held = proxy.hold_reply(ANNOUNCE)
-        assert await backend.run_blocking(held.held.wait, 10)
+        await backend.until(held.held.is_set)
         seen = proxy.seen(RENEW)
         await backend.until(lambda seen=seen: proxy.seen(RENEW) > seen)  # type: ignore[misc]
     await backend.until(lambda: is_complete(admin, client))

@@ -1,147 +1,207 @@
-"""A cancelled asyncio acquire leaves no key, whichever await the cancellation hits."""
+"""A cancelled asyncio call leaves no lock and no permit taken, whichever await the cancellation hits."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
 
 import pytest
-import pytest_asyncio
 from redis import Redis
 
 import pyredisson.asyncio
 from pyredisson import LockLostError
 from pyredisson._core import ReleaseCall
-from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
-from tests.support.faults import ACQUIRE, RELEASE
+from tests.support.raw_backends import RawBackend
 from tests.support.waiting import cancel_after, eventually
+
+from .kinds import KINDS, LOCKS, Start, Used, excluding, kinds, prepare, sha, taken
 
 pytestmark = pytest.mark.asyncio
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
 
 
-@pytest_asyncio.fixture
-async def client(proxy: Proxy) -> AsyncIterator[Client]:
-    async with pyredisson.asyncio.connect(proxy.url, lock_watchdog_timeout=30) as running:
-        yield running
+def used(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, owner: int | None = 1) -> Used:
+    prepare(admin, kind)
+    return Used(tasks, tasks.connect(proxy.url), kind, owner)
 
 
-async def nothing_left(admin: Redis, client: Client, name: str) -> None:
-    await asyncio.to_thread(eventually, lambda: not admin.exists(name), 5)
-    assert not [hold for hold in client._session.holds.table.values() if hold.key[0] == name.encode()]
+async def whole(admin: Redis, one: Used, levels: int = 0) -> None:
+    """So much is taken, and that doesn't change any more."""
+    backend, client = one.backend, one.client
+    await backend.until(lambda: taken(admin, one.kind) == levels * one.each, 5)
+    # All that was posted has run, as it came before this.
+    await one.connect()
+    assert taken(admin, one.kind) == levels * one.each
+    assert levels or one.knows_nothing()
+    assert client._session.permits.in_doubt == {}
 
 
+async def use(one: Used, seconds: float) -> None:
+    """A user's block, that lasts `seconds`."""
+    await one.acquire()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        await one.release()
+
+
+@kinds
 @pytest.mark.parametrize("connected", [True, False])
-async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(proxy: Proxy, admin: Redis, connected: bool) -> None:
-    struck = taken = 0
+async def test_at_any_turn_of_the_loop(
+    tasks: RawBackend, proxy: Proxy, admin: Redis, connected: bool, kind: str
+) -> None:
+    struck = 0
     for turns in range(STEPS):
-        async with pyredisson.asyncio.connect(proxy.url) as client:
-            if connected:
-                await client.get_lock("other").is_locked()
-            # Twice as late from some turn on: real input and output come between the turns.
-            task = asyncio.ensure_future(take_and_end(client, "a", 2e-4 * max(0, turns - 20)))
-            if await cancel_after(turns, task):
-                struck += 1
-            else:
-                taken += 1
-            await nothing_left(admin, client, "a")
+        one = used(tasks, proxy, admin, kind, None)
+        if connected:
+            await one.connect()
+        # Twice as late from some turn on: real input and output come between the turns.
+        struck += await cancel_after(turns, asyncio.ensure_future(use(one, 2e-4 * max(0, turns - 20))))
+        await whole(admin, one)
+        await one.client.close()
     assert struck
 
 
-async def take_and_end(client: Client, name: str, seconds: float) -> None:
-    """A user's block, that lasts `seconds`."""
-    async with client.get_lock(name):
-        await asyncio.sleep(seconds)
-
-
-async def test_cancelled_at_any_turn_of_a_contended_wait_it_leaves_no_key(client: Client, admin: Redis) -> None:
-    holder = client.get_lock("a", owner=1)
+@kinds
+async def test_at_any_turn_of_a_contended_wait(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
+    one = used(tasks, proxy, admin, kind, 2)
+    holder = Used(tasks, one.client, {"read": "write", "write": "read"}.get(kind, kind), 1)
+    if kind not in LOCKS:
+        admin.set("a", 2)
     for turns in range(STEPS):
-        await holder.lock()
-        waiter = asyncio.ensure_future(take_and_end(client, "a", 0))
+        await holder.acquire()
+        waiter = asyncio.ensure_future(use(one, 0))
         # Half of them are struck while the release is on its way to them.
-        release = asyncio.ensure_future(holder.unlock()) if turns % 2 else None
+        release = asyncio.ensure_future(holder.release()) if turns % 2 else None
         struck = await cancel_after(turns, waiter)
         assert struck or release is not None
-        await (release or holder.unlock())
-        await nothing_left(admin, client, "a")
-        assert not any(channel.waiters for channel in client._session.channels.by_name.values())
+        await (release or holder.release())
+        await tasks.until(one.knows_nothing, 5)
+        await tasks.until(lambda: not admin.exists("a") if kind in LOCKS else admin.get("a") == b"2", 5)
+    assert not any(channel.waiters for channel in one.client._session.channels.by_name.values())
 
 
-async def test_cancelled_while_its_request_is_held_up_it_leaves_no_key(
-    client: Client, proxy: Proxy, admin: Redis
+@pytest.mark.parametrize(
+    ("kind", "outer"), [(kind, outer) for kind in KINDS for outer in ((0,) if kind == "non-reentrant" else (0, 1))]
+)
+@pytest.mark.parametrize("what", ["request", "reply", "reply, then cut"])
+async def test_an_acquire_on_its_way(
+    tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, outer: int, what: str
 ) -> None:
-    lock = client.get_lock("a")
-    await lock.is_locked()
-    late = proxy.hold_request(ACQUIRE)
-    task = asyncio.ensure_future(lock.lock())
-    assert await asyncio.to_thread(late.held.wait, 5)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.to_thread(late.deliver)
-    await nothing_left(admin, client, "a")
+    one = used(tasks, proxy, admin, kind)
+    await one.connect()
+    for _ in range(outer):
+        await one.acquire()
+    late = proxy.hold_request(one.acquiring) if what == "request" else proxy.hold_reply(one.acquiring)
+    if what == "reply, then cut":
+        # What undoes it is lost with the connection, and sent again by another.
+        proxy.cut_request(one.undoing)
+    task = asyncio.ensure_future(one.acquire())
+    await tasks.until(late.held.is_set)
+    assert taken(admin, kind) == (outer + (what != "request")) * one.each
+    assert await cancel_after(0, task)
+    if what == "request":
+        late.deliver()
+    await tasks.until(lambda: taken(admin, kind) == outer * one.each, 5)
+    if what == "reply":
+        late.deliver()
+        # The reply that nobody waits for any more is no other call's.
+        assert await one.client.get_lock("other").remain_time_to_live() is None
+    await whole(admin, one, outer)
+    for _ in range(outer):
+        await one.release()
+    await whole(admin, one)
 
 
-async def test_cancelled_while_its_reply_is_held_up_it_leaves_no_key(
-    client: Client, proxy: Proxy, admin: Redis
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "non-reentrant"])
+async def test_a_nested_acquire_at_any_turn_keeps_the_outer_one(
+    tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
-    lock = client.get_lock("a")
-    await lock.is_locked()
-    late = proxy.hold_reply(ACQUIRE)
-    task = asyncio.ensure_future(lock.lock())
-    assert await asyncio.to_thread(late.held.wait, 5)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await nothing_left(admin, client, "a")
+    one = used(tasks, proxy, admin, kind)
+    await one.acquire()
+    for turns in range(STEPS):
+        if not await cancel_after(turns, asyncio.ensure_future(one.acquire())):
+            await one.release()
+        await whole(admin, one, 1)
+        if kind in LOCKS:
+            assert await one.handle.get_hold_count() == 1
+    await one.release()
+    await whole(admin, one)
+
+
+@kinds
+async def test_a_release_at_any_turn_is_done_all_the_same(
+    tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    one = used(tasks, proxy, admin, kind)
+    struck = 0
+    for turns in range(16):
+        await one.acquire()
+        # A task that never ran has not called it.
+        struck += await cancel_after(1 + turns, asyncio.ensure_future(one.release()))
+        await whole(admin, one)
+    assert struck
+
+
+@kinds
+@pytest.mark.parametrize("what", ["hold_request", "hold_reply"])
+async def test_a_release_on_its_way(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, what: str) -> None:
+    one = used(tasks, proxy, admin, kind)
+    await one.acquire()
+    late = getattr(proxy, what)(one.releasing)
+    task = asyncio.ensure_future(one.release())
+    await tasks.until(late.held.is_set)
+    assert await cancel_after(0, task)
     late.deliver()
-    # The reply that nobody waits for any more is no other call's.
-    assert await lock.is_locked() is False
-    assert await lock.remain_time_to_live() is None
+    await whole(admin, one)
 
 
-async def test_cancelled_and_then_cut_off_it_leaves_no_key(client: Client, proxy: Proxy, admin: Redis) -> None:
-    """The release that undoes it is lost with the connection, and sent again by another."""
-    lock = client.get_lock("a")
-    await lock.is_locked()
-    late = proxy.hold_reply(ACQUIRE)
-    proxy.cut_request(RELEASE)
-    task = asyncio.ensure_future(lock.lock())
-    assert await asyncio.to_thread(late.held.wait, 5)
-    assert admin.exists("a")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await nothing_left(admin, client, "a")
+async def test_a_drain_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    one = used(tasks, proxy, admin, "semaphore")
+    await one.connect()
+
+    async def drain() -> int:
+        return int(await one.handle.drain_permits())
+
+    struck = 0
+    for turns in range(8):
+        task = asyncio.ensure_future(drain())
+        if await cancel_after(turns, task):
+            struck += 1
+        else:
+            await one.handle.release(task.result())
+        await whole(admin, one)
+    assert struck
 
 
-async def test_a_cancelled_reentrant_acquire_keeps_the_outer_hold(client: Client, proxy: Proxy, admin: Redis) -> None:
-    lock = client.get_lock("a", owner=7)
-    await lock.lock()
-    for turns in range(STEPS):
-        if not await cancel_after(turns, asyncio.ensure_future(client.get_lock("a", owner=7).lock())):
-            await lock.unlock()
-        await asyncio.to_thread(eventually, lambda: admin.hvals("a") == [b"1"], 5)
-        assert await lock.get_hold_count() == 1
-    await lock.unlock()
-    assert not admin.exists("a")
+@kinds
+async def test_a_wait_by_a_timeout(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
+    one = used(tasks, proxy, admin, kind)
+    other = await excluding(tasks, one.client, kind)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await one.acquire()
+    # It must be asleep by then: an attempt in flight would have to be undone.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(one.acquire(), 0.8)
+    if kind == "permits":
+        assert one.client._session.watchdog.repairs.pending() == []
+        assert admin.keys("pyredisson_permit*") == []
+        admin.set("a", 5)
+    elif kind == "semaphore":
+        await one.handle.release(5)
+    else:
+        await other.release()
+    await tasks.until(lambda: taken(admin, kind) in (0, 5 * (kind == "permits")), 5)
 
 
-async def test_a_cancelled_release_is_done_all_the_same(client: Client, admin: Redis) -> None:
-    for turns in range(STEPS):
-        lock = client.get_lock("a", owner=turns)
-        await lock.lock()
-        await cancel_after(1 + turns % 8, asyncio.ensure_future(started(lock)))
-        await nothing_left(admin, client, "a")
-
-
-async def test_a_release_in_the_background_reaches_a_hold_above_a_lost_one(client: Client, admin: Redis) -> None:
+async def test_a_release_in_the_background_reaches_a_hold_above_a_lost_one(
+    tasks: RawBackend, server: Server, admin: Redis
+) -> None:
     """Both have the same name on the server."""
+    client = tasks.connect(server.url)
     lock, holds = client.get_lock("a", owner=7), client._session.holds
     await lock.lock()
     admin.delete("a")
@@ -150,26 +210,9 @@ async def test_a_release_in_the_background_reaches_a_hold_above_a_lost_one(clien
     await lock.lock()
     [hold] = holds.table.values()
     lock._logic.release_in_background(lock._owner(), hold, ReleaseCall())
-    await asyncio.to_thread(eventually, lambda: not admin.exists("a"))
+    await tasks.until(lambda: not admin.exists("a"))
     with pytest.raises(LockLostError):
         await lock.unlock()
-
-
-async def started(lock: pyredisson.asyncio.Lock) -> None:
-    """A task, as its first turn is what can be cancelled: one that never ran has not called `unlock`."""
-    await lock.unlock()
-
-
-async def test_a_wait_cut_short_by_a_timeout_leaves_no_key(client: Client, admin: Redis) -> None:
-    holder = client.get_lock("a", owner=1)
-    await holder.lock()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await client.get_lock("a").lock()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.get_lock("a").lock(), 0.05)
-    await holder.unlock()
-    await nothing_left(admin, client, "a")
 
 
 LOOP_THAT_ENDS = """
@@ -178,8 +221,9 @@ import pyredisson.asyncio
 
 async def stop_halfway():
     client = pyredisson.asyncio.connect(sys.argv[1])
-    await client.get_lock("a").is_locked()
-    begun.append(asyncio.ensure_future(client.get_lock("a").lock()))
+    await client.get_lock("other").is_locked()
+    begun.append(asyncio.ensure_future(client.get_lock("lock").lock()))
+    begun.append(asyncio.ensure_future(client.get_semaphore("a").acquire(2)))
     await asyncio.sleep(0)
     return client
 
@@ -190,30 +234,25 @@ sys.stdin.readline()
 """
 
 
-async def test_a_loop_that_ends_in_the_middle_of_an_acquire_leaves_no_key(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child]
-) -> None:
+async def test_a_loop_that_ends_in_the_middle_of_an_acquire(proxy: Proxy, admin: Redis, child: Start) -> None:
     """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply."""
-    proxy.hold_reply(ACQUIRE)
+    prepare(admin, "semaphore")
+    for name in ("lock_acquire", "semaphore_acquire"):
+        proxy.hold_reply(sha(name))
     user = child(LOOP_THAT_ENDS, proxy.url)
     assert user.receive() == "loop ended"
-    proxy.wait_for(ACQUIRE)
-    proxy.wait_for(RELEASE)
+    for name in ("lock_acquire", "lock_release", "semaphore_acquire", "semaphore_undo"):
+        proxy.wait_for(sha(name))
     # The process must live: its end would release everything.
-    eventually(lambda: not admin.exists("a"), 5)
+    eventually(lambda: not admin.exists("lock") and admin.get("a") == b"5", 5)
 
 
-@pytest.mark.parametrize("steps", range(12))
-async def test_a_close_at_any_moment_of_connecting_leaves_no_connection(
-    server: Server, admin: Redis, steps: int
-) -> None:
+async def test_a_close_at_any_moment_of_connecting_leaves_no_connection(server: Server, admin: Redis) -> None:
     """A transport that nobody closes is a ResourceWarning, which is an error here; the server counts it, too."""
-    client = pyredisson.asyncio.connect(server.url, client_name="halfway")
-    asking = asyncio.ensure_future(client.get_lock("a").is_locked())
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait([asking])
-    await client.close()
-    gc.collect()
-    eventually(lambda: not [peer for peer in admin.client_list() if peer["name"] == "halfway"])
+    for steps in range(12):
+        client = pyredisson.asyncio.connect(server.url, client_name="halfway")
+        asking = asyncio.ensure_future(client.get_lock("a").is_locked())
+        await cancel_after(steps, asking)
+        await client.close()
+        gc.collect()
+        eventually(lambda: not [peer for peer in admin.client_list() if peer["name"] == "halfway"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,32 +26,15 @@ from pyredisson.testing import Proxy, Server
 from tests.support.faults import RELEASE, pool_of
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
-from tests.support.waiting import eventually
+from tests.support.waiting import TIME_LIMIT, eventually
+
+from .kinds import GROUPS, LOCKS, Used, lock_of, prepare, start
 
 pytestmark = pytest.mark.asyncio
 UNUSED = 0.02
 """Seconds after which a connection counts as idle; the loop of an asyncio test is blocked meanwhile."""
 AT_ONCE = 5.0
 """Seconds; with `long_pauses` a pause between two tries is at least 10."""
-
-Make = Callable[[Any], Any]
-KINDS: dict[str, Make] = {
-    "lock": lambda client: client.get_lock("a"),
-    "fair": lambda client: client.get_fair_lock("a"),
-    "fenced": lambda client: client.get_fenced_lock("a"),
-    "spin": lambda client: client.get_spin_lock("a"),
-    "non_reentrant": lambda client: client.get_non_reentrant_lock("a"),
-    "read": lambda client: client.get_read_write_lock("a").read_lock(),
-    "write": lambda client: client.get_read_write_lock("a").write_lock(),
-    "multi": lambda client: client.get_multi_lock(client.get_lock("a"), client.get_lock("b")),
-    "red": lambda client: client.get_red_lock(*map(client.get_lock, "abc")),
-}
-
-
-@pytest.fixture(params=list(KINDS))
-def make(request: pytest.FixtureRequest) -> Make:
-    """Each kind of lock, of a client."""
-    return KINDS[request.param]
 
 
 @pytest.fixture
@@ -71,8 +57,9 @@ def take_away(admin: Redis) -> None:
     hang_up(admin)
 
 
-async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, admin: Redis, make: Make) -> None:
-    lock = make(backend.connect(server.url))
+@pytest.mark.parametrize("kind", [*LOCKS, *GROUPS])
+async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
+    lock = lock_of(backend.connect(server.url), kind)
     await backend.do(lock.lock())
     take_away(admin)
     with pytest.raises(pyredisson.LockLostError):
@@ -80,41 +67,23 @@ async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, 
     assert admin.hgetall("a") == {b"another:1": b"1"}
 
 
-async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_server: Server) -> None:
-    """What is still unread there, a session ticket for instance, hides nothing."""
+@pytest.mark.parametrize("levels", [1, 2])
+async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_server: Server, levels: int) -> None:
+    """What is still unread there, a session ticket for instance, hides nothing. Each level is lost."""
     lock = backend.connect(f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}").get_lock("a")
     with tls_server.redis() as admin:
-        await backend.do(lock.lock())
+        for _ in range(levels):
+            await backend.do(lock.lock())
         take_away(admin)
-        with pytest.raises(pyredisson.LockLostError):
-            await backend.do(lock.unlock())
+        for _ in range(levels):
+            with pytest.raises(pyredisson.LockLostError):
+                await backend.do(lock.unlock())
         admin.flushdb()
-
-
-async def test_a_block_that_lost_its_lock_raises(backend: RawBackend, server: Server, admin: Redis) -> None:
-    lock = backend.connect(server.url).get_lock("a")
-    with pytest.raises(pyredisson.LockLostError):
-        if backend.threads:
-            with lock:
-                take_away(admin)
-        else:
-            async with lock:
-                take_away(admin)
-
-
-async def test_an_inner_hold_that_was_lost_is_not_released(backend: RawBackend, server: Server, admin: Redis) -> None:
-    lock = backend.connect(server.url).get_lock("a")
-    await backend.do(lock.lock())
-    await backend.do(lock.lock())
-    take_away(admin)
-    for _ in range(2):
-        with pytest.raises(pyredisson.LockLostError):
-            await backend.do(lock.unlock())
 
 
 @pytest.mark.parametrize("kind", ["lock", "read", "fair"])
 async def test_a_server_that_restarted_empty(backend: RawBackend, own_server: Server, kind: str) -> None:
-    lock = KINDS[kind](backend.connect(own_server.url))
+    lock = lock_of(backend.connect(own_server.url), kind)
     await backend.do(lock.lock())
     own_server.restart()
     with pyredisson.connect(own_server.url) as other, other.get_lock("a"), pytest.raises(pyredisson.LockLostError):
@@ -194,52 +163,26 @@ async def test_a_permit_that_is_unknown_was_not_released(backend: RawBackend, se
         await backend.do(semaphore.release(permit))
 
 
-@pytest.mark.parametrize("kind", ["lock", "write"])
-async def test_another_server_knows_nothing_of_an_earlier_copy(
-    backend: RawBackend, own_server: Server, kind: str
-) -> None:
-    """The release may have run, but the server that answers never had it."""
-    with Proxy(own_server.host, own_server.port) as proxy:
-        client = backend.connect(proxy.url)
-        # An owner for this test and for what it starts.
-        lock = client.get_lock("a", owner=1)
-        if kind == "write":
-            lock = client.get_read_write_lock("a", owner=1).write_lock()
-        await backend.do(lock.lock())
+@pytest.mark.parametrize(("kind", "identified"), [("lock", True), ("write", True), ("permits", True), ("lock", False)])
+async def test_a_release_in_doubt_that_another_server_answers(backend: RawBackend, kind: str, identified: bool) -> None:
+    """It may have run, but this server never had it; if the user may not ask for its identity, it is believed."""
+    app: Any = {"username": "app", "password": "secret"}
+    options: Any = {"users": ["app on >secret ~* &* +@all -info"]}
+    if identified:
+        app, options = {}, {}
+    with Server(**options) as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
+        prepare(admin, kind)
+        one = Used(backend, backend.connect(proxy.url, **app), kind, owner=1)
+        await one.acquire()
         held = proxy.hold_request(b"EVALSHA")
-        releasing = backend.start(lambda: unlock(backend, lock))
-        await backend.run_blocking(held.held.wait, 5)
-        await backend.run_blocking(own_server.restart)
-        with pytest.raises(pyredisson.LockLostError):
-            await releasing.result()
-
-
-async def test_a_permit_on_another_server(backend: RawBackend, own_server: Server) -> None:
-    with Proxy(own_server.host, own_server.port) as proxy:
-        semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("p")
-        await backend.do(semaphore.set_permits(1))
-        permit = await backend.do(semaphore.acquire())
-        held = proxy.hold_request(b"EVALSHA")
-
-        async def release() -> Any:
-            return await backend.do(semaphore.try_release(permit))
-
-        releasing = backend.start(release)
-        await backend.run_blocking(held.held.wait, 5)
-        await backend.run_blocking(own_server.restart)
-        assert await releasing.result() is False
-
-
-async def test_a_user_without_the_right_to_the_servers_identity(backend: RawBackend) -> None:
-    """INFO is refused: the earlier copy may have done it."""
-    with Server(users=("app on >secret ~* &* +@all -info",)) as server, Proxy(server.host, server.port) as proxy:
-        lock = backend.connect(proxy.url, username="app", password="secret").get_lock("a", owner=1)
-        await backend.do(lock.lock())
-        held = proxy.hold_request(b"EVALSHA")
-        releasing = backend.start(lambda: unlock(backend, lock))
-        await backend.run_blocking(held.held.wait, 5)
+        releasing = backend.start(one.release)
+        await backend.until(held.held.is_set)
         await backend.run_blocking(server.restart)
-        await releasing.result()
+        if identified:
+            with pytest.raises((pyredisson.LockLostError, pyredisson.PermitNotHeldError)):
+                await releasing.result()
+        else:
+            await releasing.result()
 
 
 async def test_an_inner_release_in_doubt_that_finds_nothing_is_a_loss(
@@ -256,8 +199,80 @@ async def test_an_inner_release_in_doubt_that_finds_nothing_is_a_loss(
     assert fault.happened.is_set()
 
 
-async def unlock(backend: RawBackend, lock: Any) -> None:
-    await backend.do(lock.unlock())
+@pytest.fixture
+def hasty(server: Server) -> Iterator[tuple[str, threading.Event]]:
+    """A balancer before the server; it ends its first connection with the reply to the first thing said there."""
+    ended = threading.Event()
+    sockets = [socket.create_server(("127.0.0.1", 0))]
+
+    def pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+
+    def serve() -> None:
+        while True:
+            try:
+                client = sockets[0].accept()[0]
+            except OSError:
+                return  # the end of the test
+            behind = socket.create_connection((server.host, server.port))
+            sockets.extend((client, behind))
+            if not ended.is_set():
+                behind.sendall(client.recv(1 << 16))
+                client.sendall(behind.recv(1 << 16))
+                client.close()
+                ended.set()
+                continue
+            for pair in ((client, behind), (behind, client)):
+                threading.Thread(target=pass_on, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"redis://127.0.0.1:{sockets[0].getsockname()[1]}/0", ended
+    sockets[0].shutdown(socket.SHUT_RDWR)
+    for each in sockets:
+        each.close()
+
+
+async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(
+    tasks: RawBackend, hasty: tuple[str, threading.Event]
+) -> None:
+    """Its waiters may wake up after it is gone already; what they would send then gets no answer ever."""
+    url, ended = hasty
+    client = tasks.connect(url, timeout=60)
+    taken = asyncio.gather(*[client.get_lock(f"a{number}").acquire() for number in range(3)])
+    assert await asyncio.wait_for(taken, TIME_LIMIT) == [True, True, True]
+    assert ended.is_set()
+
+
+async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
+    backend: RawBackend, own_server: Server
+) -> None:
+    """All clients have the same address there, and after a restart the same numbers."""
+    client = backend.connect(own_server.unix_url, timeout=5, retry_attempts=0)
+    lock = client.get_lock("a")
+    await backend.do(lock.is_locked())
+    own_server.pause()
+    asking = start(backend, lock.is_locked)
+    # By then it was asked.
+    await backend.sleep(0.5)
+    await backend.run_blocking(own_server.restart)
+    with pytest.raises(ConnectionError):
+        await asking.result()
+    others = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    try:
+        for other in others:
+            other.connect(own_server.path)
+            other.settimeout(5)
+            other.sendall(b"PING\r\n")
+            assert other.recv(100) == b"+PONG\r\n"
+        await backend.do(lock.is_locked())
+        for other in others:
+            other.sendall(b"PING\r\n")
+            assert other.recv(100) == b"+PONG\r\n"
+    finally:
+        for other in others:
+            other.close()
 
 
 class TestPipeline:

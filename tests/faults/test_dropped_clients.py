@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ import pyredisson.asyncio
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import pool_of
+from tests.support.observers import Recorder, check_pairs
 from tests.support.waiting import eventually
 
 NAME = "to-be-dropped"
@@ -57,24 +59,23 @@ def warned() -> Iterator[None]:
     assert sum("was dropped without close()" in text for text in texts) == 1, texts
 
 
-def use(server: Server) -> weakref.ref[object]:
-    client = pyredisson.connect(server.url, client_name=NAME)
+def use(server: Server, observer: object = None) -> weakref.ref[object]:
+    client = pyredisson.connect(server.url, client_name=NAME, observer=observer)
     with client.get_lock("a"), client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
     return weakref.ref(client._lifecycle)
 
 
-def use_and_drop(server: Server) -> None:
-    lifecycle_reference = use(server)
-    eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
-
-
 def test_it_is_warned_of_and_ends(server: Server, admin: Redis) -> None:
-    before = threads()
+    """With the threads of its observer, which was told of everything."""
+    before, recorder = threads(), Recorder()
     with warned():
-        use_and_drop(server)
+        lifecycle_reference = use(server, recorder)
+        eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
     eventually(lambda: connections(admin) == 0)
     eventually(lambda: threads() <= before)
+    check_pairs(recorder.events)
+    assert recorder.events
 
 
 def test_its_announcement_is_removed(server: Server, admin: Any, announced: None) -> None:
@@ -93,27 +94,33 @@ def test_its_announcement_is_removed(server: Server, admin: Any, announced: None
     eventually(lambda: not admin.keys())
 
 
-def test_in_asyncio(server: Server, admin: Redis) -> None:
+@pytest.mark.asyncio
+@pytest.mark.parametrize("other_thread", [False, True])
+async def test_in_asyncio(server: Server, admin: Redis, other_thread: bool) -> None:
+    """The collector may run on another thread."""
     before = threads()
 
-    async def scenario() -> None:
-        async def use() -> weakref.ref[object]:
-            client = pyredisson.asyncio.connect(server.url, client_name=NAME)
-            async with client.get_lock("a"), client.get_lock("b", owner=1):
-                assert not await client.get_lock("b").try_lock(0.05)
-            return weakref.ref(client._lifecycle)
+    async def use() -> weakref.ref[object]:
+        client = pyredisson.asyncio.connect(server.url, client_name=NAME)
+        async with client.get_lock("a"), client.get_lock("b", owner=1):
+            assert not await client.get_lock("b").try_lock(0.05)
+        return weakref.ref(client._lifecycle)
 
-        # In this task, which continues.
-        lifecycle_reference = await use()
-        while True:
-            gc.collect()
-            await asyncio.sleep(0.01)
-            if lifecycle_reference() is None and not connections(admin):
-                return
-
-    with warned():
-        asyncio.run(asyncio.wait_for(scenario(), 10))
-    eventually(lambda: threads() <= before)
+    gc.disable()
+    try:
+        with warned():
+            # In this task, which continues.
+            lifecycle_reference = await use()
+            end = time.monotonic() + 10
+            while lifecycle_reference() is not None or connections(admin) or threads() > before:
+                assert time.monotonic() < end
+                if other_thread:
+                    await asyncio.to_thread(gc.collect)
+                else:
+                    gc.collect()
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
@@ -145,27 +152,6 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     finally:
         release.set()
         holder.join()
-
-
-@pytest.mark.asyncio
-async def test_in_asyncio_the_collector_may_run_on_another_thread(server: Server, admin: Redis) -> None:
-    async def use() -> weakref.ref[object]:
-        client = pyredisson.asyncio.connect(server.url, client_name=NAME)
-        async with client.get_lock("b", owner=1):
-            assert not await client.get_lock("b").try_lock(0.05)
-        return weakref.ref(client._lifecycle)
-
-    loop = asyncio.get_running_loop()
-    gc.disable()
-    try:
-        with warned():
-            lifecycle_reference = await use()
-            end = loop.time() + 10
-            while lifecycle_reference() is not None or connections(admin):
-                assert loop.time() < end
-                await asyncio.to_thread(gc.collect)
-    finally:
-        gc.enable()
 
 
 def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Redis) -> None:
@@ -203,22 +189,8 @@ def use():
     with client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
 use()
-print("end")
+print(0)
 """
-
-
-def test_at_exit_it_is_as_one_that_is_not_dropped(server: Server) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning:__main__", "-c", AT_EXIT, server.url],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-    )
-    assert done.stdout == "end\n"
-    assert not done.stderr
-
-
 AFTER_FORK = """
 import gc, os, sys, warnings
 import pyredisson
@@ -241,10 +213,10 @@ client.close()
 """
 
 
-def test_in_a_child_that_has_not_used_it(server: Server) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AFTER_FORK, server.url], capture_output=True, text=True, timeout=20, check=True
-    )
+@pytest.mark.parametrize("program", [AT_EXIT, AFTER_FORK], ids=["at exit", "in a child that has not used it"])
+def test_where_it_is_as_one_that_is_not_dropped(server: Server, program: str) -> None:
+    command = [sys.executable, "-W", "error::ResourceWarning:__main__", "-c", program, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == "0\n"
     assert not done.stderr
 

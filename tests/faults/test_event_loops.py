@@ -1,17 +1,18 @@
-"""Several event loops: a client subscribes again in a second loop, and a closed loop doesn't prevent closing."""
+"""Event loops: several of them, eager tasks, tasks that run the loop; and gevent, which may replace too much."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import pytest
 from redis import Redis
 
 from pyredisson.testing import Server
-from tests.support.children import Child
+from tests.support.backends import NOWHERE
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
+
+from .kinds import Start
 
 SEVERAL = """
 import asyncio, gc, sys
@@ -52,7 +53,7 @@ sys.stderr = None
 
 @pytest.mark.parametrize("how", ["run", "abandon", "collect"])
 def test_waiters_are_notified_in_every_loop(
-    server: Server, admin: Redis, child: Callable[..., Child], capfd: pytest.CaptureFixture[str], how: str
+    server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str], how: str
 ) -> None:
     user = child(SEVERAL, server.url, how)
     for number in range(1, 4):
@@ -77,44 +78,15 @@ def test_waiters_are_notified_in_every_loop(
 CLOSED = """
 import asyncio, sys
 import pyredisson, pyredisson.asyncio
-client = pyredisson.asyncio.connect(sys.argv[1])
+client = pyredisson.asyncio.connect(sys.argv[1], local_hand_over_time=60)
 other = pyredisson.connect(sys.argv[1])
 other.get_lock("other").lock()
+holder = client.get_lock("a", owner=1)
 loop = asyncio.new_event_loop()
 
-async def main():
-    await client.get_lock("own").lock()
-    waiting = loop.create_task(client.get_lock("other").acquire())
-    print("held", flush=True)
-    await loop.run_in_executor(None, sys.stdin.readline)
-
-loop.run_until_complete(main())
-loop.close()
-sys.stderr = None
-"""
-
-
-def test_a_waiting_task_of_a_closed_loop_prevents_no_release(
-    server: Server, admin: Redis, child: Callable[..., Child]
-) -> None:
-    user = child(CLOSED, server.url)
-    assert user.receive() == "held"
-    eventually(lambda: listeners(admin, "other") == 1)
-    assert admin.exists("own", "other") == 2
-    user.send()
-    assert user.wait() == 0
-    assert not admin.keys()
-
-
-ABANDONED = """
-import asyncio, sys
-import pyredisson.asyncio
-client = pyredisson.asyncio.connect(sys.argv[1], local_hand_over_time=60)
-holder, waiter = client.get_lock("a", owner=1), client.get_lock("a", owner=2)
-
-async def leave_a_waiter():
+async def leave_waiters():
     await holder.lock()
-    waiting = asyncio.create_task(waiter.lock())
+    waiting = [asyncio.create_task(lock.lock()) for lock in (client.get_lock("other"), client.get_lock("a", owner=2))]
     while not client._session.lock_queues or not client._session.channels.events(b"redisson_lock__channel:{a}"):
         await asyncio.sleep(0.01)
     return waiting
@@ -125,28 +97,25 @@ async def use():
     await holder.unlock()
     async with asyncio.timeout(5):
         await third
-    await client.get_lock("a", owner=3).unlock()
+    print("got it", flush=True)
 
-loop = asyncio.new_event_loop()
-kept = loop.run_until_complete(leave_a_waiter())
+kept = loop.run_until_complete(leave_waiters())
 loop.close()
 asyncio.run(use())
-print("got it", flush=True)
 sys.stdin.readline()
 sys.stderr = None
 """
 
 
-def test_a_lock_is_not_handed_on_to_a_waiter_of_a_closed_loop(
-    server: Server, admin: Redis, child: Callable[..., Child]
-) -> None:
-    """Nobody would ever release it."""
-    user = child(ABANDONED, server.url)
+def test_waiting_tasks_of_a_closed_loop(server: Server, admin: Redis, child: Start) -> None:
+    """A lock is not handed on to them, as nobody would ever release it; and they prevent no release at the end."""
+    user = child(CLOSED, server.url)
     # Otherwise it gets the lock when the lease of 30 s has ended.
     assert user.receive(25) == "got it"
-    assert not admin.exists("a")
+    assert admin.exists("a", "other") == 2
     user.send()
     assert user.wait() == 0
+    assert not admin.keys()
 
 
 NESTED = """
@@ -179,7 +148,7 @@ print("done", flush=True)
     reason="nest_asyncio supports no Python after 3.13: `asyncio.current_task()` is None in it",
 )
 def test_tasks_that_run_the_event_loop(
-    server: Server, admin: Redis, child: Callable[..., Child], capfd: pytest.CaptureFixture[str]
+    server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """nest_asyncio allows that, and many notebooks use it. What they run in there gets its replies."""
     user = child(NESTED, server.url)
@@ -187,3 +156,110 @@ def test_tasks_that_run_the_event_loop(
     assert user.wait() == 0
     assert not admin.keys()
     assert capfd.readouterr().err == ""
+
+
+CONNECT_BESIDE_GEVENT = """
+import sys
+from gevent import monkey
+exec(sys.argv[2])
+import pyredisson, pyredisson.asyncio
+for connect in (pyredisson.connect, pyredisson.asyncio.connect):
+    try:
+        connect(sys.argv[1])
+        print("made")
+    except pyredisson.ConfigError as error:
+        print(error)
+"""
+
+USE_BESIDE_GEVENT = """
+lock = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1).get_lock("a")
+other = pyredisson.connect(sys.argv[1]).get_lock("a")
+with lock:
+    print(other.try_lock(1.5), lock.lost.is_set())
+"""
+
+
+@pytest.mark.parametrize(
+    ("patch", "replaced"),
+    [
+        ("monkey.patch_all()", "socket, _thread, threading."),
+        ("monkey.patch_socket()", "socket."),
+        ("monkey.patch_thread()", "_thread, threading."),
+    ],
+)
+def test_replaced_modules_are_refused(server: Server, child: Start, patch: str, replaced: str) -> None:
+    user = child(CONNECT_BESIDE_GEVENT, server.url, patch)
+    for _ in ("threads", "asyncio"):
+        printed = user.receive()
+        assert f"replaced these modules: {replaced}" in printed
+        assert "patch_all(socket=False, thread=False)" in printed
+    assert user.wait() == 0
+
+
+@pytest.mark.parametrize("patch", ["import gevent", "monkey.patch_all(socket=False, thread=False)"])
+def test_what_the_message_recommends_works(server: Server, admin: Redis, child: Start, patch: str) -> None:
+    user = child(CONNECT_BESIDE_GEVENT + USE_BESIDE_GEVENT, server.url, patch)
+    assert [user.receive(), user.receive()] == ["made", "made"]
+    assert user.receive() == "False False"
+    assert user.wait() == 0
+    assert not admin.exists("a")
+
+
+# In a process of its own: a loop that stands still would take the test run with it.
+EAGER = """
+import asyncio, sys
+import pyredisson, pyredisson.asyncio
+from redis.exceptions import ConnectionError
+kind, *urls = sys.argv[1:]
+inside = 0
+
+def lock_of(clients):
+    if kind == "red":
+        return clients[0].get_red_lock(*[client.get_lock("a") for client in clients])
+    if kind == "write":
+        return clients[0].get_read_write_lock("a").write_lock()
+    return getattr(clients[0], f"get_{kind}")("a")
+
+async def use(clients):
+    global inside
+    async with lock_of(clients):
+        inside += 1
+        assert inside == 1
+        await asyncio.sleep(0.001)
+        inside -= 1
+
+async def fail(client, number):
+    try:
+        await client.get_lock(f"a{number}").try_lock()
+    except ConnectionError as error:
+        return error
+
+async def main():
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    clients = [pyredisson.asyncio.connect(url, retry_attempts=0) for url in urls]
+    if kind == "semaphore":
+        await clients[0].get_semaphore("a").try_set_permits(1)
+    if kind == "refused":
+        errors = await asyncio.gather(*[asyncio.create_task(fail(clients[0], number)) for number in range(100)])
+        assert len(set(map(id, errors))) == 100 and None not in errors
+    else:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3 if kind == "red" else 20):
+                group.create_task(use(clients))
+    for client in clients:
+        await client.close()
+
+asyncio.run(main())
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio.eager_task_factory came with Python 3.12")
+@pytest.mark.parametrize("kind", ["lock", "fair_lock", "write", "semaphore", "red", "refused"])
+def test_eager_tasks(servers: list[Server], redises: list[Redis], child: Start, kind: str) -> None:
+    """Operations on a server that refuses connections end before the call that begins them returns."""
+    urls = [server.url for server in servers[:2]] if kind != "refused" else []
+    user = child(EAGER, kind, *urls, NOWHERE)
+    assert user.receive() == "done"
+    assert user.wait() == 0
+    assert kind == "semaphore" or not any(redis.exists("a") for redis in redises)

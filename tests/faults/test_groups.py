@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,23 +10,22 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-import pyredisson.asyncio
 from pyredisson import LockLostError
 from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock, parallel, red_lock
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
-from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import cancel_after, eventually
+from tests.support.waiting import cancel_after
 
-from .test_interrupts import PRELUDE
+from .kinds import away, start
 
 STEPS = 60
 """More turns of the event loop than it takes to have all members and to give them back."""
 
 pytestmark = pytest.mark.asyncio
+groups = pytest.mark.parametrize("kind", ["multi", "red"])
 
 
 @pytest.fixture
@@ -36,14 +34,22 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "SHORTEST_GRACE", 1.0)
 
 
-def make(kind: str, clients: list[Any]) -> Any:
+def connected(backend: RawBackend, places: list[Any], **fields: Any) -> list[Any]:
+    return [backend.connect(each.url, **fields) for each in places]
+
+
+def make(kind: str, clients: list[Any], owner: int | None = None) -> Any:
     """A group of locks "a", one of each client."""
-    locks = [client.get_lock("a") for client in clients]
+    locks = [client.get_lock("a", owner=owner) for client in clients]
     return clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
 
 
 def left(redises: list[Any]) -> list[Any]:
     return [redis.hgetall("a") for redis in redises if redis.exists("a")]
+
+
+def all_once(redises: list[Any]) -> bool:
+    return [redis.hvals("a") for redis in redises] == [[b"1"]] * 3
 
 
 def held_locally(clients: list[Any]) -> int:
@@ -55,33 +61,37 @@ async def take_and_end(group: Any, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-class TestStopped:
-    @pytest.mark.parametrize("kind", ["multi", "red"])
-    @pytest.mark.parametrize("connected", [True, False])
-    async def test_cancelled_at_any_turn_of_the_loop(
-        self, servers: list[Server], redises: list[Any], kind: str, connected: bool
+async def call(method: Callable[[], Any]) -> None:
+    """A task of its own: one that never ran has not called it."""
+    await method()
+
+
+class TestCancelled:
+    @groups
+    @pytest.mark.parametrize("connects", [False, True])
+    async def test_at_any_turn_of_the_loop(
+        self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str, connects: bool
     ) -> None:
-        struck = taken = 0
+        struck = 0
+        clients = connected(tasks, servers)
         for turns in range(STEPS):
-            clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
+            if connects:
+                clients = connected(tasks, servers)
             group = make(kind, clients)
-            if connected:
-                await group.try_lock()
-                await group.unlock()
             task = asyncio.ensure_future(take_and_end(group, 2e-4 * max(0, turns - 30)))
-            if await cancel_after(turns, task):
-                struck += 1
-            else:
-                taken += 1
-            await asyncio.to_thread(eventually, lambda: not left(redises), 5)
-            assert not held_locally(clients)
-            for client in clients:
-                await client.close()
+            struck += await cancel_after(turns, task)
+            await tasks.until(lambda: not left(redises), 5)
+            await tasks.until(lambda: not held_locally(clients), 5)  # noqa: B023 - it ends within the round
+            if connects:
+                for client in clients:
+                    await client.close()
         assert struck
 
-    @pytest.mark.parametrize("kind", ["multi", "red"])
-    async def test_cancelled_while_it_waits(self, servers: list[Server], redises: list[Any], kind: str) -> None:
-        clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
+    @groups
+    async def test_while_it_waits(
+        self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str
+    ) -> None:
+        clients = connected(tasks, servers)
         holders = [client.get_lock("a", owner=1) for client in clients]
         # A majority, and always the last.
         busy = sorted(holders, key=lambda lock: lock._logic.session.server)[1:]
@@ -94,177 +104,55 @@ class TestStopped:
             releases = [asyncio.ensure_future(holder.unlock()) for holder in busy] if turns % 2 else []
             await cancel_after(turns, waiter)
             await asyncio.gather(*(releases or [holder.unlock() for holder in busy]))
-            await asyncio.to_thread(eventually, lambda: not left(redises), 5)
-            await asyncio.to_thread(eventually, lambda: not held_locally(clients), 5)
-        for client in clients:
-            await client.close()
+            await tasks.until(lambda: not left(redises) and not held_locally(clients), 5)
 
     @pytest.mark.usefixtures("patient")
-    @pytest.mark.parametrize("kind", ["multi", "red"])
-    async def test_a_cancelled_release_is_done_all_the_same(
-        self, servers: list[Server], redises: list[Any], kind: str
-    ) -> None:
-        clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
-        locks = [client.get_lock("a", owner=7) for client in clients]
-        group = clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
-
-        async def release() -> None:
-            await group.unlock()
-
-        for turns in range(20):
-            await group.lock()
-            await group.lock()
-            await cancel_after(1 + turns, asyncio.ensure_future(release()))
-            await asyncio.to_thread(eventually, lambda: left(redises) and all_once(redises), 5)
-            assert [await lock.get_hold_count() for lock in locks] == [1, 1, 1]
-            await group.unlock()
-            await asyncio.to_thread(eventually, lambda: not left(redises), 5)
-        for client in clients:
-            await client.close()
-
-    @pytest.mark.usefixtures("patient")
-    @pytest.mark.parametrize("kind", ["multi", "red"])
-    async def test_a_cancelled_nested_acquire_keeps_the_outer_holds(
-        self, servers: list[Server], redises: list[Any], kind: str
-    ) -> None:
-        clients: list[Any] = [pyredisson.asyncio.connect(each.url) for each in servers]
-        locks = [client.get_lock("a", owner=7) for client in clients]
-        group = clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
-
-        async def nest() -> None:
-            await group.lock()
-
+    @groups
+    async def test_a_nested_call(self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str) -> None:
+        """An acquire is undone and a release is done; the outer holds stay."""
+        group = make(kind, connected(tasks, servers), owner=7)
         await group.lock()
         for turns in range(30):
-            if not await cancel_after(turns, asyncio.ensure_future(nest())):
+            if not await cancel_after(turns, asyncio.ensure_future(call(group.lock))):
                 await group.unlock()
-            await asyncio.to_thread(eventually, lambda: all_once(redises), 5)
-            assert [await lock.get_hold_count() for lock in locks] == [1, 1, 1]
-        await group.unlock()
-        assert not left(redises)
-        for client in clients:
-            await client.close()
-
-    @pytest.mark.timeout(2 * CHILD_LIMIT)
-    @pytest.mark.parametrize("kind", ["multi", "red"])
-    @pytest.mark.parametrize("mode", ["free", "contended"])
-    async def test_interrupted_at_random_moments(
-        self, servers: list[Server], redises: list[Any], child: Callable[..., Child], kind: str, mode: str
-    ) -> None:
-        user = child(TAKE_AND_GIVE_BACK, servers[0].url, 1, mode, 150, kind, *[each.url for each in servers])
-        report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
-        assert report, "the child failed"
-        assert report["interrupts"] > 15
-        assert report["errors"] == []
-        assert report["kept"] == []
-        # The client lives on: a hold that were still renewed would be there for ever.
-        eventually(lambda: not left(redises), 5)
-        user.send()
-        assert user.wait() == 0
-
-    @pytest.mark.usefixtures("patient")
-    @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
-    async def test_interrupted_before_it_asked(
-        self, servers: list[Server], redises: list[Any], moment: Callable[..., object]
-    ) -> None:
-        clients: list[Any] = [pyredisson.connect(each.url) for each in servers]
-        group = make("red", clients)
-        with group:
-            pass
-        with InterruptAt(moment) as interrupt, pytest.raises(KeyboardInterrupt):
-            group.lock()
-        assert interrupt.happened
-        # Nobody believes that a member still owes an answer, and leaves it out.
-        with group:
-            assert all_once(redises)
-        for client in clients:
-            client.close()
+            await tasks.until(lambda: all_once(redises), 5)
+            if turns < 20:
+                await group.lock()
+                await cancel_after(1 + turns, asyncio.ensure_future(call(group.unlock)))
+                await tasks.until(lambda: all_once(redises), 5)
+            assert [member.hold_of(7).count for member in group._logic.members] == [1, 1, 1]
+        await cancel_after(1, asyncio.ensure_future(call(group.unlock)))
+        await tasks.until(lambda: not left(redises), 5)
 
 
-def all_once(redises: list[Any]) -> bool:
-    return [redis.hvals("a") for redis in redises] == [[b"1"]] * 3
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
+async def test_interrupted_before_it_asked(
+    servers: list[Server], redises: list[Any], moment: Callable[..., object]
+) -> None:
+    backend = RawBackend("threads")
+    group = make("red", connected(backend, servers))
+    with group:
+        pass
+    with InterruptAt(moment) as interrupt, pytest.raises(KeyboardInterrupt):
+        group.lock()
+    assert interrupt.happened
+    # Nobody believes that a member still owes an answer, and leaves it out.
+    with group:
+        assert all_once(redises)
+    await backend.close()
 
 
-TAKE_AND_GIVE_BACK = (
-    PRELUDE
-    + """
-contended, rounds, kind, urls = sys.argv[3] == "contended", int(sys.argv[4]), sys.argv[5], sys.argv[6:]
-
-def make(clients):
-    locks = [client.get_lock("a") for client in clients]
-    return clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
-
-clients = [pyredisson.connect(each, timeout=5) for each in urls]
-group = make(clients)
-with group:
-    pass
-over = threading.Event()
-
-def contend():
-    others = [pyredisson.connect(each) for each in urls]
-    other = make(others)
-    while not over.is_set():
-        with other:
-            time.sleep(random.uniform(0, 1e-3))
-        time.sleep(random.uniform(0, 1e-3))
-    for each in others:
-        each.close()
-
-if contended:
-    threading.Thread(target=contend, daemon=True).start()
-
-def holds():
-    group_owner = group._owner()
-    return [member.hold_of(owner.id) for member, owner in zip(group._logic.members, group_owner.owners)]
-
-kept, interrupts, other_errors = [], 0, []
-for _ in turns(rounds, 16):
-    stage = "lock"
-    try:
-        try:
-            alarm(8e-3 if contended else 2e-3)
-            group.lock()
-            stage = "unlock"
-            group.unlock()
-            stage = "done"
-        finally:
-            quiet()
-    except KeyboardInterrupt as error:
-        where = inside(error)
-        interrupts += where is not None
-        # One that was asked has perhaps just said yes, on a thread that is about to give it back.
-        for _ in range(100):
-            still = [hold for hold in holds() if hold is not None]
-            if not still:
-                break
-            time.sleep(1e-2)
-        if not still:
-            continue
-        # A signal that comes at the very first instruction of a call comes before the call; one that came before
-        # is nobody's to undo but the user's.
-        if where is not None and not (stage == "unlock" and where.startswith("unlock:")):
-            kept.append(f"{stage} interrupted in {where}: {len(still)}")
-        group.unlock()
-    except Exception as error:
-        other_errors.append(f"{stage}: {error!r}")
-over.set()
-print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors}))
-sys.stdin.readline()
-"""
-)
-
-
-@pytest.mark.parametrize("kind", ["multi", "red"])
+@groups
 async def test_servers_that_hang(backend: RawBackend, proxies: list[Proxy], redises: list[Any], kind: str) -> None:
     """The error is redis-py's own."""
-    fields = {"timeout": 0.1, "retry_attempts": 0, "lock_watchdog_timeout": 0.5}
-    group = make(kind, [backend.connect(each.url, **fields) for each in proxies])
+    group = make(kind, connected(backend, proxies, timeout=0.1, retry_attempts=0, lock_watchdog_timeout=0.5))
     await backend.do(group.lock(60))
     for each in proxies:
         each.stall()
-    for call in (group.is_held, group.unlock):
+    for method in (group.is_held, group.unlock):
         with pytest.raises(TimeoutError) as raised:
-            await backend.do(call())
+            await backend.do(method())
         assert raised.type is TimeoutError
     for each in proxies:
         each.resume()
@@ -277,7 +165,7 @@ class TestMultiLock:
     async def test_a_lost_command_of_any_member(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], number: int, fault: str
     ) -> None:
-        group = make("multi", [backend.connect(each.url) for each in proxies])
+        group = make("multi", connected(backend, proxies))
         for what in (ACQUIRE, RELEASE, ACQUIRE):
             struck = getattr(proxies[number], fault)(what)
             if what == RELEASE:
@@ -292,19 +180,17 @@ class TestMultiLock:
 
     async def test_one_server_is_down(self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]) -> None:
         """What Redis reports is raised, and no other member stays locked."""
-        clients = [backend.connect(each.url, retry_attempts=0) for each in proxies]
+        clients = connected(backend, proxies, retry_attempts=0)
         for number, down in enumerate(proxies):
             group = make("multi", clients)
-            down.refuse(True)
-            down.cut()
+            away(down)
             with pytest.raises(RedisError):
                 await backend.do(group.try_lock())
             assert not held_locally(clients)
             down.refuse(False)
             await backend.until(lambda: not left(redises))
             await backend.do(group.lock())
-            down.refuse(True)
-            down.cut()
+            away(down)
             with pytest.raises(RedisError):
                 await backend.do(group.unlock())
             # The other members were released before the error was raised.
@@ -318,17 +204,13 @@ class TestMultiLock:
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch, fault: str
     ) -> None:
         monkeypatch.setattr(multi_lock, "EXTEND_AFTER", -1.0)
-        group = make("multi", [backend.connect(each.url) for each in proxies])
+        group = make("multi", connected(backend, proxies))
         ports = [member.session.server for member in group._logic.members]
         first, last = (
             next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
         )
         redises[last].hset("a", "another:1", 1)
-
-        async def take() -> None:
-            await backend.do(group.lock(5))
-
-        taking = backend.start(take)
+        taking = start(backend, group.lock, 5)
         await backend.until(lambda: redises[last].pubsub_numsub("redisson_lock__channel:{a}")[0][1] > 0)
         struck = getattr(proxies[first], fault)(ACQUIRE)
         redises[last].delete("a")
@@ -354,8 +236,7 @@ class TestMultiLock:
             return release(lock, *args)
 
         monkeypatch.setattr(ReleasingLock, "release", counted)
-        proxies[0].refuse(True)
-        proxies[0].cut()
+        away(proxies[0])
         with pytest.raises(ConnectionError) as raised:
             await backend.do(group.unlock())
         assert raised.type is ConnectionError
@@ -365,7 +246,7 @@ class TestMultiLock:
         await backend.until(lambda: not redises[0].exists(*"abc"))
 
     async def test_a_server_that_forgot(self, backend: RawBackend, servers: list[Server], redises: list[Any]) -> None:
-        group = make("multi", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in servers])
+        group = make("multi", connected(backend, servers, lock_watchdog_timeout=1.2))
         await backend.do(group.lock())
         redises[1].flushall()
         assert await backend.do(group.lost.wait(10))
@@ -383,7 +264,7 @@ class TestRedLock:
         monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", 1.0)
         own = [Server().start() for _ in range(3)]
         try:
-            group = make("red", [backend.connect(each.url, lock_watchdog_timeout=1.2) for each in own])
+            group = make("red", connected(backend, own, lock_watchdog_timeout=1.2))
             await backend.do(group.lock())
             own[0].kill()
             await backend.sleep(1.6)
@@ -407,14 +288,14 @@ class TestRedLock:
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
         """Its request reaches the server when the group has been acquired without it, and is held."""
-        group = make("red", [backend.connect(each.url) for each in proxies])
+        group = make("red", connected(backend, proxies))
         await backend.do(group.lock())
         await backend.do(group.unlock())
         late = proxies[2].hold_request(ACQUIRE)
         await backend.do(group.lock())
-        assert await backend.run_blocking(late.held.wait, 5)
+        await backend.until(late.held.is_set)
         assert not redises[2].exists("a")
-        await backend.run_blocking(late.deliver)
+        late.deliver()
         await backend.until(lambda: not redises[2].exists("a"))
         assert await backend.do(group.is_held())
         await backend.do(group.unlock())
@@ -423,14 +304,14 @@ class TestRedLock:
     async def test_what_comes_late_when_it_was_given_up(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
     ) -> None:
-        clients = [backend.connect(each.url, lock_watchdog_timeout=2) for each in proxies]
+        clients = connected(backend, proxies, lock_watchdog_timeout=2)
         group = make("red", clients)
         await backend.do(group.lock())
         await backend.do(group.unlock())
         late = [proxy.hold_request(ACQUIRE) for proxy in proxies[1:]]
         assert not await backend.do(group.try_lock())
         for each in late:
-            await backend.run_blocking(each.deliver)
+            each.deliver()
         await backend.until(lambda: not left(redises))
         await backend.until(lambda: not held_locally(clients))
         assert await backend.do(group.try_lock(5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,45 +14,44 @@ from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import CallQueues, ReleaseCall, Run
 from pyredisson.errors import LockLostError
-from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT
-from tests.support.waiting import eventually, waiters
+from pyredisson.testing import Proxy
+from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.waiting import TIME_LIMIT, eventually, waiters
+
+from .kinds import lock_of, start, taken
 
 LONG = 60.0
 HAND_OVER = b":1\r\n$38\r\n"
 """The end of the holder's name, and the beginning of another name: only hand-overs have two of them."""
 
 
-class Waiting:
-    """A thread that acquires the lock as owner 2, and keeps it."""
-
-    def __init__(self, client: pyredisson.Client, kind: str = "get_lock") -> None:
-        self.lock: Any = getattr(client, kind)("orders", owner=2)
-        self.error: BaseException | None = None
-        self.acquired = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        eventually(lambda: waiters(client, "orders") == 1)
-
-    def _run(self) -> None:
-        try:
-            self.lock.lock()
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            self.error = error
-        else:
-            self.acquired.set()
-
-    def join(self) -> None:
-        self._thread.join(TIME_LIMIT)
-        assert not self._thread.is_alive()
-        if self.error is not None:
-            raise self.error
+@pytest.fixture
+def threads(proxy: Proxy) -> Iterator[RawBackend]:
+    backend = RawBackend("threads")
+    backend.connect(proxy.url, local_hand_over_time=LONG)
+    yield backend
+    for client in backend._clients:
+        client.close()
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[pyredisson.Client]:
-    with pyredisson.connect(server.url, local_hand_over_time=LONG) as connected:
-        yield connected
+def client(threads: RawBackend) -> pyredisson.Client:
+    connected: pyredisson.Client = threads._clients[0]
+    return connected
+
+
+def waits(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, BackgroundCall]:
+    """The lock of owner 2, which acquires it on a thread, and keeps it."""
+    client = threads._clients[0]
+    lock = lock_of(client, kind, 2)
+    call = start(threads, lock.lock, *args)
+    eventually(lambda: waiters(client, "a") == 1)
+    return lock, call
+
+
+def ended(call: BackgroundCall) -> None:
+    eventually(lambda: call.done)
+    call._future.result()
 
 
 class Striking(ThreadWakeup):
@@ -61,95 +59,77 @@ class Striking(ThreadWakeup):
 
     __slots__ = ()
 
-    waiting: Waiting | None = None
+    struck: BackgroundCall | None = None
 
     def set(self) -> None:
         super().set()
-        waiting = Striking.waiting
-        if waiting is not None:
-            Striking.waiting = None
-            assert waiting.acquired.wait(TIME_LIMIT)
+        call, Striking.struck = Striking.struck, None
+        if call is not None:
+            ended(call)
             raise KeyboardInterrupt
 
 
 def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
-    client: pyredisson.Client, admin: Redis, monkeypatch: pytest.MonkeyPatch
+    threads: RawBackend, client: pyredisson.Client, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the waiter has acquired by itself since then isn't undone: its caller relies on it."""
-    holder = client.get_lock("orders", owner=1)
+    holder = client.get_lock("a", owner=1)
     holder.lock()
     monkeypatch.setattr(ThreadBackend, "wakeup", lambda _: Striking())
-    waiting = Waiting(client)
+    lock, Striking.struck = waits(threads)
     # The hand-over finds neither of both owners.
-    admin.delete("orders")
-    Striking.waiting = waiting
+    admin.delete("a")
     with pytest.raises(KeyboardInterrupt):
         holder.unlock()
-    waiting.join()
     eventually(lambda: not client._session.watchdog.repairs.pending())
-    assert waiting.lock.is_held()
-    waiting.lock.unlock()
-    eventually(lambda: not admin.exists("orders"))
+    assert lock.is_held()
+    lock.force_unlock()
 
 
-def test_a_second_copy_that_is_refused(server: Server, admin: Redis, proxy: Proxy) -> None:
+def test_a_second_copy_that_is_refused(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis, proxy: Proxy
+) -> None:
     """The first copy has released the lock: the second one says nothing about the hold that was released."""
-    client = pyredisson.connect(proxy.url, local_hand_over_time=LONG)
-    holder = client.get_fenced_lock("orders", owner=1)
+    holder = client.get_fenced_lock("a", owner=1)
     holder.lock()
-    waiting = Waiting(client, "get_fenced_lock")
+    _, waiting = waits(threads, "fenced")
     slow = proxy.hold_reply(HAND_OVER)
     lost: list[object] = []
     holder.on_lost(lost.append)
-    errors: list[BaseException] = []
-
-    def release() -> None:
-        try:
-            holder.unlock()
-        except ResponseError as error:
-            errors.append(error)
-
-    releasing = threading.Thread(target=release, daemon=True)
-    releasing.start()
+    releasing = start(threads, holder.unlock)
     assert slow.held.wait(TIME_LIMIT)
-    admin.set("redisson_lock_token:{orders}", "text")
+    admin.set("redisson_lock_token:{a}", "text")
     proxy.cut()
-    releasing.join(TIME_LIMIT)
-    assert ["not an integer" in str(error) for error in errors] == [True]
+    for call in (releasing, waiting):
+        with pytest.raises(ResponseError, match="not an integer"):
+            ended(call)
     assert lost == []
-    with pytest.raises(ResponseError, match="not an integer"):
-        waiting.join()
-    eventually(lambda: not admin.exists("orders"))
-    client.close()
+    eventually(lambda: not admin.exists("a"))
 
 
 def test_a_release_that_goes_on_in_the_background_while_it_hands_the_lock_on(
-    server: Server, admin: Redis, proxy: Proxy
+    threads: RawBackend, client: pyredisson.Client, admin: Redis, proxy: Proxy
 ) -> None:
     """As the release of one member of a red lock, for whose reply the release of the red lock doesn't wait."""
-    client = pyredisson.connect(proxy.url, local_hand_over_time=LONG)
-    holder = client.get_lock("orders", owner=1)
+    holder = client.get_lock("a", owner=1)
     holder.lock()
-    waiting = Waiting(client)
+    lock, waiting = waits(threads)
     slow = proxy.hold_reply(HAND_OVER)
     logic, owner, call = holder._logic, holder._owner(), ReleaseCall()
     hold = logic.hold_of(owner.id)
     assert hold is not None
-    releasing = threading.Thread(target=lambda: Run(logic.release, owner, hold, call).result, daemon=True)
-    releasing.start()
+    releasing = start(threads, lambda: Run(logic.release, owner, hold, call).result)
     assert slow.held.wait(TIME_LIMIT)
     logic.release_in_background(owner, hold, call)
     eventually(lambda: not client._session.watchdog.repairs.pending())
     slow.deliver()
-    releasing.join(TIME_LIMIT)
-    waiting.join()
+    ended(releasing)
+    ended(waiting)
     eventually(lambda: not client._session.watchdog.repairs.pending())
-    assert waiting.lock.get_hold_count() == 1
-    assert list(admin.hgetall("orders").values()) == [b"1"]
-    waiting.lock.unlock()
+    assert lock.get_hold_count() == taken(admin, "lock") == 1
+    lock.unlock()
     assert client._session.holds.table == {}
-    assert not admin.exists("orders")
-    client.close()
+    assert not admin.exists("a")
 
 
 class Overtaken:
@@ -169,45 +149,37 @@ class Overtaken:
         return getattr(self._calls, name)
 
 
-def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(client: pyredisson.Client, admin: Redis) -> None:
+def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis
+) -> None:
     """Two acquires of one owner are two levels, whichever way each of them got the lock."""
-    holder = client.get_lock("orders", owner=1)
+    holder = client.get_lock("a", owner=1)
     holder.lock()
-    waiting = Waiting(client)
-    same_owner = client.get_lock("orders", owner=2)
+    lock, waiting = waits(threads)
 
     def acquire() -> None:
-        admin.delete("orders")
+        admin.delete("a")
         calls.in_flight = in_flight
-        assert same_owner.try_lock()
+        assert lock.try_lock()
 
-    calls = same_owner._owner().calls
+    calls = lock._owner().calls
     in_flight = calls.in_flight
-    calls.in_flight = Overtaken(in_flight, acquire)  # type: ignore[assignment]
+    calls.in_flight = Overtaken(in_flight, acquire)
     with pytest.raises(LockLostError):
         holder.unlock()
-    waiting.join()
-    assert same_owner.get_hold_count() == 2
-    same_owner.unlock()
-    assert same_owner.is_held()
-    same_owner.unlock()
-    assert not admin.exists("orders")
+    ended(waiting)
+    for levels in (2, 1):
+        assert lock.get_hold_count() == levels
+        lock.unlock()
+    assert not admin.exists("a")
 
 
-def test_no_queue_remains_when_a_lease_ends(client: pyredisson.Client) -> None:
+def test_no_queue_remains_when_a_lease_ends(threads: RawBackend, client: pyredisson.Client) -> None:
     """Many programs never release a lock with a lease, and use other names later."""
-    holder = client.get_lock("orders", owner=1)
+    holder = client.get_lock("a", owner=1)
     holder.lock()
-    waiter = client.get_lock("orders", owner=2)
-    acquired = threading.Event()
-
-    def acquire() -> None:
-        waiter.lock(lease_time=1.5)
-        acquired.set()
-
-    threading.Thread(target=acquire, daemon=True).start()
-    eventually(lambda: waiters(client, "orders") == 1)
+    _, waiting = waits(threads, "lock", 1.5)
     holder.unlock()
-    assert acquired.wait(TIME_LIMIT)
+    ended(waiting)
     assert client._session.lock_queues
     eventually(lambda: not client._session.lock_queues)

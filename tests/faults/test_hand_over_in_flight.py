@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from pyredisson.testing import Proxy, Server
-from tests.support.children import CHILD_LIMIT, Child
+from tests.support.children import CHILD_LIMIT
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import fair_waiters, waiters
+
+from .kinds import Start, lock_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,20 +30,50 @@ ENTERED = {"lock": [":2"], "fair": [":2"], "write": [":2:write"], "read": [":2",
 """The ends of the names that the server has entered."""
 kinds = pytest.mark.parametrize("kind", HAND_OVER)
 
-LOCKS = """
-def lock_of(client, kind, owner=None):
+PROGRAM = """
+import asyncio, os, sys, threading, time
+import pyredisson, pyredisson.asyncio
+url, kind, lease, world = sys.argv[1:]
+connect = pyredisson.connect if world == "threads" else pyredisson.asyncio.connect
+client = connect(url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30)
+
+async def do(result):
+    return await result if asyncio.iscoroutine(result) else result
+
+async def pause(seconds):
+    time.sleep(seconds) if world == "threads" else await asyncio.sleep(seconds)
+
+async def told():
+    sys.stdin.readline() if world == "threads" else await asyncio.to_thread(sys.stdin.readline)
+
+def run(operation):
+    if world == "asyncio":
+        return asyncio.run(operation)
+    try:
+        operation.send(None)
+    except StopIteration:
+        pass
+
+def start(operation):
+    if world == "asyncio":
+        return asyncio.ensure_future(operation)
+    thread = threading.Thread(target=run, args=(operation,))
+    thread.start()
+    return thread
+
+def lock_of(kind, owner=None):
     if kind in ("lock", "fair"):
         return (client.get_lock if kind == "lock" else client.get_fair_lock)("a", owner=owner)
     pair = client.get_read_write_lock("a", owner=owner)
     return pair.write_lock() if kind == "write" else pair.read_lock()
 
-def holder_of(client, kind, owner=None):
-    return lock_of(client, "write" if kind == "read" else kind, owner)
+def holder_of(owner=None):
+    return lock_of("write" if kind == "read" else kind, owner)
 
 def sleeps(waiter):
     return waiter.state.value == "waiting" and not waiter.wakeup.is_set()
 
-def sleeping(client, kind):
+def sleeping():
     if kind == "fair":
         queue = client._session.local_queues.get(b"a")
         tickets = list(queue.tickets) if queue else []
@@ -53,119 +84,69 @@ def sleeping(client, kind):
     with client._session.channels.mutex:
         return sum(map(sleeps, list(queue.waiters)))
 
-def knows_nothing(client):
+def knows_nothing():
     session = client._session
     return not (session.lock_queues or session.local_queues or session.channels.waiting or session.holds.table)
-"""
 
-THREADS = (
-    LOCKS
-    + """
-import os, sys, threading, time
-import pyredisson
-url, kind, lease = sys.argv[1:]
-client = pyredisson.connect(url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30)
-holder = holder_of(client, kind, 1)
-holder.lock()
+async def wait(owner):
+    lock = lock_of(kind, owner)
+    await do(lock.lock())
+    await do(lock.unlock())
 
-def wait(owner):
-    with lock_of(client, kind, owner):
-        pass
+async def release():
+    await do(holder.unlock())
 
-def live():
-    assert knows_nothing(client)
-    for handle in (holder, lock_of(client, kind, 2)):
+async def live():
+    assert client.id != parent_id
+    assert knows_nothing()
+    # It is a client of its own.
+    own = client.get_lock("own")
+    await do(own.lock())
+    assert await do(own.is_held()) and not await do(holder.is_held()) and await do(lock_of(kind).is_locked())
+    await do(own.unlock())
+    for handle in (holder, lock_of(kind, 2)):
         try:
-            handle.unlock()
+            await do(handle.unlock())
         except pyredisson.LockNotHeldError:
             pass
         else:
             raise AssertionError("it has released what its parent holds")
-    assert not holder_of(client, kind).try_lock(0.05)
-    client.close()
+    assert not await do(holder_of().try_lock(0.05))
+    await do(client.close())
 
-waiting = [threading.Thread(target=wait, args=(owner,)) for owner in (2, 3)]
-for number, thread in enumerate(waiting, start=1):
-    thread.start()
-    while sleeping(client, kind) < number:
-        time.sleep(0.001)
-print("waiting", flush=True)
-sys.stdin.readline()
-releasing = threading.Thread(target=holder.unlock)
-releasing.start()
-sys.stdin.readline()
-pid = os.fork()
-if pid == 0:
+def in_child():
     try:
-        live()
+        run(live())
     except BaseException:
         import traceback
         traceback.print_exc()
         os._exit(1)
-    sys.exit(0)
-print("child left", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-for thread in (releasing, *waiting):
-    thread.join()
-print("ended", knows_nothing(client), flush=True)
-"""
-)
-
-TASKS = (
-    LOCKS
-    + """
-import asyncio, os, sys
-import pyredisson.asyncio
-url, kind, lease = sys.argv[1:]
-
-async def wait(client, owner):
-    async with lock_of(client, kind, owner):
-        pass
-
-async def live(client, holder):
-    assert knows_nothing(client)
-    for handle in (holder, lock_of(client, kind, 2)):
-        try:
-            await handle.unlock()
-        except pyredisson.LockNotHeldError:
-            pass
-        else:
-            raise AssertionError("it has released what its parent holds")
-    assert not await holder_of(client, kind).try_lock(0.05)
-    await client.close()
+    # The end of a thread's process runs exit handlers, too.
+    sys.exit(0) if world == "threads" else os._exit(0)
 
 async def main():
-    client = pyredisson.asyncio.connect(
-        url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30
-    )
-    holder = holder_of(client, kind, 1)
-    await holder.lock()
-    waiting = []
+    await do(holder.lock())
+    calls = []
     for owner in (2, 3):
-        waiting.append(asyncio.ensure_future(wait(client, owner)))
-        while sleeping(client, kind) < len(waiting):
-            await asyncio.sleep(0.001)
+        calls.append(start(wait(owner)))
+        while sleeping() < len(calls):
+            await pause(0.001)
     print("waiting", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    releasing = asyncio.ensure_future(holder.unlock())
-    await asyncio.to_thread(sys.stdin.readline)
+    await told()
+    calls.append(start(release()))
+    await told()
     pid = os.fork()
     if pid == 0:
-        try:
-            asyncio.run(live(client, holder))
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
+        in_child()
     print("child left", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-    await asyncio.gather(releasing, *waiting)
-    print("ended", knows_nothing(client), flush=True)
-    await client.close()
+    for call in calls:
+        await call if world == "asyncio" else call.join()
+    print("ended", knows_nothing(), flush=True)
+    await do(client.close())
 
-asyncio.run(main())
+holder, parent_id = holder_of(1), client.id
+run(main())
 """
-)
-PROGRAMS = {"threads": THREADS, "asyncio": TASKS}
 
 
 def owners(admin: Redis) -> list[str]:
@@ -186,19 +167,13 @@ def check_entered(admin: Redis, kind: str) -> list[str]:
     ("kind", "other"), [("lock", "lock"), ("fair", "fair"), ("write", "write"), ("write", "read"), ("read", "write")]
 )
 async def test_the_process_is_killed(
-    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, child: Callable[..., Child], kind: str, other: str
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, child: Start, kind: str, other: str
 ) -> None:
     """Nobody knows any more that the next owners have the lock: another process gets it when their leases end."""
-    killed = child(PROGRAMS[backend.name], proxy.url, kind, LEASE)
+    killed = child(PROGRAM, proxy.url, kind, LEASE, backend.name)
     assert await backend.run_blocking(killed.receive, CHILD_LIMIT) == "waiting"
     client = backend.connect(server.url)
-    pair = client.get_read_write_lock("a")
-    lock = {
-        "lock": client.get_lock("a"),
-        "fair": client.get_fair_lock("a"),
-        "write": pair.write_lock(),
-        "read": pair.read_lock(),
-    }[other]
+    lock = lock_of(client, other)
     sleeping = {"lock": lambda: waiters(client, "a"), "fair": lambda: fair_waiters(client, "a")}
 
     async def take() -> float:
@@ -224,12 +199,10 @@ async def test_the_process_is_killed(
 
 
 @kinds
-@pytest.mark.parametrize("world", PROGRAMS)
-async def test_the_process_is_forked(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child], kind: str, world: str
-) -> None:
+@pytest.mark.parametrize("world", ["threads", "asyncio"])
+async def test_the_process_is_forked(proxy: Proxy, admin: Redis, child: Start, kind: str, world: str) -> None:
     """The child neither ends the hand-over nor undoes it, and has none of the parent's waiters."""
-    parent = child(PROGRAMS[world], proxy.url, kind, 30)
+    parent = child(PROGRAM, proxy.url, kind, 30, world)
     assert parent.receive(CHILD_LIMIT) == "waiting"
     slow = proxy.hold_reply(HAND_OVER[kind])
     parent.send()

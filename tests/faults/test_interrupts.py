@@ -1,22 +1,34 @@
-"""Ctrl-C at any moment, from real signals: no hold, connection or reply is lost."""
+"""Ctrl-C at any moment, from real signals: no hold, permit, connection or reply is lost."""
 
 from __future__ import annotations
 
 import json
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
 
+import pyredisson
+from pyredisson._api import arguments
+from pyredisson._api.sync import releases
 from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.threads.connection import Connection
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.exactly_once import SessionSlots
+from pyredisson.logic.permits.commands import SemaphoreCommands
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
+
+from .kinds import PERMITS, Start, prepare, semaphore_of, sha, taken
 
 PRELUDE = """
 import faulthandler, json, random, signal, sys, threading, time, traceback
@@ -51,44 +63,67 @@ TAKE_AND_GIVE_BACK = (
     + """
 mode, rounds = sys.argv[3], int(sys.argv[4])
 Alarm = {"KeyboardInterrupt": KeyboardInterrupt, "TimeoutError": TimeoutError}[sys.argv[5]]
+kind, _, mode = mode.rpartition(", ")
 
 def ring(*_):
     raise Alarm
 
 signal.signal(signal.SIGALRM, ring)
-client = pyredisson.connect(url, connection_pool_size=4, timeout=5)
 sides = ["read_lock", "write_lock"]
 
-def the_lock(client, number):
-    # Of a read-write lock all contend for both sides.
-    if mode.startswith(("read", "write")):
-        side = sides[(number + mode.startswith("write")) % 2]
-        return getattr(client.get_read_write_lock("a"), side)()
-    return client.get_fair_lock("a") if mode.startswith("fair") else client.get_lock("a")
+def connected():
+    return [pyredisson.connect(each, connection_pool_size=4, timeout=5) for each in url.split()]
 
-lock = the_lock(client, 0)
+def the_lock(clients, number):
+    client = clients[0]
+    # Of a read-write lock all contend for both sides.
+    if kind in ("read", "write"):
+        side = sides[(number + (kind == "write")) % 2]
+        return getattr(client.get_read_write_lock("a"), side)()
+    if kind in ("multi", "red"):
+        return getattr(client, f"get_{kind}_lock")(*[each.get_lock("a") for each in clients])
+    return client.get_fair_lock("a") if kind == "fair" else client.get_lock("a")
+
+clients = connected()
+client = clients[0]
+lock = the_lock(clients, 0)
 over = threading.Event()
 
-def contend(other, number):
+def contend(others, number):
     while not over.is_set():
-        with the_lock(other, number):
+        with the_lock(others, number):
             time.sleep(random.uniform(0, 3e-4))
         time.sleep(random.uniform(0, 3e-4))
 
+def held():
+    if kind in ("multi", "red"):
+        owners = lock._owner().owners
+        return [hold for member, owner in zip(lock._logic.members, owners) if (hold := member.hold_of(owner.id))]
+    return lock._logic.hold_of(lock._owner().id)
+
 contenders = []
 if mode == "contended":
-    contenders = [threading.Thread(target=contend, args=(pyredisson.connect(url), 0), daemon=True)]
-elif mode.endswith("handed on"):
-    contenders = [threading.Thread(target=contend, args=(client, n), daemon=True) for n in range(3)]
+    contenders = [threading.Thread(target=contend, args=(connected(), 0), daemon=True)]
+elif mode == "handed on":
+    contenders = [threading.Thread(target=contend, args=(clients, n), daemon=True) for n in range(3)]
+if len(clients) > 1:
+    with lock:
+        longest = 8e-3 if contenders else 2e-3
+else:
+    longest = 1.5e-3 if contenders else 3.5e-4
 for contender in contenders:
     contender.start()
 kept, interrupts, other_errors = [], 0, []
-for _ in turns(rounds):
+for _ in turns(rounds, min(rounds, 51)):
     stage = "lock"
+    wait = random.choice([0, 5e-4, None]) if mode == "contended" else None
     try:
         try:
-            alarm(1.5e-3 if contenders else 3.5e-4)
-            lock.lock()
+            alarm(longest)
+            if wait is None:
+                lock.lock()
+            elif not lock.try_lock(wait):
+                continue
             stage = "unlock"
             lock.unlock()
             stage = "done"
@@ -97,13 +132,17 @@ for _ in turns(rounds):
     except Alarm as error:
         where = inside(error)
         interrupts += where is not None
-        hold = lock._logic.hold_of(lock._owner().id)
-        if hold is None:
+        if len(clients) > 1:
+            # One that was asked has perhaps just said yes, on a thread that is about to give it back.
+            end = time.monotonic() + 1
+            while held() and time.monotonic() < end:
+                time.sleep(1e-2)
+        if not held():
             continue
         # A signal that comes at the very first instruction of a call comes before the call.
         if where is not None and not (stage == "unlock" and where.startswith("unlock:")):
             kept.append(f"{stage} interrupted in {where}")
-        while lock._logic.hold_of(lock._owner().id) is not None:
+        while held():
             lock.unlock()
     except Exception as error:
         other_errors.append(f"{stage}: {error!r}")
@@ -127,29 +166,147 @@ print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors
 sys.stdin.readline()
 """
 )
+MODES = ["free", "contended", "handed on", "fair, contended", "fair, handed on", "read, handed on", "write, handed on"]
+CTRL_C = "KeyboardInterrupt"
+
+
+def report_of(user: Child) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
+    assert report, "the child failed"
+    return report
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize(
-    "mode", ["free", "contended", "handed on", "fair, handed on", "read, handed on", "write, handed on"]
-)
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
+@pytest.mark.parametrize(("mode", "error"), [*[(mode, CTRL_C) for mode in MODES], ("handed on", "TimeoutError")])
 def test_interrupts_at_random_moments_leave_no_hold_behind(
-    server: Server, admin: Redis, child: Callable[..., Child], error: str, mode: str, seed: int
+    server: Server, admin: Redis, child: Start, error: str, mode: str
 ) -> None:
     """Many programs limit a time by a signal whose handler raises the built-in TimeoutError, which is an OSError."""
-    user = child(TAKE_AND_GIVE_BACK, server.url, seed, mode, 500, error)
-    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
-    assert report, "the child failed"
-    assert report["interrupts"] > 50
-    assert report["errors"] == []
-    assert report["kept"] == []
-    assert report["waiters"] == 0
+    user = child(TAKE_AND_GIVE_BACK, server.url, 1, mode, 500, error)
+    report = report_of(user)
+    assert report.pop("interrupts") > 50
+    assert report == {"kept": [], "errors": [], "waiters": 0}
     # The client lives on: a hold that were still renewed would be there for ever.
-    eventually(lambda: not admin.exists("a"), 5)
+    eventually(lambda: not admin.exists("a", "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"), 5)
     user.send()
     assert user.wait() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["multi", "red"])
+@pytest.mark.parametrize("mode", ["free", "contended"])
+def test_interrupts_at_random_moments_leave_no_member_held(
+    servers: list[Server], redises: list[Any], child: Start, kind: str, mode: str
+) -> None:
+    user = child(TAKE_AND_GIVE_BACK, " ".join(each.url for each in servers), 1, f"{kind}, {mode}", 150, CTRL_C)
+    report = report_of(user)
+    assert report["interrupts"] > 15
+    assert report["errors"] == report["kept"] == []
+    eventually(lambda: not any(redis.exists("a") for redis in redises), 5)
+    user.send()
+    assert user.wait() == 0
+
+
+SEMAPHORES = (
+    PRELUDE
+    + """
+import contextlib
+kind, _, mode = sys.argv[3].partition(", ")
+client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
+renew = kind == "renewed permits"
+over = threading.Event()
+
+class Permits:
+    # With ids: those of a release that was interrupted before it began are released again.
+    def __init__(self, client):
+        self.semaphore = client.get_permit_expirable_semaphore("a")
+        self.ids = []
+    def acquire(self):
+        self.ids = self.semaphore.acquire_many(2, renew=renew)
+    def release(self):
+        self.semaphore.release(self.ids)
+        self.ids = []
+    def release_again(self, error):
+        self.semaphore.try_release(self.ids)
+        self.ids = []
+
+class Plain:
+    def __init__(self, client):
+        self.semaphore = client.get_semaphore("a")
+        self.acquire, self.release = self.semaphore.acquire, self.semaphore.release
+    def release_again(self, error):
+        steps = traceback.walk_tb(error.__traceback__)
+        frame, line = [step for step in steps if "/pyredisson/" in step[0].f_code.co_filename][-1]
+        if line == frame.f_code.co_firstlineno and "/_api/sync/" in frame.f_code.co_filename:
+            # A signal that comes at the very first instruction of a call comes before the call.
+            self.semaphore.release()
+
+Kind = Plain if kind == "semaphore" else Permits
+
+def contend():
+    with pyredisson.connect(url) if mode == "contended" else contextlib.nullcontext(client) as other:
+        theirs = Kind(other)
+        while not over.is_set():
+            theirs.acquire()
+            time.sleep(random.uniform(0, 3e-4))
+            theirs.release()
+            time.sleep(random.uniform(0, 3e-4))
+
+ours = Kind(client)
+count = {"free": 0, "contended": 1, "handed on": 3}[mode]
+contenders = [threading.Thread(target=contend, daemon=True) for _ in range(count)]
+for contender in contenders:
+    contender.start()
+interrupts, other_errors = 0, []
+for _ in turns(500):
+    inside, left = False, False
+    try:
+        try:
+            alarm(1.5e-3 if contenders or kind != "semaphore" else 3.5e-4)
+            ours.acquire()
+            inside = True
+            ours.release()
+            left = True
+        finally:
+            quiet()
+    except KeyboardInterrupt as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "/pyredisson/" in f.filename]
+        interrupts += bool(frames)
+        if kind != "semaphore" and ours.ids or frames and inside and not left:
+            ours.release_again(error)
+    except Exception as error:
+        other_errors.append(repr(error))
+over.set()
+for contender in contenders:
+    contender.join()
+waiters = sum(len(channel.waiters) for channel in client._session.channels.by_name.values())
+print(json.dumps({"interrupts": interrupts, "errors": other_errors, "waiters": waiters}))
+sys.stdin.readline()
+print(len(client._session.holds.table))
+client.close()
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["free", "contended", "handed on"])
+@pytest.mark.parametrize("kind", ["semaphore", "permits", "renewed permits"])
+def test_interrupts_at_random_moments_leave_the_permits_whole(
+    server: Server, admin: Redis, child: Start, kind: str, mode: str
+) -> None:
+    """`handed on`: the others are threads of the same client."""
+    permits = b"%d" % (PERMITS if mode == "free" else 1 if kind == "semaphore" else 2)
+    admin.set("a", permits)
+    user = child(SEMAPHORES, server.url, 1, f"{kind}, {mode}")
+    report = report_of(user)
+    assert report.pop("interrupts") > 50
+    assert report == {"errors": [], "waiters": 0}
+    eventually(lambda: admin.get("a") == permits and not admin.zcard("{a}:timeout"), 5)
+    user.send()
+    assert user.receive() == "0"
+    # What its end gave back.
+    assert user.wait() == 0
+    assert admin.get("a") == permits
 
 
 ENTER_AND_LEAVE = (
@@ -188,12 +345,8 @@ print(json.dumps({"interrupts": interrupts, "kept": kept}))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_interrupted_blocks_leave_no_hold_behind(
-    server: Server, admin: Redis, child: Callable[..., Child], seed: int
-) -> None:
-    report: dict[str, Any] = json.loads(child(ENTER_AND_LEAVE, server.url, seed, 2000).receive(CHILD_LIMIT) or "{}")
-    assert report, "the child failed"
+def test_interrupted_blocks_leave_no_hold_behind(server: Server, child: Start) -> None:
+    report = report_of(child(ENTER_AND_LEAVE, server.url, 1, 2000))
     assert report["interrupts"] > 50
     assert report["kept"] == []
 
@@ -236,54 +389,96 @@ print(json.dumps({"interrupts": interrupts, "wrong": wrong}))
 
 
 @pytest.mark.timeout(2 * CHILD_LIMIT)
-def test_no_reply_goes_to_another_call_after_an_interrupt(
-    server: Server, admin: Redis, child: Callable[..., Child]
-) -> None:
+def test_no_reply_goes_to_another_call_after_an_interrupt(server: Server, admin: Redis, child: Start) -> None:
     admin.hset("endless", "another:1", 1)
-    report: dict[str, Any] = json.loads(child(ASK_AND_BE_ANSWERED, server.url, 1).receive(CHILD_LIMIT) or "{}")
-    assert report, "the child failed"
+    report = report_of(child(ASK_AND_BE_ANSWERED, server.url, 1))
     assert report["interrupts"] > 100
     assert report["wrong"] == []
+
+
+def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: Proxy, admin: Redis) -> None:
+    admin.hset("a", "another:1", 1)
+    with pyredisson.connect(proxy.url, timeout=0.8) as client:
+        busy, free = client.get_lock("a"), client.get_lock("b")
+        free.is_locked()
+        # The reply comes after the deadline, on a connection that must not be used any more.
+        proxy.latency(0.5)
+        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._close_after_failure) as interrupt:
+            busy.remain_time_to_live()
+        assert interrupt.happened
+        proxy.latency(0)
+        time.sleep(0.5)
+        assert free.is_locked() is False
+        assert free.remain_time_to_live() is None
+        assert busy.is_locked() is True
 
 
 INTERRUPTED_ONCE = (
     PRELUDE
     + """
 client = pyredisson.connect(url, timeout=20, lock_watchdog_timeout=20)
+kind, depth = sys.argv[3], int(sys.argv[4])
 lock = client.get_lock("a")
-for _ in range(int(sys.argv[3])):
-    lock.lock()
+semaphore = client.get_permit_expirable_semaphore("a") if kind == "permits" else client.get_semaphore("a")
+
+def acquire():
+    if kind == "permits":
+        semaphore.acquire_many(int(sys.argv[5]))
+    elif kind == "semaphore":
+        semaphore.acquire(int(sys.argv[5]))
+    else:
+        lock.lock()
+
+def count():
+    return lock.get_hold_count() if kind == "lock" else len(client._session.holds.table)
+
+for _ in range(depth):
+    acquire()
 client.get_lock("other").is_locked()
 print("go")
 sys.stdin.readline()
 signal.signal(signal.SIGINT, signal.default_int_handler)
-print("start_thread")
+print("start")
 try:
-    lock.lock()
+    acquire()
 except KeyboardInterrupt:
-    print("interrupted", lock._logic.hold_of(lock._owner().id) and lock._logic.hold_of(lock._owner().id).count)
+    hold = lock._logic.hold_of(lock._owner().id)
+    print("interrupted", 0 if hold is None else hold.count)
 else:
     print("taken")
 sys.stdin.readline()
-print(lock.get_hold_count())
+print(count())
 sys.stdin.readline()
 """
 )
 
 
-def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child]
-) -> None:
-    user = child(INTERRUPTED_ONCE, proxy.url, 1, 0)
-    assert user.receive() == "go"
-    late = proxy.hold_request(ACQUIRE)
+@pytest.fixture
+def go(child: Start) -> Start:
+    """Starts a process that waits with what it is told to acquire."""
+
+    def start(url: str, kind: str = "lock", depth: int = 0, permits: int = 2) -> Child:
+        user = child(INTERRUPTED_ONCE, url, 1, kind, depth, permits)
+        assert user.receive() == "go"
+        return user
+
+    return start
+
+
+def begin(user: Child) -> None:
     user.send()
-    assert user.receive() == "start_thread"
+    assert user.receive() == "start"
+
+
+def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(proxy: Proxy, admin: Redis, go: Start) -> None:
+    user = go(proxy.url)
+    late = proxy.hold_request(ACQUIRE)
+    begin(user)
     assert late.held.wait(10)
     # The client can't reach the server and have that connection dropped: the late request runs.
     proxy.refuse(True)
     user.signal(signal.SIGINT)
-    assert user.receive() == "interrupted None"
+    assert user.receive() == "interrupted 0"
     late.deliver()
     assert admin.exists("a")
     proxy.refuse(False)
@@ -292,37 +487,51 @@ def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
     assert user.receive() == "0"
 
 
-def test_an_interrupted_acquire_whose_reply_was_on_its_way_leaves_nothing(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child]
+@pytest.mark.parametrize(("kind", "depth"), [("lock", 0), ("lock", 1), ("lock", 3), ("permits", 0)])
+def test_an_interrupted_acquire_whose_reply_is_on_its_way_leaves_the_outer_holds(
+    proxy: Proxy, admin: Redis, go: Start, kind: str, depth: int
 ) -> None:
-    user = child(INTERRUPTED_ONCE, proxy.url, 1, 0)
-    assert user.receive() == "go"
-    late = proxy.hold_reply(ACQUIRE)
-    user.send()
-    assert user.receive() == "start_thread"
+    prepare(admin, kind)
+    user = go(proxy.url, kind, depth)
+    late = proxy.hold_reply(sha("permit_acquire") if kind == "permits" else ACQUIRE)
+    begin(user)
     assert late.held.wait(10)
-    assert admin.exists("a")
-    user.signal(signal.SIGINT)
-    assert user.receive() == "interrupted None"
-    eventually(lambda: not admin.exists("a"), 5)
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_an_interrupted_reentrant_acquire_keeps_the_outer_holds(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child], depth: int
-) -> None:
-    user = child(INTERRUPTED_ONCE, proxy.url, 1, depth)
-    assert user.receive() == "go"
-    late = proxy.hold_reply(ACQUIRE)
-    user.send()
-    assert user.receive() == "start_thread"
-    assert late.held.wait(10)
-    assert admin.hvals("a") == [b"%d" % (depth + 1)]
+    assert taken(admin, kind) == (2 if kind == "permits" else depth + 1)
     user.signal(signal.SIGINT)
     assert user.receive() == f"interrupted {depth}"
-    eventually(lambda: admin.hvals("a") == [b"%d" % depth], 5)
+    eventually(lambda: taken(admin, kind) == depth, 5)
+    assert depth or kind == "permits" or not admin.exists("a")
     user.send()
     assert user.receive() == f"{depth}"
+
+
+def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(server: Server, admin: Redis, go: Start) -> None:
+    admin.hset("a", "another:1", 1)
+    user = go(server.url)
+    begin(user)
+    eventually(lambda: listeners(admin, "a") == 1)
+    user.signal(signal.SIGINT)
+    assert user.receive(3) == "interrupted 0"
+    admin.delete("a")
+    admin.publish("redisson_lock__channel:{a}", "0")
+    user.send()
+    assert user.receive() == "0"
+    assert not admin.exists("a")
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "permits"])
+def test_an_interrupted_wait_withdraws_its_claim(server: Server, admin: Redis, go: Start, kind: str) -> None:
+    prepare(admin, kind)
+    claim = "pyredisson_semaphore_claim:{a}"
+    user = go(server.url, kind, 0, 9)
+    begin(user)
+    eventually(lambda: admin.exists(claim) == 1, 10)
+    # Else it would end by itself.
+    admin.persist(claim)
+    user.signal(signal.SIGINT)
+    assert user.receive(3) == "interrupted 0"
+    eventually(lambda: not admin.exists(claim), 5)
+    assert admin.get("a") == b"5"
 
 
 ALARMED = (
@@ -349,38 +558,16 @@ except TimeoutError as error:
 
 
 @pytest.mark.parametrize("moment", ["connect", "reply", "message"])
-def test_a_handler_may_raise_what_a_socket_raises(
-    proxy: Proxy, admin: Redis, child: Callable[..., Child], moment: str
-) -> None:
+def test_a_handler_may_raise_what_a_socket_raises(proxy: Proxy, admin: Redis, child: Start, moment: str) -> None:
     """It is no failure of the connection, after which the call would try again without an end."""
     user = child(ALARMED, proxy.url, 1, "connect" if moment == "connect" else "connected")
     assert user.receive() == "go"
-    if moment == "connect":
-        proxy.hold_reply(b"")
-    elif moment == "reply":
-        proxy.hold_reply(ACQUIRE)
-    else:
+    if moment == "message":
         admin.hset("a", "another:1", 1)
+    else:
+        proxy.hold_reply(b"" if moment == "connect" else ACQUIRE)
     user.send()
     assert user.receive(10) == "the time of the job is over True"
-
-
-def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
-    server: Server, admin: Redis, child: Callable[..., Child]
-) -> None:
-    admin.hset("a", "another:1", 1)
-    user = child(INTERRUPTED_ONCE, server.url, 1, 0)
-    assert user.receive() == "go"
-    user.send()
-    assert user.receive() == "start_thread"
-    eventually(lambda: listeners(admin, "a") == 1)
-    user.signal(signal.SIGINT)
-    assert user.receive(3) == "interrupted None"
-    admin.delete("a")
-    admin.publish("redisson_lock__channel:{a}", "0")
-    user.send()
-    assert user.receive() == "0"
-    assert not admin.exists("a")
 
 
 def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:
@@ -389,3 +576,76 @@ def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:
         while True:
             # One that is there at once isn't waited for.
             start_thread(threading.Thread(target=int))
+
+
+class TestPermits:
+    """Ctrl-C at a chosen step."""
+
+    @pytest.fixture
+    def client(self, server: Server, admin: Redis) -> Iterator[pyredisson.Client]:
+        prepare(admin, "semaphore")
+        with pyredisson.connect(server.url, lock_watchdog_timeout=3) as client:
+            yield client
+            eventually(lambda: admin.get("a") == b"5" and not admin.zcard("{a}:timeout"), 5)
+            assert client._session.holds.table == {}
+
+    @pytest.mark.parametrize(
+        ("call", "step"),
+        [
+            ("release", SemaphoreLogic.release),
+            ("release", SemaphoreCommands.add),
+            ("release", SessionSlots.allocate),
+            ("release", SessionSlots.send),
+            ("release ids", PermitExpirableSemaphoreLogic.release),
+            ("try_release ids", PermitExpirableSemaphoreLogic.release),
+            ("acquire ids", PermitExpirableSemaphoreLogic._renew),
+            ("acquire ids", PermitExpirableSemaphoreLogic._hold_key),
+        ],
+    )
+    def test_a_release_is_done_and_an_acquire_is_undone(
+        self, client: pyredisson.Client, call: str, step: Callable[..., Any]
+    ) -> None:
+        name, _, ids = call.partition(" ")
+        semaphore = semaphore_of(client, "permits" if ids else "semaphore")
+
+        def acquire() -> Any:
+            return semaphore.acquire_many(2, renew=True) if ids else semaphore.acquire(2) or 2
+
+        taken = None if name == "acquire" else acquire()
+        with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
+            acquire() if taken is None else getattr(semaphore, name)(taken)
+        assert interrupt.happened
+
+    def test_with_permits_in_its_hands(self, client: pyredisson.Client, admin: Redis) -> None:
+        """At the last steps of a wait that has had what it waited for."""
+        semaphore = client.get_semaphore("a")
+        semaphore.acquire(5)
+        interrupt = InterruptAt(ChannelRegistry.leave)
+        ended: list[bool] = []
+
+        def wait() -> None:
+            try:
+                with interrupt:
+                    semaphore.acquire(2)
+            except KeyboardInterrupt:
+                ended.append(True)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        eventually(lambda: admin.pubsub_numsub("redisson_sc:{a}")[0][1] == 1)
+        semaphore.release(5)
+        waiter.join(10)
+        assert interrupt.happened
+        assert ended
+        eventually(lambda: not any(channel.waiters for channel in client._session.channels.by_name.values()))
+
+    def test_before_the_ids_were_read(self, client: pyredisson.Client, admin: Redis) -> None:
+        semaphore = client.get_permit_expirable_semaphore("a")
+        permit = semaphore.acquire()
+        with InterruptAt(releases.release_permit_ids) as interrupt, pytest.raises(KeyboardInterrupt):
+            semaphore.release(permit)
+        # As if the signal had come before the call.
+        assert interrupt.happened
+        assert taken(admin, "permits") == 1
+        with InterruptAt(arguments.permit_ids_of), pytest.raises(KeyboardInterrupt):
+            semaphore.release(permit)

@@ -1,160 +1,144 @@
-"""Exactly once: a call whose reply is lost, or whose request arrives late, has its usual result."""
+"""Exactly once: a call whose reply is lost or late, or whose request arrives late, has its usual result."""
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from redis import Redis
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 
-from pyredisson.testing import Proxy
+import pyredisson
+from pyredisson.logic.permits.registry import DOUBT_LASTS
+from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.raw_backends import RawBackend
 
+from .kinds import LOCKS, PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, start, taken
+
 pytestmark = pytest.mark.asyncio
+TIMEOUT = 0.25
+"""Of a reply. A call that is late by accident is repeated, which changes no result."""
+LEASE = 0.5
 
 
-def holds(admin: Redis, name: str) -> list[int]:
-    """How often each owner holds it, as the server counts."""
-    return [int(count) for count in admin.hvals(name)]
-
-
-@LOSSES
-@pytest.mark.parametrize("wait", [None, 0])
-async def test_an_acquire_whose_reply_is_lost_runs_exactly_once(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, wait: float | None
-) -> None:
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    fault = lose(proxy, ACQUIRE)
-    if wait is None:
-        await backend.do(lock.lock())
-    else:
-        assert await backend.do(lock.try_lock(wait)) is True
-    assert fault.happened.is_set()
-    assert await backend.do(lock.get_hold_count()) == 1
-    assert holds(admin, "a") == [1]
-    await backend.do(lock.unlock())
-    assert not admin.exists("a")
+def used(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, **fields: Any) -> Used:
+    prepare(admin, kind)
+    client = backend.connect(proxy.url, **({"timeout": TIMEOUT} | fields))
+    return Used(backend, client, kind, owner=1)
 
 
 @LOSSES
-async def test_a_reentrant_acquire_whose_reply_is_lost_counts_once(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
+@kinds
+async def test_a_call_whose_reply_is_lost_runs_exactly_once(
+    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, kind: str
 ) -> None:
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    await backend.do(lock.lock())
-    fault = lose(proxy, ACQUIRE)
-    await backend.do(lock.lock())
-    assert fault.happened.is_set()
-    assert await backend.do(lock.get_hold_count()) == 2
-    assert holds(admin, "a") == [2]
-    await backend.do(lock.unlock())
-    assert holds(admin, "a") == [1]
-    await backend.do(lock.unlock())
-    assert not admin.exists("a")
-
-
-@LOSSES
-async def test_a_release_whose_reply_is_lost_is_a_release(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
-) -> None:
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    await backend.do(lock.lock())
-    fault = lose(proxy, RELEASE)
-    await backend.do(lock.unlock())
-    assert fault.happened.is_set()
-    assert not admin.exists("a")
-    assert await backend.do(lock.try_lock()) is True
-
-
-@LOSSES
-async def test_a_nested_release_whose_reply_is_lost_releases_one_hold(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
-) -> None:
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    for _ in range(3):
-        await backend.do(lock.lock())
-    fault = lose(proxy, RELEASE)
-    await backend.do(lock.unlock())
-    assert fault.happened.is_set()
-    assert holds(admin, "a") == [2]
-    assert await backend.do(lock.get_hold_count()) == 2
-
-
-async def test_the_reply_busy_is_lost_and_the_answer_is_still_no(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
-    admin.hset("a", "another:1", 1)
-    admin.pexpire("a", 30_000)
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    fault = proxy.drop_reply(ACQUIRE)
-    assert await backend.do(lock.try_lock()) is False
-    assert fault.happened.is_set()
-    assert admin.hkeys("a") == [b"another:1"]
-
-
-async def test_every_second_reply_is_lost_and_the_count_stays_right(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    for depth in range(1, 5):
-        fault = proxy.cut_reply(ACQUIRE)
-        await backend.do(lock.lock())
+    one = used(backend, proxy, admin, kind)
+    nested = ["attempt", "release"] if kind != "non-reentrant" else []
+    held = 0
+    for call in ("attempt", "release", "acquire", *nested, "release"):
+        fault = lose(proxy, one.releasing if call == "release" else one.acquiring)
+        assert await getattr(one, call)() is not False
         assert fault.happened.is_set()
-        assert holds(admin, "a") == [depth]
-    for depth in (3, 2, 1):
-        fault = proxy.cut_reply(RELEASE)
-        await backend.do(lock.unlock())
-        assert fault.happened.is_set()
-        assert holds(admin, "a") == [depth]
-    await backend.do(lock.unlock())
-    assert not admin.exists("a")
+        held += -1 if call == "release" else 1
+        assert taken(admin, kind) == held * one.each
+        if kind in LOCKS:
+            assert await backend.do(one.handle.get_hold_count()) == held
+            assert bool(admin.exists("a")) is bool(held)
+    assert one.knows_nothing()
+    assert one.client._session.permits.in_doubt == {}
 
 
-async def test_a_late_copy_of_an_acquire_never_runs(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    """When the first request arrives, the caller has already acquired and released the lock over another connection."""
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    late = proxy.hold_request(ACQUIRE)
-    assert await backend.do(lock.try_lock()) is True
+@kinds
+async def test_a_refusal_whose_reply_is_lost_is_a_refusal(
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, kind: str
+) -> None:
+    one = used(backend, proxy, admin, kind)
+    await excluding(backend, backend.connect(server.url), kind)
+    before = taken(admin, kind)
+    fault = proxy.drop_reply(one.acquiring)
+    assert await one.attempt() is False
+    assert fault.happened.is_set()
+    assert taken(admin, kind) == before
+    assert one.knows_nothing()
+
+
+@kinds
+@pytest.mark.parametrize("late_call", ["acquire", "release"])
+async def test_a_late_copy_never_runs(
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, late_call: str
+) -> None:
+    """When it arrives, the caller has gone on over another connection."""
+    one = used(backend, proxy, admin, kind)
+    late = proxy.hold_request(one.acquiring if late_call == "acquire" else one.releasing)
+    await one.acquire()
+    await one.release()
     assert late.held.is_set()
-    await backend.do(lock.unlock())
+    if late_call == "release":
+        await one.acquire()
     # The server was asked to drop that connection before the call was repeated.
     with pytest.raises(OSError, match="closed the connection"):
-        await backend.run_blocking(late.deliver)
-    assert not admin.exists("a")
+        late.deliver()
+    assert taken(admin, kind) == (one.each if late_call == "release" else 0)
 
 
-async def test_a_late_copy_of_a_release_frees_no_later_hold(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    await backend.do(lock.lock())
-    late = proxy.hold_request(RELEASE)
-    await backend.do(lock.unlock())
-    assert late.held.is_set()
-    await backend.do(lock.lock())
-    with pytest.raises(OSError, match="closed the connection"):
-        await backend.run_blocking(late.deliver)
-    assert holds(admin, "a") == [1]
-    assert await backend.do(lock.is_held())
-    await backend.do(lock.unlock())
-
-
+@kinds
 async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_late(
-    backend: RawBackend, proxy: Proxy, admin: Redis
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
     """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
-    client = backend.connect(proxy.url, timeout=0.8, connect_timeout=0.8, lock_watchdog_timeout=5)
-    lock = client.get_lock("a")
-    assert await backend.do(lock.is_locked()) is False  # connected
-    late = proxy.hold_request(ACQUIRE)
+    one = used(backend, proxy, admin, kind, connect_timeout=TIMEOUT, lock_watchdog_timeout=5)
+    await one.connect()
+    late = proxy.hold_request(one.acquiring)
     proxy.refuse(True)
     with pytest.raises((ConnectionError, TimeoutError)):
-        await backend.do(lock.try_lock(0.1))
+        await one.attempt(0.1)
     # The client can't reach the server and have that connection dropped: the late request runs.
-    await backend.run_blocking(late.deliver)
-    assert admin.exists("a")
+    late.deliver()
+    assert taken(admin, kind) == one.each
     proxy.refuse(False)
     # Long before the lease would end.
-    await backend.until(lambda: not admin.exists("a"), 3)
-    assert await backend.do(lock.get_hold_count()) == 0
+    await backend.until(lambda: taken(admin, kind) == 0, 3)
+    assert one.knows_nothing()
+
+
+@kinds
+@pytest.mark.parametrize("ran", [True, False])
+async def test_a_release_that_failed_is_done_in_the_background(
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, ran: bool
+) -> None:
+    one = used(backend, proxy, admin, kind, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=5)
+    await one.acquire()
+    fault = proxy.drop_reply(one.releasing, 2) if ran else proxy.cut_request(one.releasing, 2)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await one.release()
+    await backend.until(lambda: proxy.seen(one.releasing) >= 3)
+    assert fault.happened.is_set()
+    await backend.until(lambda: taken(admin, kind) == 0)
+    assert one.knows_nothing()
+    await one.acquire()
+    await one.release()
+    assert taken(admin, kind) == 0
+
+
+async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
+    """The lock has a longer one of its own: it would stay for a minute."""
+    client = backend.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0)
+    lock = client.get_lock("a")
+    await backend.do(lock.lock(lease_time=60))
+    proxy.cut_request(RELEASE)
+    proxy.refuse(True)
+    with pytest.raises(ConnectionError):
+        await backend.do(lock.unlock())
+    await backend.sleep(1.8)
+    assert admin.exists("a")
+    proxy.refuse(False)
+    await backend.until(lambda: not admin.exists("a"), 5)
 
 
 async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -166,3 +150,233 @@ async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy,
     with pytest.raises(ConnectionError):
         await backend.do(lock.force_unlock())
     assert proxy.seen(FORCE_RELEASE) == 1
+
+
+@LOSSES
+async def test_a_writer_reads_whatever_was_lost_before(
+    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
+) -> None:
+    """A loss gives the owner another name; the write side keeps the one that it was taken under."""
+    client = backend.connect(proxy.url, timeout=0.8)
+    write, read = lock_of(client, "write"), lock_of(client, "read")
+    lose(proxy, sha("write_acquire"))
+    await backend.do(write.lock())
+    lose(proxy, sha("read_acquire"))
+    assert await backend.do(read.try_lock()) is True
+    assert await backend.do(read.try_lock()) is True
+    assert taken(admin, "read") == 3
+    lose(proxy, sha("write_release"))
+    await backend.do(write.unlock())
+    assert admin.hget("a", "mode") == b"read"
+    for _ in range(2):
+        await backend.do(read.unlock())
+    assert admin.keys() == []
+
+
+class TestTheLeaseIsOver:
+    """When the reply to an acquire arrives, the lease that it granted has ended."""
+
+    @locks
+    @pytest.mark.parametrize("contended", [True, False])
+    async def test_the_lock_is_asked_for_again(
+        self, backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, kind: str, contended: bool
+    ) -> None:
+        """Without time to wait, it isn't acquired if another owner holds it by then."""
+        one = Used(backend, backend.connect(proxy.url), kind)
+        await one.connect()
+        late = proxy.hold_reply(one.acquiring)
+
+        async def take() -> tuple[bool, bool]:
+            wait = 0 if contended else 10
+            return await backend.do(one.handle.try_lock(wait, lease_time=LEASE)), one.handle.lost.is_set()
+
+        started = backend.start(take)
+        await backend.until(late.held.is_set)
+        await backend.until(lambda: not admin.exists("a"))
+        if not contended:
+            late.deliver()
+            assert await started.result() == (True, False)
+            return
+        other = await excluding(backend, backend.connect(server.url), kind)
+        late.deliver()
+        assert (await started.result())[0] is False
+        assert await backend.do(one.handle.get_hold_count()) == 0
+        assert await backend.do(other.handle.is_held())
+        await other.release()
+        assert taken(admin, kind) == 0
+
+    async def test_permits_are_acquired_again(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+        semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
+        await backend.do(semaphore.try_set_permits(1))
+        late = proxy.hold_reply(sha("permit_acquire"))
+        started = start(backend, semaphore.try_acquire, 10, 3 * LEASE)
+        await backend.until(late.held.is_set)
+        first: Any = admin.zrange("{a}:timeout", 0, -1)
+        await backend.sleep(3 * LEASE)
+        late.deliver()
+        permit = await started.result()
+        assert permit != first[0].hex()
+        assert await backend.do(semaphore.get_lease_time(permit)) > 0
+        assert await backend.do(semaphore.available_permits()) == 0
+
+    async def test_a_nested_lease_counts_inside_an_outer_one(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis
+    ) -> None:
+        lock = backend.connect(proxy.url).get_lock("a", owner=7)
+        await backend.do(lock.lock())
+        late = proxy.hold_reply(ACQUIRE)
+        started = start(backend, lambda: lock.try_lock(lease_time=0.1))
+        await backend.until(late.held.is_set)
+        await backend.sleep(0.15)
+        late.deliver()
+        assert await started.result() is True
+        assert await backend.do(lock.get_hold_count()) == 2
+
+    async def test_it_counts_from_the_copy_that_was_answered(self, backend: RawBackend, proxy: Proxy) -> None:
+        """Waiting for the lost reply took longer than the lease."""
+        lock = backend.connect(proxy.url, timeout=1).get_lock("a")
+        await backend.do(lock.is_locked())
+        fault = proxy.drop_reply(ACQUIRE)
+        assert await backend.do(lock.try_lock(3, lease_time=0.9)) is True
+        assert fault.happened.is_set()
+        assert not lock.lost.is_set()
+        assert await backend.do(lock.is_held())
+
+
+@pytest.fixture
+def misquoting(server: Server) -> Iterator[str]:
+    """The address of a server's made that answers the first acquire with something else than the server."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    sockets = [listener]
+    left = [ACQUIRE]
+
+    def serve(client: socket.socket, behind: socket.socket) -> None:
+        while request := client.recv(1 << 16):
+            behind.sendall(request)
+            reply = behind.recv(1 << 16)
+            if left and left[0] in request:
+                left.clear()
+                reply = b"+OK\r\n"
+            client.sendall(reply)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # the end of the test
+            behind = socket.create_connection((server.host, server.port))
+            sockets.extend((client, behind))
+            threading.Thread(target=serve, args=(client, behind), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+    listener.shutdown(socket.SHUT_RDWR)
+    for each in sockets:
+        each.close()
+
+
+async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
+    backend: RawBackend, misquoting: str, admin: Redis
+) -> None:
+    lock = backend.connect(misquoting).get_lock("a")
+    await backend.do(lock.is_locked())
+    with pytest.raises(InvalidResponse, match=r"lock 'a' .*OK"):
+        await backend.do(lock.try_lock())
+    await backend.until(lambda: not admin.exists("a"), 5)
+    assert await backend.do(lock.try_lock()) is True
+    await backend.do(lock.unlock())
+
+
+PERMIT_ACQUIRE, PERMIT_RELEASE = sha("permit_acquire"), sha("permit_release")
+
+
+async def permits_of(backend: RawBackend, url: str, permits: int, **fields: Any) -> Any:
+    semaphore = backend.connect(url, **fields).get_permit_expirable_semaphore("a")
+    await backend.do(semaphore.set_permits(permits))
+    return semaphore
+
+
+async def test_a_doubt_is_forgotten_when_no_copy_can_come_any_more(backend: RawBackend, proxy: Proxy) -> None:
+    """Nobody need release a permit: it ends with its lease."""
+    semaphore = await permits_of(backend, proxy.url, 9)
+    session = semaphore._logic.session
+    noted, clock = [], session.clock
+    for passed in (0.0, 10.0, DOUBT_LASTS + 5.0, 2 * DOUBT_LASTS + 10.0):
+        session.clock = lambda passed=passed: clock() + passed
+        proxy.cut_reply(PERMIT_ACQUIRE)
+        await backend.do(semaphore.acquire())
+        noted.append(len(session.permits.in_doubt))
+    assert noted == [1, 2, 2, 1]
+
+
+@LOSSES
+async def test_what_was_released_is_still_known(backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+    """All unknown after a lost reply means released; but one that has ended is known."""
+    semaphore = await permits_of(backend, proxy.url, 2, timeout=0.3)
+    one = await backend.do(semaphore.acquire())
+    lose(proxy, PERMIT_RELEASE)
+    assert await backend.do(semaphore.try_release([one, "0" * 32])) == 0
+    assert taken(admin, "permits") == 1
+    ended = await backend.do(semaphore.acquire(0.001))
+    await backend.sleep(0.005)
+    lose(proxy, PERMIT_RELEASE)
+    with pytest.raises(pyredisson.PermitNotHeldError):
+        await backend.do(semaphore.release(ended))
+
+
+@LOSSES
+async def test_all_else_whose_reply_is_lost(backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+    semaphore = backend.connect(proxy.url, timeout=0.3).get_permit_expirable_semaphore("a")
+
+    async def call(script: str, method: str, *args: Any) -> Any:
+        fault = lose(proxy, sha(script))
+        result = await backend.do(getattr(semaphore, method)(*args))
+        assert fault.happened.is_set()
+        return result
+
+    assert await call("semaphore_set", "try_set_permits", 2) is True
+    assert await call("semaphore_set", "try_set_permits", 3) is False
+    await call("semaphore_add", "add_permits", 3)
+    assert (admin.get("a"), taken(admin, "permits")) == (b"5", 0)
+    permit = await backend.do(semaphore.acquire())
+    await call("permit_set", "set_permits", 3)
+    assert (admin.get("a"), taken(admin, "permits")) == (b"2", 1)
+    assert await call("permit_lease", "update_lease_time", permit, 50) is True
+    assert await call("permit_count", "get_permits") == 3
+    assert await call("exactly_once_delete", "delete") is True
+    assert not admin.exists("a", "{a}:timeout")
+
+
+@pytest.mark.parametrize("undone", ["released", "released in parts", "not had", "closed"])
+async def test_a_late_copy_that_the_server_could_not_be_asked_to_drop(backend: RawBackend, undone: str) -> None:
+    """The user has no right to do so: the copy arrives, and takes nothing."""
+    with (
+        Server(users=["app on >x ~* &* +@all -client"]) as server,
+        server.redis() as redis,
+        Proxy(server.host, server.port) as proxy,
+    ):
+        url = f"redis://app:x@{proxy.host}:{proxy.port}/0"
+        semaphore = await permits_of(backend, url, PERMITS, timeout=0.3)
+        # So that the request is no longer a script's text.
+        await backend.do(semaphore.release(await backend.do(semaphore.acquire())))
+        late = proxy.hold_request(PERMIT_ACQUIRE)
+        asked = 9 if undone == "not had" else 3
+        permits = await backend.do(semaphore.try_acquire_many(asked, renew=True))
+        assert late.held.is_set()
+        if undone == "released":
+            await backend.do(semaphore.release(permits))
+        elif undone == "released in parts":
+            for permit in permits:
+                await backend.do(semaphore.release(permit))
+        elif undone == "closed":
+            await backend.do(backend._clients[-1].close())
+        else:
+            await backend.until(lambda: proxy.seen(PERMIT_RELEASE) >= 2)
+            redis.set("a", 9)
+        await backend.until(lambda: taken(redis, "permits") == 0)
+        before = redis.get("a")
+        late.deliver()
+        assert redis.get("a") == before == (b"9" if undone == "not had" else b"5")
+        assert taken(redis, "permits") == 0
+        assert all(redis.ttl(key) > 0 for key in redis.keys("pyredisson*"))

@@ -7,8 +7,6 @@ import gc
 import logging
 import os
 import threading
-import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,10 +19,11 @@ from pyredisson._client.delivery import Delivery
 from pyredisson.events import Event
 from pyredisson.logic.observing import Observing
 from pyredisson.testing import Server
-from tests.support.children import Child
 from tests.support.garbage import Garbage, collect_at_each_line, only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import TIME_LIMIT, eventually
+
+from .kinds import Start
 
 
 def use(client: pyredisson.Client, times: int = 1) -> None:
@@ -38,28 +37,32 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
 
 
-class Hanging(Recorder):
+class Calling(Recorder):
+    """Calls `first` with each event `acquired`, and then keeps it."""
+
+    def __init__(self, first: Callable[[Event], object]) -> None:
+        super().__init__()
+        keep = self.events.append
+        # Set as `Recorder` does it.
+        vars(self)["acquired"] = lambda event: (first(event), keep(event))
+
+
+class Hanging(Calling):
     """Its first call of `acquired` lasts until `go_on` is set."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.hang)
         self.hangs = threading.Event()
         self.go_on = threading.Event()
 
-    def acquired(self, event: Event) -> None:
-        raise AssertionError("replaced")
+    def hang(self, _: Event) -> None:
+        self.hangs.set()
+        assert self.go_on.wait(60)
 
 
 @pytest.fixture
 def hanging() -> Iterator[Hanging]:
     observer = Hanging()
-
-    def acquired(event: Event) -> None:
-        observer.hangs.set()
-        assert observer.go_on.wait(60)
-        observer.events.append(event)
-
-    observer.acquired = acquired  # type: ignore[method-assign]
     yield observer
     observer.go_on.set()
 
@@ -71,9 +74,7 @@ def test_one_that_raises(server: Server, caplog: pytest.LogCaptureFixture, error
     def fail(event: Event) -> None:
         raise error
 
-    recorder = Recorder("released")
-    recorder.acquired = fail  # type: ignore[attr-defined]
-    with pyredisson.connect(server.url, observer=recorder) as client:
+    with pyredisson.connect(server.url, observer=Calling(fail)) as client:
         use(client, 3)
         assert whats(told(client)) == ["released"] * 3
         assert messages(caplog) == ["the observer's method acquired failed; this is logged once"]
@@ -134,37 +135,24 @@ class TestOneThatHangs:
         asyncio.run(main())
 
 
-def test_one_that_closes_its_client(server: Server) -> None:
-    recorder = Recorder()
-    client: pyredisson.Client
-
-    def acquired(event: Event) -> None:
-        client.close()
-        recorder.events.append(event)
-
-    recorder.acquired = acquired  # type: ignore[attr-defined]
-    client = pyredisson.connect(server.url, observer=recorder)
-    client.get_lock("a").lock()
-    eventually(lambda: whats(recorder.events) == ["acquired", "released"])
-    assert client.closed
-
-
-def test_one_that_locks(server: Server) -> None:
-    """It uses the client that it observes."""
-    recorder = Recorder()
-    client: pyredisson.Client
-
-    def acquired(event: Event) -> None:
-        recorder.events.append(event)
-        if event.name == "a":
+@pytest.mark.parametrize("what", ["closes", "locks"])
+def test_one_that_uses_the_client_that_it_observes(server: Server, what: str) -> None:
+    def use_it(event: Event) -> None:
+        if what == "closes":
+            client.close()
+        elif event.name == "a":
             client.get_lock("b").lock()
             client.get_lock("b").unlock()
 
-    recorder.acquired = acquired  # type: ignore[attr-defined]
-    with pyredisson.connect(server.url, observer=recorder) as client:
-        use(client)
-        eventually(lambda: len(recorder.events) == 4)
-        check_pairs(recorder.events)
+    recorder = Calling(use_it)
+    client = pyredisson.connect(server.url, observer=recorder)
+    client.get_lock("a", owner=1).lock()
+    if what == "locks":
+        eventually(lambda: len(recorder.events) == 3)
+        client.close()
+    eventually(lambda: whats(recorder.events)[-1:] == ["released"] and len(recorder.events) in (2, 4))
+    check_pairs(recorder.events)
+    assert client.closed
 
 
 class TestFinalizers:
@@ -174,28 +162,20 @@ class TestFinalizers:
         mutex = threading.Lock()
         client: pyredisson.Client
 
-        def acquired(event: Event) -> None:
+        def note(event: Event) -> None:
             with mutex:
-                if event.name == "a":
+                if (event.what, event.name) == ("acquired", "a"):
                     Garbage(client.get_lock("b", owner=1).unlock)
                     gc.collect()
                 recorder.events.append(event)
 
-        def released(event: Event) -> None:
-            with mutex:
-                recorder.events.append(event)
-
-        recorder.acquired = acquired  # type: ignore[attr-defined]
-        recorder.released = released  # type: ignore[attr-defined]
+        vars(recorder).update(acquired=note, released=note)
         with pyredisson.connect(server.url, observer=recorder) as client:
-            client.get_lock("b", owner=1).lock()
-            client.get_lock("a", owner=1).lock()
+            for name in "ba":
+                client.get_lock(name, owner=1).lock()
             eventually(lambda: len(recorder.events) == 3)
-            assert [(event.what, event.name) for event in recorder.events] == [
-                ("acquired", "b"),
-                ("acquired", "a"),
-                ("released", "b"),
-            ]
+            said = [(event.what, event.name) for event in recorder.events]
+            assert said == [("acquired", "b"), ("acquired", "a"), ("released", "b")]
 
     def test_a_finalizer_in_the_middle_of_adding_an_event(self, server: Server) -> None:
         """Also while the thread is started."""
@@ -260,18 +240,15 @@ class TestFork:
         """A mutex of the observer, which it holds then, would stay held in the child."""
         monkeypatch.setattr(at_fork, "LONGEST_PAUSE", TIME_LIMIT)
         mutex = threading.Lock()
-        recorder = Recorder()
         inside = threading.Event()
 
-        def acquired(event: Event) -> None:
+        def acquired(_: Event) -> None:
             with mutex:
                 inside.set()
                 # Until the fork is about to happen: it comes after this call.
                 eventually(lambda: Delivery.forking)
-            recorder.events.append(event)
 
-        recorder.acquired = acquired  # type: ignore[attr-defined]
-        with pyredisson.connect(server.url, observer=recorder) as client:
+        with pyredisson.connect(server.url, observer=Calling(acquired)) as client:
             use(client)
             assert inside.wait(TIME_LIMIT)
             assert forked(lambda: mutex.acquire(blocking=False)) == 0
@@ -302,12 +279,11 @@ class TestFork:
             assert forked(lambda: True) == 0
 
     def test_an_observer_that_forks(self, server: Server) -> None:
-        recorder = Recorder()
         statuses: list[int] = []
-        recorder.acquired = lambda _: statuses.append(forked(lambda: True))  # type: ignore[attr-defined]
+        recorder = Calling(lambda _: statuses.append(forked(lambda: True)))
         with pyredisson.connect(server.url, observer=recorder) as client:
             use(client)
-            assert whats(told(client)) == ["released"]
+            assert whats(told(client)) == ["acquired", "released"]
             assert statuses == [0]
 
 
@@ -325,14 +301,6 @@ def forked(check: Callable[[], bool]) -> int:
 
 
 class TestTheEnd:
-    def test_close_delivers_the_rest(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lifecycle, "DELIVERY_TIMEOUT", TIME_LIMIT)
-        recorder = Recorder()
-        with pyredisson.connect(server.url, observer=recorder) as client:
-            client.get_lock("a").lock()
-        assert whats(recorder.events) == ["acquired", "released"]
-        check_pairs(recorder.events)
-
     def test_events_after_close(self, server: Server) -> None:
         """A thread that waited learns of the end late: its event is delivered although the thread has ended."""
         recorder = Recorder()
@@ -346,65 +314,43 @@ class TestTheEnd:
         eventually(lambda: whats(recorder.events)[2:] == ["renewed"])
         eventually(lambda: not observer_threads())
 
-    def test_a_dropped_client(self, server: Server) -> None:
-        recorder = Recorder()
-
-        def use_and_drop() -> weakref.ref[object]:
-            client = pyredisson.connect(server.url, observer=recorder)
-            use(client)
-            return weakref.ref(client._lifecycle)
-
-        with warnings.catch_warnings():
-            # Of the client, and of its sockets, which the collector may come to first.
-            warnings.simplefilter("ignore", ResourceWarning)
-            reference = use_and_drop()
-            eventually(lambda: gc.collect() >= 0 and reference() is None)
-        eventually(lambda: not observer_threads())
-        assert whats(recorder.events) == ["acquired", "released"]
-
-    @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-    def test_exit_of_the_interpreter(self, server: Server, child: Callable[..., Child], kind: str) -> None:
-        process = child(EXIT[kind], server.url)
-        assert process.receive() == "acquired"
-        assert process.receive() == "released"
-        assert process.receive() == ""
-
-    def test_exit_while_it_hangs(self, server: Server, child: Callable[..., Child]) -> None:
-        process = child(EXIT["hanging"], server.url)
-        assert process.receive() == "hangs"
-        assert process.receive() == ""
+    @pytest.mark.parametrize(
+        ("kind", "said"),
+        [("threads", ["acquired", "released"]), ("asyncio", ["acquired", "released"]), ("hanging", ["hangs"])],
+    )
+    def test_exit_of_the_interpreter(self, server: Server, child: Start, kind: str, said: list[str]) -> None:
+        process = child(BEGIN + EXIT[kind], server.url)
+        for each in [*said, ""]:
+            assert process.receive() == each
         assert process.wait() == 0
 
 
-EXIT = {
-    "threads": """
-import sys, pyredisson
+BEGIN = """
+import asyncio, sys, threading, pyredisson, pyredisson.asyncio
 from pyredisson._client import lifecycle
 lifecycle.DELIVERY_TIMEOUT = 10
+hangs = threading.Event()
 class Printing:
     acquired = released = staticmethod(lambda event: print(event.what))
+class Hanging:
+    def acquired(self, event):
+        print("hangs")
+        hangs.set()
+        threading.Event().wait()
+"""
+EXIT = {
+    "threads": """
 client = pyredisson.connect(sys.argv[1], observer=Printing())
 client.get_lock("a").lock()
 """,
     "asyncio": """
-import asyncio, sys, pyredisson.asyncio
-from pyredisson._client import lifecycle
-lifecycle.DELIVERY_TIMEOUT = 10
-class Printing:
-    acquired = released = staticmethod(lambda event: print(event.what))
 client = pyredisson.asyncio.connect(sys.argv[1], observer=Printing())
 async def main():
     await client.get_lock("a").lock()
 asyncio.run(main())
 """,
     "hanging": """
-import sys, threading, pyredisson
-hangs = threading.Event()
-class Hanging:
-    def acquired(self, event):
-        print("hangs")
-        hangs.set()
-        threading.Event().wait()
+lifecycle.DELIVERY_TIMEOUT = 0.2
 client = pyredisson.connect(sys.argv[1], observer=Hanging())
 client.get_lock("a").lock()
 hangs.wait()
@@ -438,15 +384,9 @@ def test_no_thread_can_be_started(
 
 def test_an_observer_of_many_threads(server: Server) -> None:
     """Whatever adds the first event, one thread delivers, and no event is delivered twice or never."""
-    deliverers: set[str] = set()
-    recorder = Recorder()
+    deliverers: set[int] = set()
+    recorder = Calling(lambda _: deliverers.add(threading.get_ident()))
     number = 8
-
-    def note(event: Event) -> None:
-        deliverers.add(str(threading.get_ident()))
-        recorder.events.append(event)
-
-    recorder.acquired = recorder.released = note  # type: ignore[attr-defined]
     start = threading.Barrier(number)
     with pyredisson.connect(server.url, observer=recorder) as client:
 

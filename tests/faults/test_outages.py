@@ -1,4 +1,4 @@
-"""An outage of the server: each call waits within its own limits, and the outage is logged once."""
+"""An outage of the server: calls wait within their own limits, it is logged once, and a loss is known at once."""
 
 from __future__ import annotations
 
@@ -10,72 +10,34 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, ResponseError
+from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError
 
-from pyredisson import ClosedError
-from pyredisson.logic import exactly_once, retry
+from pyredisson import ClosedError, LockLostError, PermitNotHeldError
+from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
 from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
 
-from .outages import away, done, permits, semaphore
+from .kinds import GROUPS, KINDS, LOCKS, Used, away, excluding, lock_of, prepare, start
 
 pytestmark = pytest.mark.asyncio
-Act = Callable[[Any], Any]
-"""What is called on a client; its result may have to be awaited."""
-
-
-def multi(client: Any) -> Any:
-    return client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
-
-
-def red(client: Any) -> Any:
-    return client.get_red_lock(client.get_lock("a"), client.get_lock("b"), client.get_lock("c"))
-
-
-WITHOUT_LIMIT: dict[str, Act] = {
-    "lock": lambda client: client.get_lock("a").lock(),
-    "acquire": lambda client: client.get_lock("a").acquire(),
-    "fair": lambda client: client.get_fair_lock("a").lock(),
-    "fenced": lambda client: client.get_fenced_lock("a").lock_and_get_token(),
-    "spin": lambda client: client.get_spin_lock("a").lock(),
-    "non-reentrant": lambda client: client.get_non_reentrant_lock("a").lock(),
-    "read": lambda client: client.get_read_write_lock("a").read_lock().lock(),
-    "write": lambda client: client.get_read_write_lock("a").write_lock().lock(),
-    "multi": lambda client: multi(client).lock(),
-    "red": lambda client: red(client).lock(),
-    "semaphore": lambda client: semaphore(client).acquire(),
-    "permit": lambda client: permits(client).acquire(),
-    "latch": lambda client: client.get_count_down_latch("done").wait(),
-}
-WITHOUT_WAIT: dict[str, Act] = {
-    "lock": lambda client: client.get_lock("a").try_lock(),
-    "non-blocking": lambda client: client.get_lock("a").acquire(blocking=False),
-    "fair": lambda client: client.get_fair_lock("a").try_lock(),
-    "fenced": lambda client: client.get_fenced_lock("a").try_lock_and_get_token(),
-    "read": lambda client: client.get_read_write_lock("a").read_lock().try_lock(),
-    "write": lambda client: client.get_read_write_lock("a").write_lock().try_lock(),
-    "multi": lambda client: multi(client).try_lock(),
-    "red": lambda client: red(client).try_lock(),
-    "semaphore": lambda client: semaphore(client).try_acquire(),
-    "permit": lambda client: permits(client).try_acquire(),
-    "query": lambda client: client.get_lock("a").is_locked(),
-}
-WITH_A_LIMIT: dict[str, Callable[[Any, float], Any]] = {
-    "lock": lambda client, wait: client.get_lock("a").try_lock(wait),
-    "acquire": lambda client, wait: client.get_lock("a").acquire(timeout=wait),
-    "fair": lambda client, wait: client.get_fair_lock("a").try_lock(wait),
-    "spin": lambda client, wait: client.get_spin_lock("a").try_lock(wait),
-    "write": lambda client, wait: client.get_read_write_lock("a").write_lock().try_lock(wait),
-    "multi": lambda client, wait: multi(client).try_lock(wait),
-    "semaphore": lambda client, wait: semaphore(client).try_acquire(1, wait),
-    "permit": lambda client, wait: permits(client).try_acquire(wait),
+AT_ONCE = 1.0
+"""Seconds; a command that is sent again, or waited for, takes longer."""
+OTHERS: dict[str, Callable[[Any, float | None], Any]] = {
+    "acquire": lambda client, wait: client.get_lock("a").acquire(timeout=-1 if wait is None else wait),
+    "non-blocking": lambda client, _: client.get_lock("a").acquire(blocking=False),
+    "query": lambda client, _: client.get_lock("a").is_locked(),
+    "token": lambda client, _: client.get_fenced_lock("a").try_lock_and_get_token(),
     "latch": lambda client, wait: client.get_count_down_latch("done").wait(wait),
 }
+"""Calls besides those of each kind, by the time that they may wait (None: without limit)."""
 
 
-def prepare(admin: Redis) -> None:
-    admin.set("permits", 1)
-    admin.set("ids", 1)
+async def ask(backend: RawBackend, client: Any, kind: str, wait: float | None) -> Any:
+    if kind in OTHERS:
+        return await backend.do(OTHERS[kind](client, wait))
+    one = Used(backend, client, kind)
+    return await (one.acquire() if wait is None else one.attempt(wait))
 
 
 @pytest.fixture
@@ -85,37 +47,45 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 50)
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", WITHOUT_LIMIT)
+@pytest.mark.parametrize("kind", [*KINDS, *GROUPS, "acquire", "latch"])
 async def test_a_call_without_a_limit_waits_until_the_server_is_back(
     backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever `retry_attempts` says, which is not for it. A warning tells for which server it waits."""
-    prepare(admin)
+    prepare(admin, kind)
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0)
     away(proxy)
-    call = backend.start(lambda: done(backend, WITHOUT_LIMIT[kind], client))
+    call = backend.start(lambda: ask(backend, client, kind, None))
     # Longer than all tries of a call without time to wait.
     await backend.sleep(0.4)
     assert not call.done
-    [warning] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    [warning] = warnings(caplog)
     assert warning.startswith(f"the server 127.0.0.1:{proxy.port} is not available")
     proxy.refuse(False)
     assert await call.result() is not False
 
 
-@pytest.mark.parametrize("kind", WITHOUT_WAIT)
-async def test_a_call_without_time_to_wait_survives_a_short_outage(
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", [*KINDS, *GROUPS, "non-blocking", "query", "token"])
+async def test_a_call_without_time_to_wait_survives_a_short_outage_and_uses_its_tries_up(
     backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A fifth of the usual pauses, and more of them: they bridge at least three seconds.
-    monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 5)
-    monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 5)
-    prepare(admin)
-    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=20)
-    await backend.do(client.get_lock("z").is_locked())
+    prepare(admin, kind)
+    few, many = (backend.connect(proxy.url, timeout=0.8, retry_attempts=attempts) for attempts in (2, 200))
+    await backend.do(many.get_lock("z").is_locked())
     away(proxy)
-    call = backend.start(lambda: done(backend, WITHOUT_WAIT[kind], client))
+    if kind == "red":
+        # Nothing is in doubt: the members that a minority granted were released.
+        assert not await ask(backend, few, kind, 0)
+    else:
+        with pytest.raises(ConnectionError):
+            await ask(backend, few, kind, 0)
+    call = backend.start(lambda: ask(backend, many, kind, 0))
     await backend.sleep(0.2)
     assert not call.done
     proxy.refuse(False)
@@ -124,101 +94,50 @@ async def test_a_call_without_time_to_wait_survives_a_short_outage(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", WITHOUT_WAIT)
-async def test_a_call_without_time_to_wait_uses_its_tries_up(backend: RawBackend, proxy: Proxy, kind: str) -> None:
-    client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
-    away(proxy)
-    if kind == "red":
-        # Nothing is in doubt: the members that a minority granted were released.
-        assert not await backend.do(WITHOUT_WAIT[kind](client))
-    else:
-        with pytest.raises(ConnectionError):
-            await backend.do(WITHOUT_WAIT[kind](client))
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", WITH_A_LIMIT)
+@pytest.mark.parametrize("kind", ["lock", "fair", "spin", "write", "multi", "semaphore", "permits", "acquire", "latch"])
 async def test_a_call_with_a_limit_waits_until_it_is_reached(
     backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
-    prepare(admin)
+    prepare(admin, kind)
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
     away(proxy)
     begun = time.monotonic()
     # Not False: that it isn't taken is not known.
     with pytest.raises(ConnectionError):
-        await backend.do(WITH_A_LIMIT[kind](client, 0.5))
+        await ask(backend, client, kind, 0.5)
     # Without a limit it would be three times the timeout.
     assert 0.5 <= time.monotonic() - begun < 2.2
-    call = backend.start(lambda: done(backend, WITH_A_LIMIT[kind], client, 5))
+    call = backend.start(lambda: ask(backend, client, kind, 5))
     await backend.sleep(0.4)
     assert not call.done
     proxy.refuse(False)
     assert await call.result() is not False
 
 
-HELD: dict[str, tuple[Act, Act, Act]] = {
-    "lock": (
-        lambda client: client.get_lock("a", owner=1).lock(),
-        lambda client: client.get_lock("a").lock(),
-        lambda client: client.get_lock("a", owner=1).unlock(),
-    ),
-    "fair": (
-        lambda client: client.get_fair_lock("a", owner=1).lock(),
-        lambda client: client.get_fair_lock("a").lock(),
-        lambda client: client.get_fair_lock("a", owner=1).unlock(),
-    ),
-    "write, read": (
-        lambda client: client.get_read_write_lock("a", owner=1).write_lock().lock(),
-        lambda client: client.get_read_write_lock("a").read_lock().lock(),
-        lambda client: client.get_read_write_lock("a", owner=1).write_lock().unlock(),
-    ),
-    "read, write": (
-        lambda client: client.get_read_write_lock("a", owner=1).read_lock().lock(),
-        lambda client: client.get_read_write_lock("a").write_lock().lock(),
-        lambda client: client.get_read_write_lock("a", owner=1).read_lock().unlock(),
-    ),
-    "spin": (
-        lambda client: client.get_spin_lock("a", owner=1).lock(),
-        lambda client: client.get_spin_lock("a").lock(),
-        lambda client: client.get_spin_lock("a", owner=1).unlock(),
-    ),
-    "semaphore": (
-        lambda client: semaphore(client).acquire(),
-        lambda client: semaphore(client).acquire(),
-        lambda client: semaphore(client).release(),
-    ),
-    "permit": (
-        lambda client: permits(client).acquire(0.9),
-        lambda client: permits(client).acquire(),
-        lambda client: permits(client).available_permits(),
-    ),
-    "latch": (
-        lambda client: client.get_count_down_latch("done").try_set_count(1),
-        lambda client: client.get_count_down_latch("done").wait(),
-        lambda client: client.get_count_down_latch("done").count_down(),
-    ),
-}
-
-
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("kind", ["lock", "fair", "read", "write", "spin", "semaphore", "permits", "latch"])
 async def test_an_outage_during_a_wait_does_not_end_it(
     backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, kind: str
 ) -> None:
-    prepare(admin)
-    hold, wait, release = HELD[kind]
-    holder, waiter = backend.connect(server.url), backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
-    await backend.do(hold(holder))
-    call = backend.start(lambda: done(backend, wait, waiter))
-    if kind == "spin":
-        await backend.run_blocking(proxy.wait_for, b"\r\na\r\n")
+    prepare(admin, kind)
+    holding, client = backend.connect(server.url), backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
+    latch = holding.get_count_down_latch("done")
+    if kind == "latch":
+        await backend.do(latch.try_set_count(1))
     else:
-        await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE")
+        holder = await excluding(backend, holding, "read" if kind == "write" else kind)
+        if kind == "write":
+            await backend.do(lock_of(holding, "read", 9).lock())
+            await holder.release()
+    call = backend.start(lambda: ask(backend, client, kind, None))
+    await backend.until(lambda: proxy.seen(b"\r\na\r\n" if kind == "spin" else b"SUBSCRIBE") > 0)
     away(proxy)
     await backend.sleep(0.4)
     assert not call.done
-    await backend.do(release(holder))
+    if kind == "latch":
+        await backend.do(latch.count_down())
+    else:
+        await (backend.do(lock_of(holding, "read", 9).unlock()) if kind == "write" else holder.release())
     proxy.refuse(False)
     assert await call.result() is not False
 
@@ -227,9 +146,9 @@ async def test_a_restart_with_the_usual_settings(backend: RawBackend, own_server
     client = backend.connect(own_server.url)
     lock = client.get_lock("a")
     await backend.do(lock.is_locked())
-    for take in (lambda: lock.try_lock(), lambda: lock.lock(), lambda: lock.try_lock(5)):
+    for take in (lock.try_lock, lock.lock, lambda: lock.try_lock(5)):
         own_server.kill()
-        taking = backend.start(lambda: done(backend, take))  # noqa: B023 - it ends within the round
+        taking = start(backend, take)
         await backend.sleep(0.3)
         await backend.run_blocking(own_server.start)
         assert await taking.result() is not False
@@ -239,7 +158,7 @@ async def test_a_silent_server_is_waited_for(backend: RawBackend, proxy: Proxy) 
     client = backend.connect(proxy.url, timeout=0.2, retry_attempts=1)
     await backend.do(client.get_lock("a").is_locked())
     proxy.stall()
-    call = backend.start(lambda: done(backend, client.get_lock("a").lock))
+    call = start(backend, client.get_lock("a").lock)
     # Two tries and a pause, which is where it used to end.
     await backend.sleep(1.2)
     assert not call.done
@@ -253,7 +172,7 @@ async def test_an_error_that_waiting_cannot_cure_ends_a_waiting_call(backend: Ra
         client = backend.connect(proxy.url, username="alice", password="x")
         await backend.do(client.get_lock("a").is_locked())
         away(proxy)
-        call = backend.start(lambda: done(backend, client.get_lock("a").lock))
+        call = start(backend, client.get_lock("a").lock)
         await backend.sleep(0.1)
         assert not call.done
         with server.redis() as admin:
@@ -263,13 +182,7 @@ async def test_an_error_that_waiting_cannot_cure_ends_a_waiting_call(backend: Ra
             await call.result()
 
 
-async def test_a_wrong_type_is_not_waited_for(backend: RawBackend, server: Server, admin: Redis) -> None:
-    admin.set("a", "text")
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await backend.do(backend.connect(server.url).get_lock("a").lock())
-
-
-@pytest.mark.parametrize("kind", ["lock", "fair", "multi", "red", "semaphore", "permit", "latch"])
+@pytest.mark.parametrize("kind", ["lock", "fair", "multi", "red", "semaphore", "permits", "latch"])
 async def test_closing_ends_a_call_that_waits_for_the_server(
     backend: RawBackend, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +190,7 @@ async def test_closing_ends_a_call_that_waits_for_the_server(
     monkeypatch.setattr(retry, "LONGEST_DELAY", 60.0)
     client = backend.connect(proxy.url, timeout=0.8)
     away(proxy)
-    call = backend.start(lambda: done(backend, WITHOUT_LIMIT[kind], client))
+    call = backend.start(lambda: ask(backend, client, kind, None))
     await backend.sleep(0.3)
     assert not call.done
     begun = time.monotonic()
@@ -287,41 +200,136 @@ async def test_closing_ends_a_call_that_waits_for_the_server(
     assert time.monotonic() - begun < 2
 
 
-async def test_a_cancelled_task_leaves_nothing(proxy: Proxy, admin: Redis) -> None:
-    backend = RawBackend("asyncio")
-    client = backend.connect(proxy.url, timeout=0.8)
-    await client.get_lock("a").is_locked()
-    # The command runs, its reply is lost, and the server can't be reached.
-    fault = proxy.cut_reply(b"\r\na\r\n")
-    proxy.refuse(True)
-    task = asyncio.create_task(client.get_lock("a").lock())
-    assert await asyncio.to_thread(fault.happened.wait, 5)
-    assert admin.exists("a")
-    await asyncio.sleep(0.1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    proxy.refuse(False)
-    await backend.until(lambda: not admin.exists("a"))
-    await backend.close()
+class TestLog:
+    """One warning when an outage begins, and one when it ends."""
+
+    async def test_an_outage(self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+        client = backend.connect(proxy.url, timeout=0.8, lock_watchdog_timeout=3)
+        # A connection that is cut is no outage.
+        for _ in range(3):
+            await backend.do(client.get_lock("a").is_locked())
+            proxy.cut()
+        assert warnings(caplog) == []
+        mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
+        await backend.do(mine.lock())
+        await backend.do(other.lock())
+        waiting = start(backend, client.get_lock("b").lock)
+        await backend.until(lambda: proxy.seen(b"SUBSCRIBE") > 0)
+        begun = time.monotonic()
+        away(proxy)
+        await backend.until(lambda: warnings(caplog))
+        # All of them fail, more than once: the waiter, the subscription and the watchdog.
+        await backend.sleep(1.3)
+        proxy.refuse(False)
+        await backend.do(mine.unlock())
+        await backend.do(other.unlock())
+        await waiting.result()
+        said = warnings(caplog)
+        assert len(said) == 2, said
+        assert "is not available: " in said[0]
+        text, _, seconds = said[1].removesuffix(" s").rpartition(" after ")
+        assert text.endswith("is available again")
+        assert 1.2 < float(seconds) < time.monotonic() - begun + 0.1
+        assert all(proxy.url.split("/")[2] in line for line in said)
+
+    async def test_a_connection_that_fails_after_a_later_one_was_made_is_no_outage(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = backend.connect(proxy.url, timeout=2, client_name="overtaking")
+        await backend.do(client.get_lock("a", owner=1).lock())
+        # The handshake of the subscription gets no reply.
+        slow = proxy.hold_request(b"HELLO")
+        waiting = start(backend, client.get_lock("a").lock)
+        await backend.until(slow.held.is_set)
+        for entry in admin.client_list():
+            if entry["name"] == "overtaking":
+                admin.client_kill_filter(_id=entry["id"])
+        # Over a new connection.
+        assert not await backend.do(client.get_lock("b").is_locked())
+        # The one for the subscription has failed by then.
+        await backend.until(lambda: listeners(admin, "a") == 1)
+        assert warnings(caplog) == []
+        await backend.do(client.get_lock("a", owner=1).unlock())
+        await waiting.result()
+
+    async def test_a_server_that_refuses(
+        self, backend: RawBackend, own_server: Server, root: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = backend.connect(own_server.url)
+        root.replicaof("127.0.0.1", 1)
+        call = start(backend, client.get_lock("a").lock)
+        await backend.sleep(1.2)
+        assert not call.done
+        root.replicaof("NO", "ONE")
+        await call.result()
+        said = warnings(caplog)
+        assert len(said) == 2, said
+        assert "is not available: READONLY" in said[0]
+        assert "is available again after" in said[1]
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_semaphore_call_that_outlasts_the_servers_memory(
-    backend: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The permit of the first copy is released before another copy acquires one: a permit is acquired once."""
-    monkeypatch.setattr(exactly_once, "REMEMBERED", 0.3)
-    admin.set("permits", 5)
-    client = backend.connect(proxy.url, timeout=0.8)
-    proxy.cut_reply(b"pyredisson_once")
-    proxy.refuse(False)
-    await backend.do(client.get_lock("z").is_locked())
-    proxy.refuse(True)
-    call = backend.start(lambda: done(backend, semaphore(client).acquire, 2))
-    await backend.until(lambda: admin.get("permits") == b"3")
-    await backend.sleep(0.6)
-    assert not call.done
-    proxy.refuse(False)
-    await call.result()
-    await backend.until(lambda: admin.get("permits") == b"3")
+class TestKnownLosses:
+    """A hold that is known to be lost raises `LockLostError` at once, also if the server can't be reached."""
+
+    @pytest.mark.parametrize("kind", [kind for kind in (*LOCKS, *GROUPS) if kind != "non-reentrant"])
+    async def test_leaving_a_block_whose_lease_ended(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
+    ) -> None:
+        lock = lock_of(backend.connect(proxy.url), kind)
+        ended = 0.0
+        with pytest.raises(LockLostError):
+            if backend.threads:
+                with lock.hold(lease_time=0.5):
+                    away(proxy)
+                    assert lock.lost.wait(5)
+                    ended = time.monotonic()
+            else:
+                async with lock.hold(lease_time=0.5):
+                    away(proxy)
+                    try:
+                        await asyncio.sleep(5)
+                    finally:
+                        ended = time.monotonic()
+        assert time.monotonic() - ended < AT_ONCE
+        proxy.refuse(False)
+        # The loss was this hold's: the next one is held.
+        await backend.do(lock.lock())
+        await backend.do(lock.unlock())
+        await backend.until(lambda: not admin.exists("a", "b"))
+
+    async def test_the_release_of_each_level(self, backend: RawBackend, proxy: Proxy) -> None:
+        lock = backend.connect(proxy.url).get_lock("a")
+        for _ in range(3):
+            await backend.do(lock.lock(1.5))
+        away(proxy)
+        lost = lock.lost
+        assert await backend.do(lost.wait(5))
+        began = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(LockLostError):
+                await backend.do(lock.unlock())
+        assert time.monotonic() - began < AT_ONCE
+        assert lost.is_set()
+
+    async def test_a_lease_that_ends_while_its_release_is_sent_again(self, backend: RawBackend, proxy: Proxy) -> None:
+        lock = backend.connect(proxy.url, retry_attempts=2, timeout=0.3).get_lock("a")
+        await backend.do(lock.lock(0.6))
+        lost = lock.lost
+        away(proxy)
+        with pytest.raises(LockLostError):
+            await backend.do(lock.unlock())
+        assert lost.is_set()
+
+    async def test_a_renewed_permit(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+        semaphore = backend.connect(proxy.url, lock_watchdog_timeout=0.5).get_permit_expirable_semaphore("a")
+        await backend.do(semaphore.try_set_permits(1))
+        permit = await backend.do(semaphore.acquire(renew=True))
+        away(proxy)
+        await backend.sleep(0.6)
+        began = time.monotonic()
+        with pytest.raises(PermitNotHeldError):
+            await backend.do(semaphore.release(permit))
+        assert time.monotonic() - began < AT_ONCE
+        proxy.refuse(False)
+        await backend.until(lambda: not admin.zcard("{a}:timeout"))
+        assert await backend.do(semaphore.available_permits()) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 from redis import Redis
@@ -17,131 +16,75 @@ from tests.support.faults import ACQUIRE
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-BEGIN = """
+from .kinds import Start
+
+PROGRAM = """
 import asyncio, signal, sys, threading, time
 import pyredisson, pyredisson.asyncio
-client = pyredisson.connect(sys.argv[1], timeout=30)
-"""
-
-HOLDS = (
-    BEGIN
-    + """
-pyredisson.release_on_signals()
-client.get_lock("a").lock()
-later = pyredisson.connect(sys.argv[1])
-later.get_lock("b").lock(60)
-print("go")
-time.sleep(60)
-"""
-)
-
-SLOW = HOLDS.replace(
-    "pyredisson.release_on_signals()",
-    """
 from pyredisson._client import signals
-signals.CLOSE_TIMEOUT = 60
-pyredisson.release_on_signals()
+url, mode = sys.argv[1:]
+
+def handle(number, frame):
+    print("handled", number, client.closed)
+    sys.exit(5)
 
 def tell():
     while not signals._releasing:
         time.sleep(0.01)
     print("releasing")
 
-threading.Thread(target=tell, daemon=True).start()
-""",
-)
-
-UNASKED = HOLDS.replace("pyredisson.release_on_signals()", "")
-
-WAITS = (
-    BEGIN
-    + """
-pyredisson.release_on_signals()
-client.get_lock("a").lock()
-print("go")
-client.get_lock("other").lock()
-"""
-)
-
-IN_THREADS = (
-    BEGIN
-    + """
-pyredisson.release_on_signals()
 def take(number):
     while True:
         client.get_lock(f"a{number}").lock()
         client.get_lock(f"a{number}").unlock()
-for number in range(10):
-    threading.Thread(target=take, args=(number,), daemon=True).start()
-print("go")
-time.sleep(60)
-"""
-)
 
-CATCHES = (
-    BEGIN
-    + """
-pyredisson.release_on_signals()
-lock = client.get_lock("a")
+if mode == "handles":
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pyredisson.release_on_signals()
+if mode == "slow":
+    signals.CLOSE_TIMEOUT = 60
+    threading.Thread(target=tell, daemon=True).start()
+if mode != "unasked":
+    pyredisson.release_on_signals()
+client = pyredisson.connect(url, timeout=30)
+later = pyredisson.connect(url)
+if mode == "threads":
+    for number in range(10):
+        threading.Thread(target=take, args=(number,), daemon=True).start()
 try:
-    with lock:
+    with client.get_lock("a"):
+        later.get_lock("b").lock(60)
         print("go")
+        if mode == "waits":
+            client.get_lock("other").lock()
         time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted", client.closed)
     sys.exit(7)
 """
-)
-
-HANDLES = (
-    BEGIN
-    + """
-def handle(number, frame):
-    print("handled", number, client.closed)
-    sys.exit(5)
-signal.signal(signal.SIGTERM, handle)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-pyredisson.release_on_signals()
-pyredisson.release_on_signals()
-client.get_lock("a").lock()
-print("go")
-time.sleep(60)
-"""
-)
 
 ASYNCIO = """
-import asyncio, sys
+import asyncio, signal, sys
 import pyredisson, pyredisson.asyncio
+url, mode = sys.argv[1:]
 async def main():
+    ended = asyncio.Event()
+    if mode == "handles":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     pyredisson.release_on_signals()
-    client = pyredisson.asyncio.connect(sys.argv[1], timeout=30)
-    async with client.get_lock("a"):
-        print("go")
-        if sys.argv[2] == "waits":
-            await client.get_lock("other").lock()
-        await asyncio.sleep(60)
+    client = pyredisson.asyncio.connect(url, timeout=30)
+    await client.get_lock("a").lock()
+    print("go")
+    if mode == "waits":
+        await client.get_lock("other").lock()
+    await ended.wait()
+    print("ended", client.closed)
 try:
     asyncio.run(main())
 except KeyboardInterrupt:
     sys.exit(7)
 """
-
-LOOP_HANDLER = """
-import asyncio, signal, sys
-import pyredisson, pyredisson.asyncio
-async def main():
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    pyredisson.release_on_signals()
-    client = pyredisson.asyncio.connect(sys.argv[1])
-    await client.get_lock("a").lock()
-    print("go")
-    await ended.wait()
-    print("ended", client.closed)
-asyncio.run(main())
-"""
-
-Start = Callable[..., Child]
 
 
 def end(user: Child, number: signal.Signals, seconds: float = 3.0) -> int:
@@ -152,106 +95,90 @@ def end(user: Child, number: signal.Signals, seconds: float = 3.0) -> int:
     return status
 
 
-def test_sigterm_frees_what_is_held_and_ends_the_process_as_before(server: Server, admin: Redis, child: Start) -> None:
-    user = child(HOLDS, server.url)
-    assert user.receive() == "go"
+@pytest.fixture
+def go(child: Start) -> Start:
+    """Starts a program that holds a lock."""
+
+    def start(url: str, mode: str = "holds", program: str = PROGRAM) -> Child:
+        user = child(program, url, mode)
+        assert user.receive() == "go"
+        return user
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("mode", "number", "status", "says"),
+    [
+        ("holds", signal.SIGTERM, -signal.SIGTERM, ""),
+        ("holds", signal.SIGINT, 7, "interrupted True"),
+        ("handles", signal.SIGTERM, 5, "handled 15 True"),
+        ("unasked", signal.SIGTERM, -signal.SIGTERM, ""),
+    ],
+)
+def test_what_is_held_is_freed_and_the_process_ends_as_before(
+    server: Server, admin: Redis, go: Start, mode: str, number: signal.Signals, status: int, says: str
+) -> None:
+    user = go(server.url, mode)
     assert admin.exists("a", "b") == 2
+    if mode == "handles":
+        user.signal(signal.SIGINT)  # it was ignored, and stays so
+    assert end(user, number) == status
+    assert user.receive() == says
+    # It never acts unasked.
+    assert admin.exists("a", "b") == (2 if mode == "unasked" else 0)
+
+
+@pytest.mark.parametrize("step", ["message", "hold_request", "hold_reply"])
+def test_while_the_main_thread_waits_for_a_lock(proxy: Proxy, admin: Redis, go: Start, step: str) -> None:
+    held = None
+    if step == "message":
+        admin.hset("other", "somebody:1", 1)
+    else:
+        held = getattr(proxy, step)(b"other")
+    user = go(proxy.url, "waits")
+    eventually(lambda: listeners(admin, "other") == 1 if held is None else held.held.is_set())
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
-    assert admin.keys() == []
-
-
-def test_it_never_acts_unasked(server: Server, admin: Redis, child: Start) -> None:
-    user = child(UNASKED, server.url)
-    assert user.receive() == "go"
-    assert end(user, signal.SIGTERM) == -signal.SIGTERM
-    assert admin.exists("a", "b") == 2
-
-
-def test_while_the_main_thread_waits_for_a_lock(server: Server, admin: Redis, child: Start) -> None:
-    admin.hset("other", "somebody:1", 1)
-    user = child(WAITS, server.url)
-    assert user.receive() == "go"
-    eventually(lambda: listeners(admin, "other") == 1)
-    assert end(user, signal.SIGTERM) == -signal.SIGTERM
-    assert admin.keys() == [b"other"]
-
-
-@pytest.mark.parametrize("step", ["request", "reply"])
-def test_while_the_main_thread_waits_for_a_reply(proxy: Proxy, admin: Redis, child: Start, step: str) -> None:
-    held = proxy.hold_request(b"other") if step == "request" else proxy.hold_reply(b"other")
-    user = child(WAITS, proxy.url)
-    assert user.receive() == "go"
-    assert held.held.wait(5)
-    assert end(user, signal.SIGTERM) == -signal.SIGTERM
-    assert not admin.exists("a")
+    assert not admin.exists("a", "b")
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.05])
-def test_what_other_threads_are_taking_is_freed_too(proxy: Proxy, admin: Redis, child: Start, latency: float) -> None:
-    user = child(IN_THREADS, proxy.url)
-    assert user.receive() == "go"
+def test_what_other_threads_are_taking_is_freed_too(proxy: Proxy, admin: Redis, go: Start, latency: float) -> None:
+    user = go(proxy.url, "threads")
     proxy.latency(latency)
     proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 100, 30)
     assert end(user, signal.SIGTERM) == -signal.SIGTERM
     assert admin.keys() == []
 
 
-def test_sigint_raises_keyboard_interrupt_as_before(server: Server, admin: Redis, child: Start) -> None:
-    user = child(CATCHES, server.url)
-    assert user.receive() == "go"
-    assert end(user, signal.SIGINT) == 7
-    assert user.receive() == "interrupted True"
-    assert admin.keys() == []
-
-
-def test_the_handler_that_was_there_is_called(server: Server, admin: Redis, child: Start) -> None:
-    user = child(HANDLES, server.url)
-    assert user.receive() == "go"
-    user.signal(signal.SIGINT)  # it was ignored, and stays so
-    assert end(user, signal.SIGTERM) == 5
-    assert user.receive() == "handled 15 True"
-    assert admin.keys() == []
-
-
-@pytest.mark.parametrize("where", ["sleeps", "waits"])
+@pytest.mark.parametrize("mode", ["sleeps", "waits"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 7)])
-def test_asyncio(server: Server, admin: Redis, child: Start, number: signal.Signals, status: int, where: str) -> None:
+def test_asyncio(server: Server, admin: Redis, go: Start, number: signal.Signals, status: int, mode: str) -> None:
     admin.hset("other", "somebody:1", 1)
-    user = child(ASYNCIO, server.url, where)
-    assert user.receive() == "go"
-    if where == "waits":
+    user = go(server.url, mode, ASYNCIO)
+    if mode == "waits":
         eventually(lambda: listeners(admin, "other") == 1)
     assert end(user, number) == status
     assert admin.keys() == [b"other"]
 
 
-def test_beside_a_handler_of_the_event_loop(server: Server, admin: Redis, child: Start) -> None:
-    user = child(LOOP_HANDLER, server.url)
-    assert user.receive() == "go"
+def test_beside_a_handler_of_the_event_loop(server: Server, admin: Redis, go: Start) -> None:
+    user = go(server.url, "handles", ASYNCIO)
     assert end(user, signal.SIGTERM) == 0
     assert user.receive() == "ended True"
     assert admin.keys() == []
 
 
-def test_a_server_that_is_away_costs_about_a_second(own_server: Server, child: Start) -> None:
-    user = child(HOLDS, own_server.url)
-    assert user.receive() == "go"
+@pytest.mark.parametrize("mode", ["holds", "slow"])
+def test_a_server_that_is_away(own_server: Server, go: Start, mode: str) -> None:
+    """It costs about a second. A second signal doesn't wait, in the middle of a first one that would take a minute."""
+    user = go(own_server.url, mode)
     own_server.pause()
     try:
-        assert end(user, signal.SIGTERM) == -signal.SIGTERM
-    finally:
-        own_server.resume()
-
-
-def test_a_second_signal_does_not_wait(own_server: Server, child: Start) -> None:
-    user = child(SLOW, own_server.url)
-    assert user.receive() == "go"
-    own_server.pause()
-    try:
-        user.signal(signal.SIGTERM)
-        # In the middle of the first one, which would take a minute.
-        assert user.receive() == "releasing"
-        assert end(user, signal.SIGTERM, 10) == -signal.SIGTERM
+        if mode == "slow":
+            user.signal(signal.SIGTERM)
+            assert user.receive() == "releasing"
+        assert end(user, signal.SIGTERM, 10 if mode == "slow" else 3) == -signal.SIGTERM
     finally:
         own_server.resume()
 

@@ -15,7 +15,6 @@ from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE
 from tests.support.raw_backends import RawBackend
 
-MANY = 1000
 DEEPEST = 40
 """Frames of a traceback, its causes not counted."""
 
@@ -47,37 +46,30 @@ def check(errors: list[BaseException], kind: type[Exception]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_dead_server_met_by_many_tasks() -> None:
-    backend = RawBackend("asyncio")
-    client = backend.connect("redis://127.0.0.1:1", retry_attempts=0)
-    check(await errors_of(backend, lambda i: client.get_lock(f"a{i}").try_lock(), MANY), ConnectionError)
-    await backend.close()
+@pytest.mark.parametrize(
+    ("password", "kind", "number"), [(None, ConnectionError, 1000), ("wrong", AuthenticationError, 100)]
+)
+async def test_a_connection_that_many_tasks_need(
+    tasks: RawBackend, server: Server, password: str | None, kind: type[Exception], number: int
+) -> None:
+    url = "redis://127.0.0.1:1" if password is None else server.url
+    client = tasks.connect(url, password=password, retry_attempts=0)
+    check(await errors_of(tasks, lambda i: client.get_lock(f"a{i}").try_lock(), number), kind)
 
 
 @pytest.mark.asyncio
-async def test_a_connection_of_many_tasks_is_cut(proxy: Proxy, server: Server) -> None:
-    backend = RawBackend("asyncio")
-    client = backend.connect(proxy.url, retry_attempts=0)
+async def test_a_connection_of_many_tasks_is_cut(tasks: RawBackend, proxy: Proxy) -> None:
+    client = tasks.connect(proxy.url, retry_attempts=0)
     await client.get_lock("a").is_locked()
     late = proxy.hold_reply(ACQUIRE)
 
     async def cut(i: int) -> None:
         if not i:
-            await backend.run_blocking(late.held.wait, 5)
+            await tasks.until(late.held.is_set)
             proxy.close()
         await client.get_lock(f"a{i}").try_lock()
 
-    check(await errors_of(backend, cut, 100), ConnectionError)
-    await backend.close()
-
-
-@pytest.mark.asyncio
-async def test_a_wrong_password(server: Server) -> None:
-    backend = RawBackend("asyncio")
-    client = backend.connect(server.url, password="wrong")
-    errors = await errors_of(backend, lambda i: client.get_lock(f"a{i}").try_lock(), 100)
-    check(errors, AuthenticationError)
-    await backend.close()
+    check(await errors_of(tasks, cut, 100), ConnectionError)
 
 
 @pytest.mark.asyncio
@@ -91,7 +83,7 @@ async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admi
     async def take(i: int) -> None:
         if i == 9:
             # The refusal comes when all others wait.
-            assert await backend.run_blocking(asking.held.wait, 5)
+            await backend.until(asking.held.is_set)
             await backend.until(lambda: len(waiting) == 9)
             asking.deliver()
         await backend.do(client.get_lock("a").lock())
@@ -110,16 +102,11 @@ class Odd(Exception):
 
 
 class Picky(Exception):
-    __slots__ = ("code",)
-
     def __new__(cls, code: int, /, *, where: str) -> Picky:
         return super().__new__(cls, f"{where}: {code}")
 
     def __init__(self, code: int, *, where: str) -> None:
-        self.code = code
-
-    def __str__(self) -> str:
-        return f"code {self.code}"
+        super().__init__()
 
 
 ERRORS = [

@@ -1,11 +1,13 @@
-"""Threads that can't start, or that meet an exception of other code: the client continues all the same."""
+"""Threads that can't start, that meet an exception of other code, or that come at the same moment as another one."""
 
 from __future__ import annotations
 
+import _thread
 import logging
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -13,15 +15,29 @@ import pytest
 from redis import Redis
 
 import pyredisson
+from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.reader_role import ListenerState, ReaderRole
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._protocol.handshake import ConnectionId, ServerInfo
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
+from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.holds import HoldTable
+from pyredisson.logic.permits.permit_channel import PermitChannel
 from pyredisson.testing import Server
 from tests.support.faults import Credentials
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
+from .kinds import start
+
 LEASE = 1.2
-CHANNEL = "redisson_lock__channel:{a}"
+
+
+def given_back(admin: Redis) -> None:
+    admin.delete("a")
+    admin.publish("redisson_lock__channel:{a}", "0")
 
 
 @pytest.fixture
@@ -70,17 +86,15 @@ def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
 ) -> None:
     admin.hset("a", "another:1", 1)
     with pyredisson.connect(server.url) as client:
+        lock = client.get_lock("a")
         happened = no_thread("pyredisson-listener")
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            client.get_lock("a").try_lock(5)
+            lock.try_lock(5)
         assert happened.is_set()
-        waiter = threading.Thread(target=client.get_lock("a").lock)
-        waiter.start()
+        waiter = start(RawBackend("threads"), lock.lock)
         eventually(lambda: listeners(admin, "a") == 1)
-        admin.delete("a")
-        admin.publish(CHANNEL, "0")
-        waiter.join(5)
-        assert not waiter.is_alive()
+        given_back(admin)
+        eventually(lambda: waiter.done)
 
 
 @pytest.mark.asyncio
@@ -95,7 +109,7 @@ async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
         await backend.do(lock.lock())
     happened = no_thread("pyredisson-on-lost")
     admin.delete("a")
-    assert await backend.run_blocking(happened.wait, 3)
+    await backend.until(happened.is_set, 3)
     assert notified == []
     admin.delete("b")
     await backend.until(lambda: sorted(notified) == ["a", "b"], 3)
@@ -135,10 +149,10 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
     await backend.do(held.lock())
     # One is lost by the thread that keeps the time, the other by the one that renews.
     lost = held.lost
-    assert await backend.run_blocking(broken_logging.wait, 3)
+    await backend.until(broken_logging.is_set, 3)
     broken_logging.clear()
     admin.delete("gone")
-    assert await backend.run_blocking(broken_logging.wait, 3)
+    await backend.until(broken_logging.is_set, 3)
     await backend.sleep(2 * LEASE)
     assert not lost.is_set()
     assert admin.exists("held")
@@ -158,14 +172,10 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
         provider = Credentials("secret", failing="pyredisson-listener")
         client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
 
-        async def take() -> bool:
-            return bool(await backend.do(client.get_lock("a").try_lock(20)))
-
-        waiter = backend.start(take)
-        assert await backend.run_blocking(provider.failed.wait, 5)
+        waiter = start(backend, client.get_lock("a").try_lock, 20)
+        await backend.until(provider.failed.is_set)
         await backend.until(lambda: listeners(root, "a") == 1)
-        root.delete("a")
-        root.publish(CHANNEL, "0")
+        given_back(root)
         assert await waiter.result() is True
 
 
@@ -180,26 +190,160 @@ def test_a_loss_that_two_threads_notice_is_reported_once(server: Server, step: i
         holds, hold = client._session.holds, lock._logic.hold_of(1)
         assert hold is not None
         other = threading.Thread(target=holds.declare_lost, args=(hold, "the other saw it"))
-        steps = 0
+        codes = {HoldTable.declare_lost.__code__, HoldTable._report_loss.__code__}
+        left = step
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal steps
-            if frame.f_code not in {HoldTable.declare_lost.__code__, HoldTable._report_loss.__code__}:
-                return None
-            if event == "line":
-                steps += 1
-                if steps == step:
-                    other.start()
-                    # It may have to wait for this one.
-                    other.join(0.1)
-            return trace
+            nonlocal left
+            left -= event == "line"
+            if event == "line" and not left:
+                other.start()
+                # It may have to wait for this one.
+                other.join(0.1)
+            return trace if frame.f_code in codes else None
 
-        sys.settrace(trace)
+        sys.settrace(lambda frame, event, arg: trace(frame, event, arg) if frame.f_code in codes else None)
         try:
             holds.declare_lost(hold, "the one saw it")
         finally:
             sys.settrace(None)
-        assert steps >= step
+        assert left <= 0
         other.join()
         eventually(lambda: notified)
     assert notified == [lock]
+
+
+class Interrupted:
+    """A lock after whose next acquisition the thread is interrupted by another one."""
+
+    def __init__(self, lock: _thread.LockType, other_thread: Callable[[], None]) -> None:
+        self._lock = lock
+        self._other_thread = other_thread
+
+    def acquire(self, *, timeout: float) -> bool:
+        acquired = self._lock.acquire(timeout=timeout)
+        self._other_thread()
+        return acquired
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+def test_a_wakeup_is_set_while_its_waiter_wakes() -> None:
+    """Two messages may come in quick succession."""
+    wakeup = ThreadWakeup()
+    wakeup.set()
+    wakeup.lock = Interrupted(wakeup.lock, wakeup.set)  # type: ignore[assignment]
+    assert wakeup.wait(1)
+    assert wakeup.is_set()
+    assert wakeup.wait(1)
+
+
+class NoSubscriber:
+    """A subscription connection that does nothing."""
+
+    def subscribe(self, channels: Iterable[bytes]) -> None: ...
+
+    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
+
+
+def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
+    """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
+    registry = ChannelRegistry(lambda: 1000.0)
+    registry.attach(NoSubscriber())
+    leader, single, second = ThreadWakeup(), ThreadWakeup(), ThreadWakeup()
+    for wakeup, need in ((leader, 3), (single, 1), (second, 2)):
+        registry.join(b"channel", wakeup, PermitChannel, need)
+    assert registry.become_leader(b"channel", leader)
+    registry.leave(b"channel", leader)
+    assert second.is_set()
+    assert not single.is_set()
+    assert registry.become_leader(b"channel", second)
+
+
+class Messages:
+    """A reader of messages whose connection only counts how often it is shut down."""
+
+    def __init__(self) -> None:
+        self.connection: Any = self
+        self.shutdowns = 0
+
+    def shut_down(self) -> None:
+        self.shutdowns += 1
+
+
+def test_one_thread_reads_at_a_time() -> None:
+    """A reader that was interrupted can be released by the listener's thread."""
+    thread, waiter, other = ThreadWakeup(), ThreadWakeup(), ThreadWakeup()
+    role, messages = ReaderRole(thread), Messages()
+    role.connected(messages)  # type: ignore[arg-type]
+    assert role.take(thread) is thread
+    assert role.take(waiter) is thread
+    assert role.release(waiter) is False
+    assert role.release(thread) is True
+    assert role.take(waiter) is waiter
+    assert role.take(other) is role.take(thread) is waiter
+    assert role.release(waiter) is True
+    assert role.release(waiter) is False
+    assert role.take(thread) is thread
+
+
+def test_a_failure_breaks_the_present_connection_only() -> None:
+    """A waiter that read an earlier one reports late."""
+    role = ReaderRole(ThreadWakeup())
+    earlier: Any = Messages()
+    present: Any = Messages()
+    states = [role.state]
+    role.connected(earlier)
+    states.append(role.state)
+    role.fail(earlier, OSError("broken"))
+    states.append(role.state)
+    role.disconnected()
+    role.connected(present)
+    role.fail(earlier, OSError("late"))
+    states.append(role.state)
+    expected = [ListenerState.DISCONNECTED, ListenerState.UNREAD, ListenerState.BROKEN, ListenerState.UNREAD]
+    assert states == expected
+    assert (earlier.shutdowns, present.shutdowns, role.failure) == (1, 0, None)
+
+
+class Overtaken(list[ConnectionId]):
+    """Suspects that another thread takes off the list between two looks of this one."""
+
+    def __contains__(self, connection_id: object) -> bool:
+        there = super().__contains__(connection_id)
+        self.clear()
+        return there
+
+
+def test_two_handshakes_that_cleared_the_same_suspect() -> None:
+    node = Node(Config())
+    suspect, other = ConnectionId(b"1", b"a:1"), ConnectionId(b"2", b"a:2")
+    node.suspects = Overtaken([suspect, other])
+    node.on_connected(ServerInfo(True, None, None), [suspect, ConnectionId(b"3", b"a:3"), suspect, other])
+    assert not list(node.suspects)
+
+
+class Closing(Connection):
+    """Closed by another thread as soon as this one has looked at its socket."""
+
+    __slots__ = ("_real", "looks")
+
+    @property
+    def _socket(self) -> socket.socket | None:
+        self.looks += 1
+        return self._real if self.looks == 1 else None
+
+    @_socket.setter
+    def _socket(self, value: socket.socket | None) -> None:
+        self._real = value
+        self.looks = 1
+
+
+def test_a_connection_that_is_closed_while_it_is_shut(server: Server) -> None:
+    connection = Closing(Node(Config.of(server.url)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection._real, connection.looks = ours, 0
+        connection.shut_down()
+        assert theirs.recv(1) == b""

@@ -1,9 +1,10 @@
-"""Waiters don't poll, a hand-off wakes one waiter, and no wakeup is lost with a message or a connection."""
+"""No wakeup is lost with a message, a connection, a right, a waiter that leaves, or a hold that vanishes."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 import pyredisson
+from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
 from pyredisson._backends.threads.operations import run
+from pyredisson.logic import channels
 from pyredisson.logic.locks import queued_wait
 from pyredisson.testing import Proxy, Server
 from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.server_state import listeners, scripts_run
-from tests.support.waiting import waiters
+
+from .kinds import lock_of, sha, start
 
 pytestmark = pytest.mark.asyncio
 CHANNEL = "redisson_lock__channel:{a}"
@@ -28,79 +32,22 @@ def taken_by_another(admin: Redis) -> None:
     admin.hset("a", "another:1", 1)
 
 
-def given_back(admin: Redis) -> None:
-    admin.delete("a")
-    admin.publish(CHANNEL, "0")
+def given_back(admin: Redis, name: str = "a") -> None:
+    admin.delete(name)
+    admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
 
 
 def waiting(backend: RawBackend, client: Any) -> BackgroundCall:
     """A waiter that takes the lock, says when, and gives it back."""
+    lock = client.get_lock("a")
 
     async def take() -> float:
-        lock = client.get_lock("a")
         await backend.do(lock.lock())
         taken = time.monotonic()
         await backend.do(lock.unlock())
         return taken
 
     return backend.start(take)
-
-
-async def test_waiters_send_nothing_while_they_wait(backend: RawBackend, server: Server, admin: Redis) -> None:
-    taken_by_another(admin)
-    client = backend.connect(server.url)
-    before = scripts_run(admin)
-    others = [waiting(backend, client) for _ in range(5)]
-    await backend.until(lambda: waiters(client, "a") == 5)
-    await backend.sleep(0.1)
-    # Those that came before anybody waited have tried. When it is known that messages arrive one looks again, and so do
-    # those that have tried before and come to wait later: they may have missed a message.
-    first = scripts_run(admin)
-    assert 2 <= first - before <= 10
-    await backend.sleep(1.5)
-    assert scripts_run(admin) == first
-    given_back(admin)
-    for waiter in others:
-        await waiter.result()
-
-
-async def test_a_hand_off_wakes_one_waiter_of_a_client(backend: RawBackend, server: Server, admin: Redis) -> None:
-    taken_by_another(admin)
-    client = backend.connect(server.url)
-    others = [waiting(backend, client) for _ in range(50)]
-    await backend.until(lambda: waiters(client, "a") == 50)
-    await backend.sleep(0.1)
-    before = scripts_run(admin)
-    given_back(admin)
-    for waiter in others:
-        await waiter.result()
-    # An acquire by the first one, and a release by each, which enters the next one; an acquire more for each series.
-    assert 51 <= scripts_run(admin) - before <= 100
-
-
-async def test_one_connection_listens_for_all_locks_of_a_client(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    client = backend.connect(server.url)
-    names = [f"a{number}" for number in range(20)]
-    for name in names:
-        admin.hset(name, "another:1", 1)
-
-    def waiting_for(name: str) -> BackgroundCall:
-        async def take() -> bool:
-            return bool(await backend.do(client.get_lock(name).try_lock(20)))
-
-        return backend.start(take)
-
-    waiters = [waiting_for(name) for name in names]
-    await backend.until(lambda: all(listeners(admin, name) == 1 for name in names))
-    subscribed = [entry for entry in admin.client_list() if int(entry["sub"])]
-    assert [entry["sub"] for entry in subscribed] == ["20"]
-    for name in names:
-        admin.delete(name)
-        admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
-    for waiter in waiters:
-        assert await waiter.result() is True
 
 
 @pytest.mark.slow
@@ -111,11 +58,8 @@ async def test_a_waiter_that_leaves_passes_its_wake_up_on(
     taken_by_another(admin)
     client = backend.connect(proxy.url, timeout=2)
 
-    async def give_up() -> bool:
-        return bool(await backend.do(client.get_lock("a").try_lock(1.0)))
-
     for _ in range(3):
-        leaver = backend.start(give_up)
+        leaver = start(backend, client.get_lock("a").try_lock, 1.0)
         await backend.until(lambda: listeners(admin, "a") == 1)
         stayer = waiting(backend, client)
         await backend.sleep(0.9)
@@ -138,12 +82,12 @@ async def test_a_release_published_while_the_subscription_was_down_is_not_missed
     client = backend.connect(proxy.url)
     waiter = waiting(backend, client)
     await backend.until(lambda: listeners(admin, "a") == 1)
-    await backend.run_blocking(proxy.refuse, True)
-    await backend.run_blocking(proxy.cut, reset)
+    proxy.refuse(True)
+    proxy.cut(reset)
     await backend.until(lambda: listeners(admin, "a") == 0)
     given_back(admin)
     released = time.monotonic()
-    await backend.run_blocking(proxy.refuse, False)
+    proxy.refuse(False)
     assert await waiter.result() - released < 5
 
 
@@ -155,126 +99,26 @@ async def test_a_release_between_the_first_look_and_the_subscription_is_not_miss
     client = backend.connect(proxy.url)
     subscribe = proxy.hold_request(b"SUBSCRIBE")
     waiter = waiting(backend, client)
-    assert await backend.run_blocking(subscribe.held.wait, 5)
+    await backend.until(subscribe.held.is_set)
     given_back(admin)
     released = time.monotonic()
-    await backend.run_blocking(subscribe.deliver)
+    subscribe.deliver()
     # At once, and not only when it looks because nothing was confirmed.
     assert await waiter.result() - released < 5
 
 
-async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
-    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
-) -> None:
-    """Nothing shows that the connection is dead: no FIN, no RST, no more messages."""
+async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    """The subscription is broken, and commands work: the waiter must not sleep until the end of the lease."""
     taken_by_another(admin)
-    client = backend.connect(proxy.url, ping_interval=0.2, timeout=0.5)
-    waiter = waiting(backend, client)
-    await backend.until(lambda: listeners(admin, "a") == 1)
-    old = [entry["id"] for entry in admin.client_list() if int(entry["sub"])]
-    await backend.run_blocking(proxy.blackhole)
-    begin = time.monotonic()
-    # Its message goes into the hole.
-    given_back(admin)
-    taken = await waiter.result()
-    assert taken - begin < 5
-    await backend.until(
-        lambda: [entry["id"] for entry in admin.client_list() if int(entry["sub"]) and entry["id"] not in old]
-    )
-
-
-async def test_a_command_without_a_reply_has_the_subscription_checked(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
-    """The network has lost all connections without a sign. The PING after a silence would come much later."""
-    taken_by_another(admin)
-    client = backend.connect(proxy.url, ping_interval=600, timeout=0.8)
-    waiter = waiting(backend, client)
-    await backend.until(lambda: listeners(admin, "a") == 1)
-    await backend.run_blocking(proxy.blackhole)
-    # Its message goes into the hole.
-    given_back(admin)
-    assert not await backend.do(client.get_lock("b").is_locked())
-    released = time.monotonic()
-    assert await waiter.result() - released < 5
-
-
-async def test_a_ping_whose_reply_comes_with_a_message_is_answered(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
-    taken_by_another(admin)
-    client = backend.connect(proxy.url, ping_interval=0.1, timeout=1)
-    reply = proxy.hold_reply(b"PING")
-    waiter = waiting(backend, client)
-    assert await backend.run_blocking(reply.held.wait, 5)
-    given_back(admin)
-    await backend.run_blocking(reply.deliver)
-    await waiter.result()
-    taken_by_another(admin)
-    waiter = waiting(backend, client)
-    await backend.sleep(1.5)
-    given_back(admin)
-    await waiter.result()
-    assert proxy.seen(b"\r\nSUBSCRIBE") == 1, "the connection was replaced"
-
-
-async def test_a_living_subscription_answers_its_pings_and_stays(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
-    taken_by_another(admin)
-    client = backend.connect(proxy.url, ping_interval=0.1, timeout=5)
-    waiter = waiting(backend, client)
-    await backend.until(lambda: listeners(admin, "a") == 1)
-    await backend.until(lambda: proxy.seen(b"PING") >= 3)
-    assert proxy.seen(b"\r\nSUBSCRIBE") == 1
-    given_back(admin)
-    await waiter.result()
-
-
-async def test_a_waiter_without_permission_to_subscribe_gets_an_error(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
-    taken_by_another(admin)
-    client = backend.connect(server.url, username="deaf", password="any")
-    with pytest.raises(NoPermissionError):
-        await backend.do(client.get_lock("a").try_lock(5))
+    client = backend.connect(proxy.url)
+    before = scripts_run(admin)
+    waiter = start(backend, client.get_lock("a").try_lock, 25)
+    await backend.until(lambda: scripts_run(admin) - before == 2)
+    proxy.refuse(True)
+    admin.client_kill_filter(_type="pubsub")
+    await backend.until(lambda: listeners(admin, "a") == 0)
     admin.delete("a")
-    # Alone it can take the lock, and give it back though its message is refused.
-    lock = client.get_lock("a")
-    await backend.do(lock.lock())
-    await backend.do(lock.unlock())
-    assert not admin.exists("a")
-    admin.acl_deluser("deaf")
-
-
-async def test_a_bounded_wait_keeps_its_bound_under_steady_contention(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    taken_by_another(admin)
-    client = backend.connect(server.url)
-
-    async def give_up() -> float:
-        begin = time.monotonic()
-        assert await backend.do(client.get_lock("a").try_lock(0.6)) is False
-        return time.monotonic() - begin
-
-    waiter = backend.start(give_up)
-    while not waiter.done:
-        admin.publish(CHANNEL, "1")
-        await backend.sleep(0.002)
-    assert 0.6 <= await waiter.result() < 3
-
-
-async def test_the_holders_silence_wakes_when_its_lease_ends_without_any_message(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    taken_by_another(admin)
-    begin = time.monotonic()
-    admin.pexpire("a", 700)
-    client = backend.connect(server.url)
-    taken = await waiting(backend, client).result()
-    assert 0.69 < taken - begin < 5
+    assert await waiter.result(5) is True
 
 
 async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
@@ -305,3 +149,242 @@ async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
         signal.set()
         other.join(5)
     assert caplog.messages == []
+
+
+async def test_one_connection_listens_for_all_locks_of_a_client(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
+    client = backend.connect(server.url)
+    names = [f"a{number}" for number in range(20)]
+    for name in names:
+        admin.hset(name, "another:1", 1)
+    calls = [start(backend, client.get_lock(name).try_lock, 20) for name in names]
+    await backend.until(lambda: all(listeners(admin, name) == 1 for name in names))
+    assert [entry["sub"] for entry in admin.client_list() if int(entry["sub"])] == ["20"]
+    for name in names:
+        given_back(admin, name)
+    for call in calls:
+        assert await call.result() is True
+
+
+@pytest.mark.parametrize("notices", ["by a PING", "by a command without a reply"])
+async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
+    backend: RawBackend, proxy: Proxy, admin: Redis, notices: str
+) -> None:
+    """Nothing shows that all connections are dead: no FIN, no RST, no more messages."""
+    taken_by_another(admin)
+    client = backend.connect(proxy.url, ping_interval=0.2 if notices == "by a PING" else 600, timeout=0.8)
+    waiter = waiting(backend, client)
+    await backend.until(lambda: listeners(admin, "a") == 1)
+    proxy.blackhole()
+    released = time.monotonic()
+    # Its message goes into the hole.
+    given_back(admin)
+    if notices != "by a PING":
+        assert not await backend.do(client.get_lock("b").is_locked())
+    assert await waiter.result() - released < 5
+
+
+async def test_a_living_subscription_answers_its_pings_and_stays(
+    backend: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
+    """Also where the reply to a PING comes together with a message."""
+    taken_by_another(admin)
+    client = backend.connect(proxy.url, ping_interval=0.1, timeout=1)
+    reply = proxy.hold_reply(b"PING")
+    waiter = waiting(backend, client)
+    await backend.until(reply.held.is_set)
+    given_back(admin)
+    reply.deliver()
+    await waiter.result()
+    taken_by_another(admin)
+    waiter = waiting(backend, client)
+    proxy.forget()
+    # Longer than a reply may take.
+    await backend.sleep(1.5)
+    await backend.until(lambda: proxy.seen(b"PING") >= 3)
+    given_back(admin)
+    await waiter.result()
+    assert proxy.seen(b"\r\nSUBSCRIBE") == 0, "the connection was replaced"
+
+
+async def test_a_waiter_without_permission_to_subscribe_gets_an_error(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
+    admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
+    taken_by_another(admin)
+    lock = backend.connect(server.url, username="deaf", password="any").get_lock("a")
+    with pytest.raises(NoPermissionError):
+        await backend.do(lock.try_lock(5))
+    admin.delete("a")
+    # Alone it can take the lock, and give it back though its message is refused.
+    await backend.do(lock.lock())
+    await backend.do(lock.unlock())
+    assert not admin.exists("a")
+    admin.acl_deluser("deaf")
+
+
+LONG = 30.0
+"""Seconds: what a waiter reads as the time left to the holder."""
+SOON = 2.5
+"""Seconds: the half that lies between two renewals of the holder, and what a busy machine takes."""
+NOTICE = sha("lock_wake_waiters")
+
+
+async def hold_it(backend: RawBackend, url: str, kind: str, **fields: Any) -> None:
+    lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
+    await backend.do(lock.lock(LONG))
+    await backend.do(lock.lock())
+
+
+async def waits(backend: RawBackend, url: str, kind: str, admin: Redis) -> BackgroundCall:
+    """A waiter; its result is when it has acquired the lock."""
+    lock = lock_of(backend.connect(url), kind)
+
+    async def take() -> float:
+        assert await backend.do(lock.try_lock(LONG))
+        return time.monotonic()
+
+    taking = backend.start(take)
+    await backend.until(lambda: any(b"{a}" in channel for channel in admin.pubsub_channels()))
+    # The waiter looks once more when it is known that messages arrive.
+    await backend.sleep(0.1)
+    return taking
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [(kind, kind) for kind in ("lock", "fair", "fenced", "multi")]
+    + [("lock", "non-reentrant"), ("read", "write"), ("write", "read")],
+)
+async def test_waiters_of_a_lock_that_is_gone_are_woken(
+    backend: RawBackend, server: Server, admin: Redis, held: str, wanted: str
+) -> None:
+    await hold_it(backend, server.url, held)
+    taking = await waits(backend, server.url, wanted, admin)
+    gone = time.monotonic()
+    admin.flushall()
+    assert await taking.result() - gone < SOON
+
+
+async def test_a_notice_that_got_lost_is_sent_again(
+    backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
+) -> None:
+    await hold_it(backend, proxy.url, "lock", timeout=0.8)
+    taking = await waits(backend, server.url, "lock", admin)
+    fault = proxy.cut_request(NOTICE, times=2)
+    gone = time.monotonic()
+    admin.flushall()
+    assert await taking.result() - gone < SOON
+    assert fault.happened.is_set()
+
+
+@pytest.mark.usefixtures("restarts_noticed")
+async def test_a_loss_that_a_closed_connection_has_shown(
+    backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
+) -> None:
+    """No renewal is due for 40 s."""
+    await hold_it(backend, proxy.url, "lock", lock_watchdog_timeout=120)
+    taking = await waits(backend, server.url, "lock", admin)
+    admin.delete("a")
+    proxy.cut()
+    await taking.result()
+
+
+async def test_the_lock_of_another_owner_is_not_touched(backend: RawBackend, proxy: Proxy, admin: Any) -> None:
+    """The holder's key is gone, but another owner has taken the lock: there is nothing to wait for."""
+    await backend.do(backend.connect(proxy.url, lock_watchdog_timeout=1.5).get_lock("a").lock())
+    with admin.pubsub() as ear:
+        ear.subscribe("redisson_lock__channel:{a}")
+        assert ear.get_message(timeout=5)
+        admin.pipeline().delete("a").hset("a", "another:1", 1).execute()
+        await backend.until(lambda: proxy.seen(NOTICE) > 0)
+        assert ear.get_message(timeout=0.3) is None
+    assert admin.hgetall("a") == {b"another:1": b"1"}
+
+
+@pytest.mark.parametrize("refused", ["resetkeys", "resetchannels"])
+async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, refused: str) -> None:
+    with Server(users=["alice on >x ~* &* +@all"]) as own, Proxy(own.host, own.port) as proxy, own.redis() as admin:
+        client = backend.connect(proxy.url, username="alice", password="x", lock_watchdog_timeout=0.9)
+        await backend.do(client.get_lock("a").lock())
+        admin.execute_command("ACL", "SETUSER", "alice", refused)
+        if refused == "resetchannels":
+            admin.delete("a")
+        await backend.until(lambda: proxy.seen(NOTICE) > 0)
+        # A failed renewal is repeated ten times a round.
+        await backend.sleep(0.3)
+        assert proxy.seen(NOTICE) == 1
+
+
+SHORT = 0.1
+"""Seconds without a message after which the client sends a PING, and unsubscribes."""
+
+
+@pytest.fixture(params=["ping", "unsubscribe"])
+def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+    """The user `app` may do everything but this."""
+    for module in (channels, listener, aio_listener):
+        monkeypatch.setattr(module, "LINGER", SHORT)
+    admin.acl_setuser(
+        "app", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{request.param}"]
+    )
+    yield request.param.encode()
+    admin.acl_deluser("app")
+
+
+async def test_a_refusal_belongs_to_the_command_that_was_refused(
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reply to the refused command comes when a SUBSCRIBE, which is allowed, is on its way behind it."""
+    for name in "ab":
+        admin.hset(name, "another:1", 1)
+    client = backend.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
+    held = proxy.hold_reply(refused.upper())
+
+    async def wait_for(name: str, seconds: float) -> Any:
+        return await backend.do(client.get_lock(name).try_lock(seconds))
+
+    assert await wait_for("a", SHORT) is False
+    if refused == b"ping":
+        first = backend.start(lambda: wait_for("a", 5))
+    await backend.run_blocking(held.held.wait, 5)
+    waiting = backend.start(lambda: wait_for("b", 5))
+    await backend.run_blocking(
+        proxy.wait_for, lambda: proxy.seen(b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}") > 0
+    )
+    await backend.run_blocking(held.deliver)
+    await backend.until(lambda: listeners(admin, "b") == 1)
+    for name in "ab":
+        admin.delete(name)
+        admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
+    assert await waiting.result(2) is True
+    if refused == b"ping":
+        assert await first.result(2) is True
+    assert not caplog.messages
+
+
+async def test_the_rights_for_a_read_write_lock_in_the_docs_are_enough() -> None:
+    rights = (
+        "app on >secret resetchannels ~a* ~{a}* ~pyredisson_rwlock_* &redisson_rwlock:* +hello +ping +select "
+        "+client +info +eval +evalsha +hset +hget +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe "
+        "+unsubscribe +hdel +hgetall +hlen +hrandfield +set +get"
+    )
+    with Server(users=[rights]) as server:
+        url = f"redis://app:secret@{server.host}:{server.port}/0"
+        with pyredisson.connect(url, lock_watchdog_timeout=1.5) as client, server.redis() as admin:
+            read, write = (lock_of(client, side, 1) for side in ("read", "write"))
+            with write, read:
+                assert read.is_locked()
+                assert not lock_of(client, "read", 2).try_lock(0.1)
+                # Long enough for the watchdog's visit.
+                assert not read.lost.wait(2)
+                write.lock()
+                write.unlock()
+            with read:
+                lock_of(client, "read", 2).lock()
+                assert not lock_of(client, "write", 3).try_lock(0.1)
+                lock_of(client, "read", 2).unlock()
+            assert not read.force_unlock()
+            assert admin.keys() == []
+            assert admin.acl_log() == []

@@ -1,22 +1,27 @@
-"""Renewal: one failure costs no lock, a lost hold is never renewed, and its holder is notified once."""
+"""Renewal: no single failure costs a lock, a lost hold is never renewed, and an owner that has ended is reported."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 import pyredisson
-from pyredisson._backends.threads.operations import start
+from pyredisson._backends.threads.operations import start as start_loop
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import ACQUIRE, RENEW
+from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually
+
+from .kinds import LOCKS, lock_of, taken
 
 LEASE = 2.0
 
@@ -30,16 +35,32 @@ def out_of_memory(admin: Redis) -> None:
     admin.config_set("maxmemory", 1)
 
 
-def usual(admin: Redis) -> None:
+def busy(admin: Redis) -> None:
+    """A script runs until the server is usual again."""
+
+    def run_for_ever() -> None:
+        address = {name: admin.get_connection_kwargs()[name] for name in ("host", "port")}
+        with Redis(**address, socket_timeout=10) as other, suppress(RedisError):
+            other.eval("while true do end", 0)
+
+    # The name that every version knows.
+    admin.config_set("lua-time-limit", 10)
+    threading.Thread(target=run_for_ever, daemon=True).start()
+
+
+def answers(admin: Redis) -> bool:
+    with suppress(RedisError):
+        return bool(admin.ping())
+    return False
+
+
+def usual(admin: Redis, trouble: Callable[[Redis], None]) -> None:
+    if trouble is busy:
+        admin.script_kill()
+        # It ends at its next step.
+        eventually(lambda: answers(admin))
     admin.replicaof("NO", "ONE")
     admin.config_set("maxmemory", 0)
-
-
-@pytest.fixture
-def root(own_server: Server) -> Iterator[Redis]:
-    """A plain client of this test's own server."""
-    with own_server.redis() as client:
-        yield client
 
 
 @pytest.fixture
@@ -49,233 +70,254 @@ def own_proxy(own_server: Server) -> Iterator[Proxy]:
         yield running
 
 
-async def renewed_again(backend: RawBackend, admin: Redis, name: str = "a") -> None:
-    """Waits until the lease has been extended."""
-    await backend.until(lambda: admin.pttl(name) > LEASE * 1000 * 0.9, 5)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
-async def test_a_lost_renewal_is_tried_again_within_the_lease(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Callable[..., Any]
-) -> None:
-    # The reply deadline is the default, and longer than the lease: waiting for it would cost the lock.
-    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
+async def locked(backend: RawBackend, url: str, lease: float = LEASE, **fields: Any) -> Any:
+    lock = backend.connect(url, lock_watchdog_timeout=lease, **fields).get_lock("a", owner=1)
     await backend.do(lock.lock())
-    fault = lose(proxy, RENEW)
-    assert await backend.run_blocking(fault.happened.wait, 5)
-    await backend.sleep(1.5 * LEASE)
+    return lock
+
+
+async def lives(backend: RawBackend, lock: Any) -> None:
+    """It is still held, and can be released."""
     assert not lock.lost.is_set()
     assert await backend.do(lock.is_held())
     await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
-async def test_all_connections_cut_cost_no_lock(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    await backend.do(lock.lock())
-    for _ in range(6):
-        await backend.sleep(LEASE / 3)
-        await backend.run_blocking(proxy.cut, True)
-    assert not lock.lost.is_set()
-    assert await backend.do(lock.is_held())
-    await backend.do(lock.unlock())
+class TestNoLockIsLost:
+    @LOSSES
+    async def test_a_lost_renewal_is_tried_again(self, backend: RawBackend, proxy: Proxy, lose: Lose) -> None:
+        """Within the lease. The reply deadline is longer than that: waiting for it would cost the lock."""
+        lock = await locked(backend, proxy.url)
+        fault = lose(proxy, RENEW)
+        await backend.until(fault.happened.is_set)
+        await backend.sleep(1.5 * LEASE)
+        await lives(backend, lock)
+
+    async def test_all_connections_are_cut(self, backend: RawBackend, proxy: Proxy) -> None:
+        lock = await locked(backend, proxy.url)
+        for _ in range(6):
+            await backend.sleep(LEASE / 3)
+            proxy.cut(True)
+        await lives(backend, lock)
+
+    @pytest.mark.parametrize("trouble", [unreachable, out_of_memory, busy])
+    async def test_errors_of_the_server(
+        self, backend: RawBackend, own_proxy: Proxy, root: Redis, trouble: Callable[[Redis], None]
+    ) -> None:
+        """For half of the lease; OOM for as long as it likes, as a renewal needs no memory."""
+        lock = await locked(backend, own_proxy.url, 2 * LEASE)
+        # Renewed once, so that its connection is there: a new one would not get past BUSY.
+        await backend.until(lambda: own_proxy.seen(RENEW) > 0)
+        own_proxy.forget()
+        trouble(root)
+        await backend.until(lambda: own_proxy.seen(RENEW) > 0)
+        await backend.sleep(3 * LEASE if trouble is out_of_memory else LEASE / 2)
+        usual(root, trouble)
+        await backend.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
+        await lives(backend, lock)
+        assert not root.exists("a")
+
+    async def test_a_server_that_hangs_for_less_than_the_lease(self, backend: RawBackend, own_server: Server) -> None:
+        lock = await locked(backend, own_server.url, 3 * LEASE, timeout=0.2)
+        for _ in range(2):
+            own_server.pause()
+            await backend.sleep(LEASE * 1.3)
+            own_server.resume()
+            await backend.sleep(LEASE)
+        await lives(backend, lock)
+
+    async def test_one_batch_that_fails_or_has_a_key_of_a_wrong_type(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis
+    ) -> None:
+        """It stops no other one."""
+        client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
+        locks = [client.get_lock(f"a{number}") for number in range(250)]
+        for lock in locks:
+            await backend.do(lock.lock())
+        notified: list[Any] = []
+        for number in (0, 99, 120, 249):
+            locks[number].on_lost(notified.append)
+            admin.delete(f"a{number}")
+            admin.lpush(f"a{number}", "not a lock")
+        fault = proxy.cut_request(RENEW)
+        await backend.until(lambda: len(notified) == 4)
+        assert fault.happened.is_set()
+        await backend.sleep(2.5 * LEASE)
+        assert len(notified) == 4
+        assert sum(lock.lost.is_set() for lock in locks) == 4
+        assert admin.exists(*[lock.name for lock in locks]) == 250
+        assert min(admin.pttl(lock.name) for lock in locks[1:99]) > 0
+
+    async def test_two_threads_serve_all_locks(self, backend: RawBackend, server: Server, admin: Redis) -> None:
+        client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
+        locks = [client.get_lock(f"a{number}") for number in range(500)]
+        before = set(threading.enumerate())
+        for lock in locks:
+            await backend.do(lock.lock())
+        await backend.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
+        await backend.until(lambda: admin.pttl("a499") > LEASE * 1000 * 0.9, 5)
+        new = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("pyredisson")]
+        assert len(new) == 2
+        assert not any(lock.lost.is_set() for lock in locks)
+
+    async def test_short_nested_leases_never_put_the_renewal_off(self, backend: RawBackend, server: Server) -> None:
+        lock = await locked(backend, server.url)
+        # More often than once in a third of the lease, for two leases.
+        for _ in range(12):
+            await backend.sleep(LEASE / 6)
+            assert not lock.lost.is_set()
+            await backend.do(lock.lock(lease_time=0.01))
+            await backend.do(lock.unlock())
+        await lives(backend, lock)
+
+    async def test_renewal_follows_to_the_new_master(self, backend: RawBackend) -> None:
+        """The old master lives on as a replica and keeps its connections; new ones reach the new master."""
+        with (
+            Server() as old,
+            Server() as new,
+            Proxy(old.host, old.port) as proxy,
+            old.redis() as was,
+            new.redis() as now,
+        ):
+            lock = await locked(backend, proxy.url, 2 * LEASE)
+            await backend.until(lambda: proxy.seen(RENEW) > 0)
+            now.hset("a", mapping=was.hgetall("a"))
+            now.pexpire("a", was.pttl("a"))
+            proxy._server = new.host, new.port
+            was.replicaof("127.0.0.1", 1)
+            for _ in range(2):
+                await backend.until(lambda: now.pttl("a") < LEASE * 1600, 5)
+                await backend.until(lambda: now.pttl("a") > LEASE * 1700, 5)
+            await lives(backend, lock)
+            assert not now.exists("a")
+
+    async def test_one_failure_of_a_credential_provider(self, backend: RawBackend) -> None:
+        """It costs no release either."""
+        with Server(password="secret") as server, Proxy(server.host, server.port) as proxy, server.redis() as root:
+            provider = Credentials("secret", failing="pyredisson-renew")
+            lock = await locked(backend, proxy.url, credential_provider=provider)
+            await backend.until(provider.failed.is_set)
+            await backend.sleep(1.5 * LEASE)
+            await lives(backend, lock)
+            provider = Credentials("secret", failing="pyredisson-renew")
+            fields: dict[str, Any] = {"credential_provider": provider, "retry_attempts": 0, "timeout": 0.8}
+            lock = await locked(backend, proxy.url, 30, **fields)
+            proxy.cut_request(RELEASE)
+            proxy.refuse(True)
+            with pytest.raises(ConnectionError):
+                await backend.do(lock.unlock())
+            await backend.until(provider.failed.is_set)
+            proxy.refuse(False)
+            await backend.until(lambda: not root.exists("a"))
+
+    @pytest.mark.parametrize("known", [True, False], ids=["known script", "unknown script"])
+    async def test_a_hundred_repairs_do_not_hold_up_a_renewal(
+        self, tasks: RawBackend, proxy: Proxy, admin: Redis, known: bool
+    ) -> None:
+        """A cut connection under as many tasks leaves them; one by one they would take longer than the lease."""
+        lock = await locked(tasks, proxy.url, 2 * LEASE)
+        await tasks.until(lambda: proxy.seen(RENEW) > 0)
+        proxy.stall()
+        gone = [tasks._clients[0].get_lock(f"gone{number}") for number in range(100)]
+        calls = [asyncio.ensure_future(call(each.lock)) for each in gone]
+        await asyncio.sleep(0.01)
+        for each in calls:
+            each.cancel()
+        await asyncio.wait(calls)
+        if not known:
+            admin.script_flush()
+        proxy.forget()
+        proxy.latency(0.02)
+        proxy.cut()
+        proxy.resume()
+        await tasks.until(lambda: proxy.seen(RELEASE) >= len(gone))
+        await asyncio.sleep(3 * LEASE)
+        await tasks.until(lambda: admin.keys() == [b"a"])
+        await lives(tasks, lock)
+
+
+async def call(method: Callable[[], Any]) -> None:
+    await method()
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("trouble", [unreachable, out_of_memory])
-async def test_errors_of_the_server_cost_no_lock(
-    backend: RawBackend, own_server: Server, own_proxy: Proxy, root: Redis, trouble: Callable[[Redis], None]
-) -> None:
-    """READONLY for half of the lease; OOM for as long as it likes, as a renewal needs no memory."""
-    lock = backend.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
-    await backend.do(lock.lock())
-    seconds = LEASE / 2 if trouble is unreachable else 3 * LEASE
-    own_proxy.forget()
-    trouble(root)
-    await backend.run_blocking(own_proxy.wait_for, RENEW)
-    await backend.sleep(seconds)
-    usual(root)
-    assert not lock.lost.is_set()
-    await backend.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
-    assert not lock.lost.is_set()
-    await backend.do(lock.unlock())
-    assert not root.exists("a")
+class TestWhatIsNotRenewed:
+    async def test_a_deleted_key_is_reported_once_at_the_next_renewal(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis
+    ) -> None:
+        """It is neither renewed nor made again."""
+        lock = await locked(backend, proxy.url, 3 * LEASE)
+        notified: list[object] = []
+        lock.on_lost(notified.append)
+        admin.delete("a")
+        begin = time.monotonic()
+        assert await backend.do(lock.lost.wait(5))
+        # A third of the lease, and not all of it.
+        assert time.monotonic() - begin < 3 * LEASE * 0.9
+        await backend.until(lambda: notified)
+        admin.hset("a", "another:1", 1)
+        proxy.forget()
+        await backend.sleep(1.5 * LEASE)
+        assert proxy.seen(RENEW) == 0
+        assert admin.hgetall("a") == {b"another:1": b"1"}
+        assert admin.pttl("a") == -1
+        with pytest.raises(pyredisson.LockLostError):
+            await backend.do(lock.unlock())
+        assert len(notified) == 1
 
+    async def test_both_sides_on_a_server_that_forgot(self, backend: RawBackend, server: Server, admin: Redis) -> None:
+        client = backend.connect(server.url, lock_watchdog_timeout=0.9)
+        read, write = lock_of(client, "read", 1), lock_of(client, "write", 1)
+        for lock in (write, read):
+            await backend.do(lock.lock())
+        admin.flushall()
+        for lock in (write, read):
+            assert await backend.do(lock.lost.wait(5)) is True
+        # The next owner is not disturbed by a late release.
+        await backend.do(lock_of(backend.connect(server.url), "write").lock())
+        for lock in (read, write):
+            with pytest.raises(pyredisson.LockLostError):
+                await backend.do(lock.unlock())
+        assert taken(admin, "write") == 1
 
-@pytest.mark.asyncio
-async def test_a_busy_script_costs_no_lock(
-    backend: RawBackend, own_server: Server, own_proxy: Proxy, root: Redis
-) -> None:
-    # The name that every version knows.
-    root.config_set("lua-time-limit", 10)
-    lock = backend.connect(own_proxy.url, lock_watchdog_timeout=2 * LEASE).get_lock("a")
-    await backend.do(lock.lock())
-    # Renewed once, so that its connection is there: a new one would not get past BUSY.
-    await backend.run_blocking(own_proxy.wait_for, RENEW)
-
-    def run_for_ever() -> None:
-        with own_server.redis(socket_timeout=10) as other:
-            try:
-                other.eval("while true do end", 0)
-            except RedisError as error:
-                ended.append(str(error))
-
-    ended: list[str] = []
-    script = threading.Thread(target=run_for_ever)
-    script.start()
-    own_proxy.forget()
-    await backend.run_blocking(own_proxy.wait_for, RENEW)
-    await backend.sleep(LEASE / 2)
-    root.script_kill()
-    script.join()
-    assert ended
-    await backend.until(lambda: root.pttl("a") > 1900 * LEASE * 0.9, 5)
-    assert not lock.lost.is_set()
-    assert await backend.do(lock.is_held())
-    await backend.do(lock.unlock())
-
-
-@pytest.mark.asyncio
-async def test_a_deleted_key_is_reported_once_at_the_next_renewal(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    lock = backend.connect(server.url, lock_watchdog_timeout=3 * LEASE).get_lock("a")
-    notified: list[object] = []
-    lock.on_lost(notified.append)
-    await backend.do(lock.lock())
-    admin.delete("a")
-    begin = time.monotonic()
-    assert await backend.do(lock.lost.wait(5))
-    # A third of the lease, and not all of it.
-    assert time.monotonic() - begin < 3 * LEASE * 0.9
-    await backend.until(lambda: notified)
-    with pytest.raises(pyredisson.LockLostError):
+    async def test_a_released_hold_and_a_fixed_lease(self, backend: RawBackend, proxy: Proxy) -> None:
+        lock = await locked(backend, proxy.url)
+        for _ in range(20):
+            await backend.do(lock.unlock())
+            await backend.do(lock.lock())
         await backend.do(lock.unlock())
-    await backend.sleep(1.5 * LEASE)
-    assert len(notified) == 1
-    assert not admin.exists("a")
+        # Held with a lease of its own: it isn't renewed either, however often it was before.
+        await backend.do(lock.lock(2 * LEASE))
+        proxy.forget()
+        await backend.sleep(1.2 * LEASE)
+        assert proxy.seen(RENEW) == 0
+        await lives(backend, lock)
 
-
-@pytest.mark.asyncio
-async def test_a_released_permit_is_not_renewed(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    for _ in range(20):
-        await backend.do(lock.lock())
+    async def test_a_release_during_a_renewal_is_no_loss(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+        lock = await locked(backend, proxy.url)
+        notified: list[object] = []
+        lock.on_lost(notified.append)
+        late = proxy.hold_request(RENEW)
+        await backend.until(late.held.is_set)
         await backend.do(lock.unlock())
-    # Held with a lease of its own: it isn't renewed either, however often it was before.
-    await backend.do(lock.lock(2 * LEASE))
-    proxy.forget()
-    await backend.sleep(1.2 * LEASE)
-    assert proxy.seen(RENEW) == 0
-    assert not lock.lost.is_set()
-    await backend.do(lock.unlock())
-
-
-@pytest.mark.asyncio
-async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    notified: list[object] = []
-    lock.on_lost(notified.append)
-    await backend.do(lock.lock())
-    late = proxy.hold_request(RENEW)
-    assert await backend.run_blocking(late.held.wait, 5)
-    await backend.do(lock.unlock())
-    await backend.run_blocking(late.deliver)
-    assert not admin.exists("a")
-    await backend.do(lock.lock())
-    await backend.sleep(LEASE / 2)
-    assert notified == []
-    assert await backend.do(lock.get_hold_count()) == 1
-    await backend.do(lock.unlock())
-
-
-@pytest.mark.asyncio
-async def test_a_lost_lock_is_neither_renewed_nor_made_again(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    lock = backend.connect(proxy.url, lock_watchdog_timeout=LEASE).get_lock("a")
-    await backend.do(lock.lock())
-    admin.delete("a")
-    assert await backend.do(lock.lost.wait(5))
-    admin.hset("a", "another:1", 1)
-    proxy.forget()
-    await backend.sleep(LEASE)
-    assert proxy.seen(RENEW) == 0
-    assert admin.hgetall("a") == {b"another:1": b"1"}
-    assert admin.pttl("a") == -1
-
-
-@pytest.mark.asyncio
-async def test_an_interrupted_acquire_is_never_renewed(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=0.8, retry_attempts=0)
-    lock = client.get_lock("a")
-    await backend.do(lock.is_locked())
-    proxy.drop_reply(ACQUIRE, times=2)
-    with pytest.raises(RedisError):
-        await backend.do(lock.try_lock())
-    await backend.until(lambda: not admin.exists("a"), 5)
-    proxy.forget()
-    await backend.sleep(LEASE)
-    assert proxy.seen(RENEW) == 0
-    assert not admin.exists("a")
-
-
-@pytest.mark.asyncio
-async def test_one_key_of_a_wrong_type_stops_no_other_renewal(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    client = backend.connect(server.url, lock_watchdog_timeout=2 * LEASE)
-    locks = [client.get_lock(f"a{number}") for number in range(250)]
-    for lock in locks:
+        late.deliver()
+        assert not admin.exists("a")
         await backend.do(lock.lock())
-    notified: list[Any] = []
-    for number in (0, 99, 120, 249):
-        locks[number].on_lost(notified.append)
-        admin.delete(f"a{number}")
-        admin.lpush(f"a{number}", "not a lock")
-    await backend.until(lambda: len(notified) == 4)
-    await backend.sleep(2 * LEASE)
-    assert len(notified) == 4
-    assert sum(lock.lost.is_set() for lock in locks) == 4
-    assert admin.exists(*[lock.name for lock in locks]) == 250
-    assert min(admin.pttl(lock.name) for lock in locks[1:99]) > 0
-
-
-@pytest.mark.asyncio
-async def test_a_batch_that_fails_stops_no_other_batch(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    """The batch with that lock fails once with every kind of loss, and all locks live on."""
-    client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
-    locks = [client.get_lock(f"a{number}") for number in range(250)]
-    for lock in locks:
-        await backend.do(lock.lock())
-    fault = proxy.cut_request(RENEW)
-    assert await backend.run_blocking(fault.happened.wait, 5)
-    await backend.sleep(2.5 * LEASE)
-    assert not any(lock.lost.is_set() for lock in locks)
-    assert admin.exists(*[lock.name for lock in locks]) == 250
-
-
-@pytest.mark.asyncio
-async def test_two_threads_serve_all_locks(backend: RawBackend, server: Server, admin: Redis) -> None:
-    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    locks = [client.get_lock(f"a{number}") for number in range(500)]
-    before = set(threading.enumerate())
-    for lock in locks:
-        await backend.do(lock.lock())
-    await backend.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
-    await renewed_again(backend, admin, "a499")
-    new = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("pyredisson")]
-    assert len(new) == 2
-    assert not any(lock.lost.is_set() for lock in locks)
+        await backend.sleep(LEASE / 2)
+        assert notified == []
+        await lives(backend, lock)
+        assert taken(admin, "lock") == 0
 
 
 @pytest.mark.asyncio
 async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
     backend: RawBackend, own_server: Server
 ) -> None:
-    lock = backend.connect(own_server.url, lock_watchdog_timeout=LEASE, timeout=0.2).get_lock("a")
+    """The holder knows before the server can give the lock to anybody else."""
+    lock = await locked(backend, own_server.url, timeout=0.2)
     notified: list[object] = []
     lock.on_lost(notified.append)
-    await backend.do(lock.lock())
     lost = lock.lost
     own_server.pause()
     begin = time.monotonic()
@@ -283,24 +325,9 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
     assert time.monotonic() - begin < LEASE + 2
     await backend.until(lambda: notified)
     own_server.resume()
+    assert await backend.do(backend.connect(own_server.url).get_lock("a").try_lock(2 * LEASE))
     with pytest.raises(pyredisson.LockLostError):
         await backend.do(lock.unlock())
-
-
-@pytest.mark.asyncio
-async def test_a_server_that_hangs_for_less_than_the_lease_costs_no_lock(
-    backend: RawBackend, own_server: Server
-) -> None:
-    lock = backend.connect(own_server.url, lock_watchdog_timeout=3 * LEASE, timeout=0.2).get_lock("a")
-    await backend.do(lock.lock())
-    for _ in range(2):
-        own_server.pause()
-        await backend.sleep(LEASE * 1.3)
-        own_server.resume()
-        await backend.sleep(LEASE)
-    assert not lock.lost.is_set()
-    assert await backend.do(lock.is_held())
-    await backend.do(lock.unlock())
 
 
 @pytest.mark.asyncio
@@ -350,6 +377,104 @@ def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
         (renewer,) = watchdog._renewers.values()
         eventually(lambda: watchdog._runs and renewer._runs)
         for loop in (renewer.renew, watchdog.keep_time):
-            again = start(loop, "again")
+            again = start_loop(loop, "again")
             again.join(TIME_LIMIT)
             assert not again.is_alive()
+
+
+SHORT_LEASE = 1.8
+SAID = "is renewed although the thread or task that took it"
+
+
+async def take_and_end(backend: RawBackend, *locks: Any) -> None:
+    async def scenario() -> None:
+        for lock in locks:
+            await backend.do(lock.lock())
+
+    await backend.start(scenario).result()
+
+
+@pytest.mark.asyncio
+async def test_it_is_logged_once_for_each_hold(
+    backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fixed leases, explicit owners and owners that live are nothing to talk about."""
+    client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE)
+
+    async def others() -> None:
+        await backend.do(client.get_lock("fixed").lock(60))
+        await backend.do(client.get_read_write_lock("reader").read_lock().lock(60))
+        await backend.do(client.get_lock("explicit", owner=pyredisson.new_owner()).lock())
+
+    with caplog.at_level(logging.WARNING, "pyredisson"):
+        await take_and_end(backend, *map(client.get_lock, "ab"))
+        await backend.start(others).result()
+        await backend.do(client.get_lock("mine").lock())
+        await backend.until(lambda: caplog.text.count(SAID) == 2)
+        # Two more rounds.
+        await backend.sleep(2 * SHORT_LEASE / 3 + 0.1)
+    said = [record.getMessage() for record in caplog.records if SAID in record.getMessage()]
+    assert len(said) == 2
+    assert all("'a'" in line or "'b'" in line for line in said)
+    assert client.id in caplog.text
+    assert admin.exists("a", "b", "mine") == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind not in ("read", "write")])
+async def test_on_request_it_is_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE, release_when_owner_ends=True)
+    lock = lock_of(client, kind)
+    notified = threading.Event()
+    lock.on_lost(lambda _: notified.set())
+    mine = client.get_lock("mine")
+    await backend.do(mine.lock())
+    await take_and_end(backend, lock, *([lock] if kind == "lock" else []))
+    await backend.until(lambda: not admin.exists("a"))
+    await backend.until(notified.is_set)
+    # The release meets no new hold, and a living owner's hold is kept.
+    assert await backend.do(lock.try_lock())
+    await backend.sleep(SHORT_LEASE)
+    assert admin.exists("mine", "a") == 2
+    assert not lock.lost.is_set()
+
+
+def test_a_thread_that_python_did_not_start(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    import _thread
+
+    with pyredisson.connect(server.url, lock_watchdog_timeout=SHORT_LEASE) as client:
+        taken = threading.Event()
+
+        def take() -> None:
+            client.get_lock("a").lock()
+            taken.set()
+
+        with caplog.at_level(logging.WARNING, "pyredisson"):
+            _thread.start_new_thread(take, ())
+            assert taken.wait(5)
+            eventually(lambda: SAID in caplog.text)
+
+
+@pytest.mark.asyncio
+async def test_a_logging_filter_that_raises_costs_no_renewal(
+    backend: RawBackend, server: Server, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+
+    def refuse(record: logging.LogRecord) -> bool:
+        if SAID in record.getMessage():
+            refused.set()
+            raise RuntimeError("a filter of the user")
+        return True
+
+    logger = logging.getLogger("pyredisson")
+    monkeypatch.setattr(logger, "filters", [refuse])
+    client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE)
+    owner = pyredisson.new_owner()
+    mine = [client.get_lock(f"mine{number}", owner=owner) for number in range(20)]
+    # Due in the same round as the hold that is logged, and before it.
+    await take_and_end(backend, *mine, client.get_lock("a"))
+    await backend.until(refused.is_set)
+    await backend.sleep(1.5 * SHORT_LEASE)
+    assert not [lock for lock in mine if lock.lost.is_set()]
+    assert admin.exists(*[lock.name for lock in mine]) == len(mine)

@@ -42,7 +42,13 @@ class RawBackend:
 
     async def until(self, condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
         """Waits until the condition holds, by polling."""
-        await self.run_blocking(eventually, condition, seconds)
+        if self.threads:
+            eventually(condition, seconds)
+            return
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
+            await asyncio.sleep(0.005)
 
     async def sleep(self, seconds: float) -> None:
         if self.threads:

@@ -1,13 +1,14 @@
-"""Ctrl-C at each moment of a wait and of a hand-over: nobody else waits longer for it, and nothing is left behind."""
+"""Ctrl-C at each moment of a call: nothing is left behind, nobody else waits longer, and what was told has its end."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -18,6 +19,7 @@ from redis import Redis
 import pyredisson
 from pyredisson.logic.handed_waiter import WAITING
 from pyredisson.testing import Server
+from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import eventually
 
 LIMIT = 5.0
@@ -87,7 +89,7 @@ def sleeps(client: pyredisson.Client, owner: int) -> bool:
 
 
 class Contender(threading.Thread):
-    """Acquires the lock and releases it, with an interrupt in the middle of the acquire perhaps."""
+    """Acquires the lock and releases it."""
 
     def __init__(self, client: pyredisson.Client, owner: int, interrupt: Interrupt | None = None) -> None:
         super().__init__(daemon=True)
@@ -97,15 +99,8 @@ class Contender(threading.Thread):
         self.acquired = self.interrupted = False
 
     def run(self) -> None:
-        try:
-            if self.interrupt is None:
-                self.lock.lock()
-            else:
-                with self.interrupt.here():
-                    self.lock.lock()
-        except KeyboardInterrupt:
-            self.interrupted = True
-        else:
+        self.interrupted = strikes(self.interrupt, self.lock.lock)
+        if not self.interrupted:
             self.acquired = True
             self.lock.unlock()
 
@@ -114,15 +109,37 @@ class Contender(threading.Thread):
         assert not self.is_alive(), f"owner {self.owner} is forgotten: {where}"
 
 
-def nothing_is_left(client: pyredisson.Client, admin: Redis, where: str) -> None:
-    session = client._session
-    end = time.monotonic() + LIMIT
-    while admin.exists("a") or session.lock_queues or session.channels.waiting:
-        assert time.monotonic() < end, (where, admin.hgetall("a"), session.lock_queues, session.channels.waiting)
-        time.sleep(0.002)
-    for owner in (1, 2, 3):
-        logic = client.get_lock("a", owner=owner)._logic
-        assert logic.hold_of(owner) is None, where
+def strikes(interrupt: Interrupt | None, call: Callable[[], object]) -> bool:
+    """Makes the call, and tells whether it was interrupted."""
+    try:
+        with contextlib.nullcontext() if interrupt is None else interrupt.here():
+            call()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def until_asleep(client: pyredisson.Client, contender: Contender) -> None:
+    contender.start()
+    eventually(lambda: sleeps(client, contender.owner) or not contender.is_alive(), LIMIT)
+
+
+def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[Interrupt], None], least: int) -> None:
+    """Runs the scenario with an interrupt at another moment each time, until there is no such moment."""
+    session, where, step = client._session, "begin", 0
+    while where:
+        step += 1
+        interrupt = Interrupt(step)
+        scenario(interrupt)
+        where = interrupt.where
+        end = time.monotonic() + LIMIT
+        while admin.exists("a") or session.lock_queues or session.channels.waiting:
+            assert time.monotonic() < end, (where, admin.hgetall("a"), session.lock_queues, session.channels.waiting)
+            time.sleep(0.002)
+        assert not any(client.get_lock("a", owner=owner)._logic.hold_of(owner) for owner in (1, 2, 3)), where
+        check_pairs(told(client), where)
+        everything_told(client).clear()
+    assert step > least
 
 
 pytestmark = [
@@ -132,60 +149,64 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_an_uncontended_call(server: Server, admin: Redis, call: str) -> None:
+    """A release happens all the same."""
+    with pyredisson.connect(server.url, observer=Recorder()) as client:
+        lock = client.get_lock("a", owner=1)
+
+        def scenario(interrupt: Interrupt) -> None:
+            if call == "acquire":
+                interrupted = strikes(interrupt, lock.lock)
+                assert interrupted is bool(interrupt.where)
+                if not interrupted:
+                    lock.unlock()
+            else:
+                lock.lock()
+                strikes(interrupt, lock.unlock)
+            if call == "release" or not interrupt.where:
+                eventually(lambda: whats(told(client)) == ["acquired", "released"], LIMIT)
+
+        at_each_moment(client, admin, scenario, 20 if call == "acquire" else 15)
+
+
 @pytest.mark.parametrize("way", ["handed on", "message"])
 def test_a_waiter_is_interrupted(server: Server, admin: Redis, way: str) -> None:
     """It gets nothing; the waiter behind it gets the lock."""
-    interrupts = 0
     with (
-        pyredisson.connect(server.url, local_hand_over_time=60) as client,
+        pyredisson.connect(server.url, local_hand_over_time=60, observer=Recorder()) as client,
         pyredisson.connect(server.url) as other,
     ):
         holder = (client if way == "handed on" else other).get_lock("a", owner=1)
-        while True:
-            interrupt = Interrupt(interrupts + 1)
+
+        def scenario(interrupt: Interrupt) -> None:
             holder.lock()
             first, behind = Contender(client, 2, interrupt), Contender(client, 3)
-            first.start()
-            eventually(lambda: sleeps(client, 2) or not first.is_alive(), LIMIT)  # noqa: B023
-            behind.start()
-            eventually(lambda: sleeps(client, 3), LIMIT)
+            until_asleep(client, first)
+            until_asleep(client, behind)
             holder.unlock()
             first.end(interrupt.where)
             behind.end(interrupt.where)
             assert first.interrupted is bool(interrupt.where)
             assert behind.acquired
-            nothing_is_left(client, admin, interrupt.where)
-            if not interrupt.where:
-                break
-            interrupts += 1
-    assert interrupts > 50
+
+        at_each_moment(client, admin, scenario, 50)
 
 
 @pytest.mark.parametrize("seconds", [60, 0])
 def test_a_release_is_interrupted(server: Server, admin: Redis, seconds: float) -> None:
     """It happens all the same, with a hand-over and with a message. Both waiters get the lock."""
-    interrupts = 0
-    with pyredisson.connect(server.url, local_hand_over_time=seconds) as client:
+    with pyredisson.connect(server.url, local_hand_over_time=seconds, observer=Recorder()) as client:
         holder = client.get_lock("a", owner=1)
-        while True:
-            interrupt = Interrupt(interrupts + 1)
+
+        def scenario(interrupt: Interrupt) -> None:
             holder.lock()
             others = [Contender(client, owner) for owner in (2, 3)]
             for other in others:
-                other.start()
-                eventually(lambda: sleeps(client, other.owner), LIMIT)  # noqa: B023
-            interrupted = False
-            try:
-                with interrupt.here():
-                    holder.unlock()
-            except KeyboardInterrupt:
-                interrupted = True
-            assert interrupted is bool(interrupt.where)
+                until_asleep(client, other)
+            assert strikes(interrupt, holder.unlock) is bool(interrupt.where)
             for other in others:
                 other.end(interrupt.where)
                 assert other.acquired
-            nothing_is_left(client, admin, interrupt.where)
-            if not interrupt.where:
-                break
-            interrupts += 1
-    assert interrupts > 30
+
+        at_each_moment(client, admin, scenario, 30)

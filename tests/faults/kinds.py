@@ -1,0 +1,166 @@
+"""The kinds of primitives: what makes one, the scripts that it runs, and what the server has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pyredisson._protocol.scripts import script
+from pyredisson.testing import Proxy
+from tests.support.children import Child
+from tests.support.faults import FLAGS
+from tests.support.raw_backends import BackgroundCall, RawBackend
+
+LOCKS: dict[str, Callable[[Any, Any], Any]] = {
+    "lock": lambda client, owner: client.get_lock("a", owner=owner),
+    "fair": lambda client, owner: client.get_fair_lock("a", owner=owner),
+    "fenced": lambda client, owner: client.get_fenced_lock("a", owner=owner),
+    "spin": lambda client, owner: client.get_spin_lock("a", owner=owner),
+    "non-reentrant": lambda client, owner: client.get_non_reentrant_lock("a", owner=owner),
+    "read": lambda client, owner: client.get_read_write_lock("a", owner=owner).read_lock(),
+    "write": lambda client, owner: client.get_read_write_lock("a", owner=owner).write_lock(),
+}
+GROUPS: dict[str, Callable[[Any, Any], Any]] = {
+    "multi": lambda client, owner: client.get_multi_lock(*[client.get_lock(name, owner=owner) for name in "ab"]),
+    "red": lambda client, owner: client.get_red_lock(*[client.get_lock(name, owner=owner) for name in "abc"]),
+}
+KINDS = [*LOCKS, "semaphore", "permits"]
+REENTRANT = [kind for kind in LOCKS if kind != "non-reentrant"]
+PERMITS = 5
+"""How many a semaphore has. Each owner acquires two of them."""
+SCRIPTS = {
+    "lock": ("lock_acquire", "lock_release"),
+    "fair": ("fair_acquire", "fair_release"),
+    "fenced": ("fenced_acquire", "lock_release"),
+    "spin": ("lock_acquire", "lock_release"),
+    "non-reentrant": ("lock_acquire", "lock_release"),
+    "read": ("read_acquire", "read_release"),
+    "write": ("write_acquire", "write_release"),
+    "semaphore": ("semaphore_acquire", "semaphore_add"),
+    "permits": ("permit_acquire", "permit_release"),
+}
+UNDO = {"fair": "fair_leave", "semaphore": "semaphore_undo"}
+"""The script that undoes an acquire, where it isn't the release."""
+
+Start = Callable[..., Child]
+"""The fixture `child`."""
+locks = pytest.mark.parametrize("kind", LOCKS)
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def sha(name: str) -> bytes:
+    """A proxy finds a request by it."""
+    return script(name, with_shebang=FLAGS).sha
+
+
+def lock_of(client: Any, kind: str, owner: Any = None) -> Any:
+    """A lock, or a group of locks."""
+    return (LOCKS | GROUPS)[kind](client, owner)
+
+
+def semaphore_of(client: Any, kind: str, _: Any = None) -> Any:
+    return client.get_semaphore("a") if kind == "semaphore" else client.get_permit_expirable_semaphore("a")
+
+
+def prepare(admin: Redis, kind: str) -> None:
+    """What has to be there before the first call."""
+    if kind in ("semaphore", "permits"):
+        admin.set("a", PERMITS)
+
+
+def taken(admin: Redis, kind: str) -> int:
+    """How many levels or permits are taken, as the server knows."""
+    found: Any
+    if kind == "semaphore":
+        found = admin.get("a")
+        return PERMITS - int(found)
+    if kind == "permits":
+        found = admin.zcard("{a}:timeout")
+        return int(found)
+    found = admin.hvals("a")
+    return sum(int(value) for value in found if value.isdigit())
+
+
+@dataclass
+class Used:
+    """What one owner does with one primitive: the same three calls for each kind."""
+
+    backend: RawBackend
+    client: Any
+    kind: str
+    owner: Any = None
+
+    def __post_init__(self) -> None:
+        self.is_lock = self.kind in LOCKS or self.kind in GROUPS
+        self.each = 1 if self.is_lock else 2
+        """By how much an acquire changes `taken`."""
+        scripts = SCRIPTS.get(self.kind, SCRIPTS["lock"])
+        self.acquiring, self.releasing = map(sha, scripts)
+        self.undoing = sha(UNDO.get(self.kind, scripts[1]))
+        make: Callable[..., Any] = lock_of if self.is_lock else semaphore_of
+        self.handle = make(self.client, self.kind, self.owner)
+        self._ids: list[Any] = []
+
+    async def acquire(self) -> None:
+        if self.is_lock:
+            await self.backend.do(self.handle.lock())
+        elif self.kind == "semaphore":
+            await self.backend.do(self.handle.acquire(2))
+        else:
+            self._ids.append(await self.backend.do(self.handle.acquire_many(2, renew=True)))
+
+    async def attempt(self, wait: float = 0, permits: int = 2) -> bool:
+        if self.is_lock:
+            return bool(await self.backend.do(self.handle.try_lock(wait)))
+        if self.kind == "semaphore":
+            return bool(await self.backend.do(self.handle.try_acquire(permits, wait)))
+        found = await self.backend.do(self.handle.try_acquire_many(permits, wait))
+        if found:
+            self._ids.append(found)
+        return bool(found)
+
+    async def release(self) -> None:
+        if self.is_lock:
+            await self.backend.do(self.handle.unlock())
+        elif self.kind == "semaphore":
+            await self.backend.do(self.handle.release(2))
+        else:
+            await self.backend.do(self.handle.release(self._ids.pop()))
+
+    async def connect(self) -> None:
+        """Lets the client open its connection."""
+        await self.backend.do(self.client.get_lock("other").is_locked())
+
+    def knows_nothing(self) -> bool:
+        """The client has no hold and nobody who waits."""
+        session = self.client._session
+        queues = [*session.lock_queues.values(), *session.permits.queues.values()]
+        waiting = [queue for queue in queues if queue.waiters]
+        waiting += [queue for queue in session.local_queues.values() if queue.tickets]
+        return not (session.holds.table or session.channels.waiting or waiting)
+
+
+async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9) -> Used:
+    """Another owner, who has so much of it that nobody else gets any."""
+    other = Used(backend, client, "write" if kind == "read" else kind, owner)
+    assert await other.attempt(permits=PERMITS)
+    return other
+
+
+def start(backend: RawBackend, call: Callable[..., Any], *args: Any) -> BackgroundCall:
+    """Makes a call on another thread, or in another task."""
+
+    async def operation() -> Any:
+        return await backend.do(call(*args))
+
+    return backend.start(operation)
+
+
+def away(proxy: Proxy) -> None:
+    """The server can't be reached any more."""
+    proxy.refuse(True)
+    proxy.cut()
