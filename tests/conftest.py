@@ -26,6 +26,10 @@ DETERMINISTIC = (
     "tests/logic/",
     "tests/lua/",
     "tests/packaging/test_",
+    "tests/properties/test_expirable_permits.py",
+    "tests/properties/test_fairness.py",
+    "tests/properties/test_read_write.py",
+    "tests/properties/test_tokens.py",
     "tests/virtual/",
 )
 """The tests that `make test` runs, by the beginning of their ids. All others are marked `real`: they depend on real
@@ -37,7 +41,6 @@ HEAVY = (
     "tests/examples/",
     "tests/faults/test_soak.py",
     "tests/interop/",
-    "tests/logic/test_moves.py",
     "tests/logic/test_planted_bugs.py",
     "tests/logic/test_schedules.py",
     "tests/logic/test_shards.py",

@@ -14,6 +14,7 @@ from pyredisson._backends.threads.connection import Connection
 from pyredisson._core import command
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.scripts import script
 from pyredisson._settings.config import Config
 from pyredisson.testing import Server as RealServer
 
@@ -55,6 +56,9 @@ scores = st.one_of(numbers, st.sampled_from((b"1.5", b"inf", b"-inf", b"17637200
 bounds = st.one_of(scores, scores.map(b"(".__add__))
 counts = st.one_of(numbers, st.sampled_from((b"x", b"1.5", b"", b"01", b"9223372036854775807")))
 leases = st.sampled_from((b"0", b"-1", b"100000", b"200000", b"x"))
+long_leases = st.sampled_from((b"100000", b"200000"))
+levels = st.integers(0, 3).map(b"%d".__mod__)
+channels = st.sampled_from((b"", b"redisson_lock__channel:{k}1"))
 spans = st.sampled_from((b"0", b"-1", b"100", b"200", b"x"))
 patterns = st.sampled_from((b"*", b"{k}[12]", b"{k}[^12]", b"{k}?", b"{K}*", b"{k}3", b"\\{k}*", b"{k}[!1]", b""))
 words = {
@@ -85,7 +89,18 @@ def some(strategy: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
     return st.lists(strategy, min_size=1, max_size=3)
 
 
+def runs(
+    name: str, *parts: st.SearchStrategy[bytes] | st.SearchStrategy[list[bytes]]
+) -> st.SearchStrategy[list[bytes]]:
+    """A script for one lock. The form is chosen when it is sent."""
+    return calls("EVALSHA", st.just(name.encode()), st.just(b"1"), keys, *parts)
+
+
 commands = st.one_of(
+    runs("lock_acquire", names, levels, long_leases),
+    runs("lock_release", channels, names, levels),
+    runs("lock_renew", long_leases, names),
+    runs("lock_force_release", channels),
     calls("DEL", some(keys)),
     calls("EXISTS", some(keys)),
     calls("TYPE", keys),
@@ -141,10 +156,16 @@ class Both:
         self._admin = admin
         self._real = Connection(Node(Config.of(server.url)))
         self._real.open()
+        self._with_shebang = server.version >= (7,)
         self._model = Server(lambda: 1000.0, lambda *_: 0)
+        self._model.load_all()
 
     def do(self, call: list[bytes], *, scripted: bool) -> None:
-        payload = command(b"EVAL", TYPED, 0, *call) if scripted else command(*call)
+        if call[0] == b"EVALSHA":
+            sha = script(call[1].decode(), with_shebang=self._with_shebang).sha
+            payload = command(b"EVALSHA", sha, *call[2:])
+        else:
+            payload = command(b"EVAL", TYPED, 0, *call) if scripted else command(*call)
         model = self._model.execute(payload)
         try:
             real = self._real.call(payload)
@@ -182,6 +203,8 @@ def comparable(reply: Reply, call: list[bytes]) -> object:
     """The part of a reply that must be equal: of an error the first word, of a time a rounded value."""
     if isinstance(reply, RedisError):
         return type(reply), str(reply).partition(" ")[0]
+    if call[0] == b"EVALSHA" and isinstance(reply, int):
+        return reply if reply < 1000 else round(reply / SLACK)
     if call[0] in (b"PTTL", b"TTL"):
         number = int(reply.removeprefix(b"number ")) if isinstance(reply, bytes) else reply
         return type(reply), round(number * (1 if call[0] == b"PTTL" else 1000) / SLACK)
@@ -215,6 +238,33 @@ def test_same_as_a_real_server(server: RealServer, admin: Redis, sequence: list[
             both.do(call, scripted=scripted)
     finally:
         both.end()
+
+
+def test_a_key_lives_through_the_whole_of_its_last_millisecond() -> None:
+    now = 1000.0
+    server = Server(lambda: now, lambda *_: 0)
+    sha = server.load(script("lock_acquire", with_shebang=True).text)
+
+    def acquire(owner: bytes) -> Reply:
+        return server.execute(command(b"EVALSHA", sha, 1, b"a", owner, 1, 250))
+
+    assert acquire(b"me:1") is None
+    now = 1000.25
+    assert acquire(b"you:1") == 0
+    now = 1000.251
+    assert server.execute(command(b"PTTL", b"a")) == -2
+    assert acquire(b"you:1") is None
+    assert server.execute(command(b"HKEYS", b"a")) == [b"you:1"]
+
+
+def test_a_script_that_is_not_loaded(server: RealServer) -> None:
+    payload = command(b"EVALSHA", b"0" * 40, 0)
+    real = Connection(Node(Config.of(server.url)))
+    real.open()
+    with pytest.raises(RedisError) as caught:
+        real.call(payload)
+    assert comparable(Server(lambda: 1000.0, lambda *_: 0).execute(payload), [b""]) == comparable(caught.value, [b""])
+    real.close()
 
 
 def test_the_time_is_the_simulated_one() -> None:

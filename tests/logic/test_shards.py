@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-
 import pytest
 
-from pyredisson._protocol.routing import Changes
-from pyredisson.logic.holds import HELD, LOST, NOT_TAKEN_OVER, Hold
+from pyredisson.logic.holds import HELD, LOST, NOT_TAKEN_OVER
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 
-from .simulator.shard_schedule import ShardViolation, run
+from .simulator import Violation
+from .simulator.shard_schedule import run
 from .simulator.shards import KNOWN_WITHIN, Cluster, ShardClient
 from .simulator.simulation import Simulation
 
@@ -25,9 +23,9 @@ def test_schedules(first: int) -> None:
     for seed in range(first, first + CHUNK):
         try:
             run(seed)
-        except ShardViolation as violation:
+        except Violation as violation:
             trace: list[str] = []
-            with pytest.raises(ShardViolation):
+            with pytest.raises(Violation):
                 run(seed, trace=trace)
             pytest.fail("\n".join([f"seed {seed}: {violation}", *trace[-40:]]), pytrace=False)
 
@@ -39,35 +37,24 @@ def test_schedules_are_worth_something() -> None:
     assert sum(report.not_taken_over for report in reports) > 10
 
 
-class OneForAll(Watchdog):
-    """All servers share one renewer, which waits for the slowest of them."""
-
-    def _renewer_of(self, shard: Hashable) -> Renewer:
-        return super()._renewer_of(None)
-
-
-class KeepsAll(Renewer):
-    """A renewer that doesn't mind which server its holds are on."""
-
-    def _keeps(self, holds: Sequence[Hold], reason: str) -> bool:
-        return True
-
-    def _serves_command(self, payload: bytes) -> bool:
-        return True
+def test_one_renewer_that_waits_for_the_slowest_server_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewer_of = Watchdog._renewer_of
+    monkeypatch.setattr(Watchdog, "_renewer_of", lambda watchdog, _: renewer_of(watchdog, None))
+    # It doesn't mind which server its holds are on.
+    for name in ("_keeps", "_serves_command"):
+        monkeypatch.setattr(Renewer, name, lambda *_: True)
+    _is_found()
 
 
-class NoCheck(Watchdog):
-    """What a failover has lost is found by the next renewal."""
-
-    def on_topology_change(self, changes: Changes) -> None:
-        return
+def test_a_failover_after_which_nothing_is_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watchdog, "on_topology_change", lambda *_: None)
+    _is_found()
 
 
-@pytest.mark.parametrize(("watchdog", "renewer"), [(OneForAll, KeepsAll), (NoCheck, Renewer)])
-def test_found(watchdog: type[Watchdog], renewer: type[Renewer]) -> None:
-    with pytest.raises(ShardViolation):
+def _is_found() -> None:
+    with pytest.raises(Violation):
         for seed in range(SCHEDULES):
-            run(seed, watchdog, renewer)
+            run(seed)
 
 
 @pytest.mark.parametrize("lease", [None, 30_000])
@@ -76,7 +63,7 @@ def test_a_grant_that_arrives_after_the_failover_is_checked(lease: int | None) -
     simulation = Simulation(1)
     cluster = Cluster(simulation)
     cluster.serving[0].server.load_all()
-    client = ShardClient(cluster, Watchdog, Renewer)
+    client = ShardClient(cluster)
     lock, other = LockLogic(client.session, b"lock0"), LockLogic(client.session, b"other1")
     owner = client.session.owners.new()
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from hypothesis.stateful import RuleBasedStateMachine
 
 from . import fair_java as java
-from .fair_model import Moment, QueueModel, Unfair, readable
-from .fair_servers import CHANNEL, FairServer, State
+from .fair_model import CHANNEL, WAIT, FairServer, QueueModel, State, Unfair, readable
 
 LEASE = 30_000
-WAIT = 300_000
 HEARTBEAT = 400
 LOOK = 60_000
 SERVING_TIME = 4000
@@ -142,7 +140,7 @@ class FairActions(RuleBasedStateMachine):
             self._hear()
             return
         free = model.is_free()
-        if not model.key_lost and free is not None:
+        if not model.key_lost:
             kept = model.before_me(name) if free else True
             # Java uses the scores of pyredisson's waiters, so it may wait for one that is dead.
             if taken is kept and (taken or not person.foreign):
@@ -154,8 +152,8 @@ class FairActions(RuleBasedStateMachine):
         if not taken and advanced and free and not model.key_lost and not person.foreign:
             model.must_tell(now)
         if name in model.places:
-            model.places[name].asked_at = Moment(server.before, server.after)
-        person.asked_at = server.after
+            model.places[name].asked_at = server.now
+        person.asked_at = server.now
         if taken:
             person.state, person.count = HOLDING, 1
         elif name in now.queue:
@@ -165,10 +163,10 @@ class FairActions(RuleBasedStateMachine):
     def _expect_hold(self, who: str, taken: bool, now: State) -> None:
         """Another level for the holder of the lock, unless its lease has ended."""
         person = self.people[who]
-        mine = self.model.state.holders.get(person.name, 0) > 0 and self.model.is_free() is not True
+        mine = self.model.state.holders.get(person.name, 0) > 0 and not self.model.is_free()
         if taken and not mine and not person.foreign:
             raise Unfair(f"{who} got a further hold of a lock that it had lost")
-        if not taken and mine and self.model.is_free() is False:
+        if not taken and mine:
             raise Unfair(f"{who} was refused a further hold")
         if taken:
             person.count = now.holders.get(person.name, 0)
@@ -187,7 +185,7 @@ class FairActions(RuleBasedStateMachine):
             for _ in range(1 + twice):
                 server.script("fair_release", CHANNEL, person.name, count, WAIT)
         now = server.end()
-        held = mine and model.is_free() is False
+        held = mine and not model.is_free()
         model.follow(None, now, ours=not person.foreign)
         if held:
             if now.holders != ({person.name: count} if count else {}):
@@ -211,16 +209,16 @@ class FairActions(RuleBasedStateMachine):
         entered = replies[0] == [0]
         if entered != (now.holders == {name: 1}) or (entered and replies[-1] != [0]):
             raise Unfair(f"{who} was told {replies} about {successor}: {now.holders}")
-        if entered and (not mine or free is True):
+        if entered and (not mine or free):
             raise Unfair(f"{who} handed on a lock that it had lost")
-        if mine and free is False and not model.key_lost:
+        if mine and not free and not model.key_lost:
             before = model.before_me(name)
             if entered and (before or name not in model.state.queue):
                 raise Unfair(f"{successor} was entered, and it was not its turn")
             if not entered and before is False and name in model.places and model.keeps(name):
                 raise Unfair(f"{successor} was not entered, and it was its turn")
         model.follow(name if entered else None, now, leaves=entered)
-        if mine and free is False and not entered and not model.key_lost:
+        if mine and not free and not entered and not model.key_lost:
             if now.holders:
                 raise Unfair(f"{who} did not release: {now.holders}")
             model.must_tell(now)
@@ -246,7 +244,7 @@ class FairActions(RuleBasedStateMachine):
             for _ in range(1 + twice):
                 server.script("fair_leave", *args)
         now = server.end()
-        held = model.state.holders.get(name, 0) > 0 and model.is_free() is False
+        held = model.state.holders.get(name, 0) > 0 and not model.is_free()
         if not person.foreign and (name in now.holders and doubt):
             raise Unfair(f"{who} gave up, and holds the lock")
         model.follow(name, now, leaves=True, ours=not person.foreign)
@@ -279,7 +277,7 @@ class FairActions(RuleBasedStateMachine):
         if [reply[4] for reply in replies] != [expected] * len(replies):
             raise Unfair(f"{[*map(readable, without_place)]} are reported without a place")
         if model.state.queue:
-            model.heartbeats[name] = Moment(server.before, server.after)
+            model.heartbeats[name] = server.now
         if not model.key_lost:
             if now.queue[:1] == model.state.queue[:1] and now.queue and model.keeps(now.queue[0]) is False:
                 raise Unfair(f"{readable(now.queue[0])} is dead and heads the queue")
@@ -302,7 +300,7 @@ class FairActions(RuleBasedStateMachine):
         now = server.end()
         if now.holders:
             raise Unfair("still held")
-        held = held and model.is_free() is False
+        held = held and not model.is_free()
         model.follow(None, now, ours=not foreign)
         if held and not model.key_lost:
             model.must_tell(now)
@@ -326,7 +324,7 @@ class FairActions(RuleBasedStateMachine):
         free = self.model.free_since is not None
         for who in self.waiting():
             person = self.people[who]
-            if person.notified or self.server.after - person.asked_at >= LOOK or (person.foreign and free):
+            if person.notified or self.server.now - person.asked_at >= LOOK or (person.foreign and free):
                 self._ask(who)
 
     def _see(self) -> None:

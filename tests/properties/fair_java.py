@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from .fair_servers import CHANNEL, LOCK, QUEUE, SCORES, FairServer
-
-WAIT = 300_000
-"""Redisson's fairLockWaitTimeout, ms."""
+from .fair_model import CHANNEL, LOCK, QUEUE, SCORES, WAIT, FairServer
 
 
 def acquire(server: FairServer, owner: bytes, lease: int, *, queues: bool) -> bool:
     """True: acquired. `queues`: otherwise it enters the queue."""
-    now = server.now()
+    now = server.now
     drop_stale(server, now)
     free = not server.command("EXISTS", LOCK)
     if free and _head(server) in (None, owner):
@@ -36,7 +33,7 @@ def acquire(server: FairServer, owner: bytes, lease: int, *, queues: bool) -> bo
 
 def release(server: FairServer, owner: bytes, lease: int) -> None:
     """Releases one level. (A lock that doesn't exist isn't changed: see Redisson's quirk Q3.)"""
-    drop_stale(server, server.now())
+    drop_stale(server, server.now)
     if not server.command("HEXISTS", LOCK, owner):
         return
     if server.command("HINCRBY", LOCK, owner, -1) > 0:
@@ -48,7 +45,7 @@ def release(server: FairServer, owner: bytes, lease: int) -> None:
 
 def force_release(server: FairServer) -> None:
     """Removes the lock, whoever holds it."""
-    drop_stale(server, server.now())
+    drop_stale(server, server.now)
     if server.command("DEL", LOCK):
         _tell_head(server)
 

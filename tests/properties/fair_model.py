@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from . import fair_java as java
-from .fair_servers import CHANNEL, CLIENTS, LOCK, WAITERS, FairServer, State
+from pyredisson._core import prefixed
+
+from .servers import Memory, Word
+
+LOCK = b"fair"
+QUEUE = prefixed(b"redisson_lock_queue", LOCK)
+SCORES = prefixed(b"redisson_lock_timeout", LOCK)
+WAITERS = prefixed(b"pyredisson_fair_waiters", LOCK)
+CLIENTS = prefixed(b"pyredisson_fair_clients", LOCK)
+KEYS = (LOCK, QUEUE, SCORES, WAITERS, CLIENTS)
+CHANNEL = prefixed(b"redisson_lock__channel", LOCK)
+WAIT = 300_000
+"""Redisson's fairLockWaitTimeout, ms."""
 
 SIGN = 1500
 """ms for which an acquire or a heartbeat is a sign of life."""
@@ -19,12 +31,62 @@ class Unfair(AssertionError):
     """A step that breaks the rules."""
 
 
-@dataclass
-class Moment:
-    """When something happened: at the earliest and at the latest, ms."""
+@dataclass(frozen=True)
+class State:
+    """The values of the lock's keys. Times in ms."""
 
-    first: int
-    last: int
+    holders: dict[bytes, int]
+    queue: list[bytes]
+    scores: dict[bytes, float]
+    waiters: dict[bytes, bytes]
+    left_of: dict[bytes, int]
+    """The remaining time of each key."""
+
+
+class FairServer:
+    """One fair lock on a server, step by step."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.command, self.advance_time = memory.command, memory.advance_time
+        self.grace = 0
+        """Until when no waiter counts as dead, because all clients were silent; ms."""
+
+    @property
+    def now(self) -> int:
+        return self._memory.now
+
+    @property
+    def messages(self) -> list[tuple[bytes, bytes]]:
+        """What was published in the present step."""
+        return self._memory.messages
+
+    def begin(self) -> None:
+        self.messages.clear()
+
+    def end(self) -> State:
+        """The state after a step."""
+        read = self.command
+        left = {key: read("PTTL", key) for key in KEYS}
+        waiters = _pairs(read("HGETALL", WAITERS))
+        self.grace = int(waiters.get(b":grace", b"0"))
+        return State(
+            holders={owner: int(count) for owner, count in _pairs(read("HGETALL", LOCK)).items()},
+            queue=read("LRANGE", QUEUE, 0, -1),
+            scores={
+                owner: float(score) for owner, score in _pairs(read("ZRANGE", SCORES, 0, -1, "WITHSCORES")).items()
+            },
+            waiters=waiters,
+            left_of={key: ms for key, ms in left.items() if ms != -2},
+        )
+
+    def script(self, name: str, *args: Word) -> Any:
+        """Runs one of the fair lock's scripts, which all take the same keys; or `lock_renew`, which takes the lock."""
+        return self._memory.script(name, *((LOCK,) if name == "lock_renew" else KEYS), args=args)
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 @dataclass
@@ -32,7 +94,7 @@ class Place:
     """A name in the queue."""
 
     foreign: bool
-    asked_at: Moment
+    asked_at: int
     has_left: bool = False
     """Its owner has left the queue."""
 
@@ -45,11 +107,11 @@ class QueueModel:
     state: State
     places: dict[bytes, Place] = field(default_factory=dict)
     """In the order of arrival."""
-    heartbeats: dict[bytes, Moment] = field(default_factory=dict)
+    heartbeats: dict[bytes, int] = field(default_factory=dict)
     """The last heartbeat of each client."""
-    free_since: Moment | None = None
+    free_since: int | None = None
     """Since when the lock is free and the queue has its present head."""
-    offered: Moment | None = None
+    offered: int | None = None
     """When a script of pyredisson offered the lock to that head."""
     valid_until: int = 0
     """The last millisecond of the holder's lease."""
@@ -58,39 +120,33 @@ class QueueModel:
     key_lost: bool = False
     """A key was lost: the queue is taken from the server."""
 
-    def is_free(self) -> bool | None:
-        """Whether nobody holds the lock in the present step; None: its lease may end in this step."""
-        if not self.state.holders or self.server.before > self.valid_until:
-            return True
-        return False if self.server.after <= self.valid_until else None
+    def is_free(self) -> bool:
+        """Whether nobody holds the lock in the present step."""
+        return not self.state.holders or self.server.now > self.valid_until
 
     def keeps(self, name: bytes) -> bool | None:
         """Whether that waiter counts as alive, so that others must wait for it. None: it may be either."""
-        before, after = self.server.before, self.server.after
+        now = self.server.now
         place = self.places[name]
         score = self.state.scores.get(name)
         if score is None or place.has_left:
             return False
         if place.foreign:
-            return True if score > after else False if score <= before else None
-        signs = [place.asked_at]
-        heartbeat = self.heartbeats.get(name.partition(b":")[0])
-        if heartbeat is not None:
-            signs.append(heartbeat)
-        if any(sign.first > after for sign in signs):
+            return score > now
+        heartbeat = self.heartbeats.get(name.partition(b":")[0], place.asked_at)
+        if max(place.asked_at, heartbeat) > now:
             # The clock was set back.
             return None
         # All clients were silent, perhaps because the server was paused: they get time for a heartbeat.
-        grace = before <= self.server.grace
-        if all(sign.last + SIGN < before for sign in signs):
+        grace = now <= self.server.grace
+        if max(place.asked_at, heartbeat) + SIGN < now:
             return None if grace else False
-        alive = any(sign.first + SIGN >= after for sign in signs)
         if self.state.queue[:1] == [name] and self.free_since is not None:
-            if self.offered is not None and self.offered.last + OFFER <= before:
+            if self.offered is not None and self.offered + OFFER <= now:
                 return None if grace else False
-            if self.free_since.first + OFFER <= after:
+            if self.free_since + OFFER <= now:
                 return None
-        return True if alive else None
+        return True
 
     def before_me(self, name: bytes) -> bool | None:
         """Whether any waiter before that name counts as alive (any in the queue, if that name isn't there)."""
@@ -109,17 +165,14 @@ class QueueModel:
         self, actor: bytes | None, now: State, *, arrives: bool = False, leaves: bool = False, ours: bool = True
     ) -> None:
         """Checks the state after a step of `actor`, and stores it. `ours`: a script of pyredisson ran."""
-        if self.forgotten_at is not None and self.forgotten_at <= self.server.after and now.queue:
+        if self.forgotten_at is not None and self.forgotten_at <= self.server.now and now.queue:
             # No client of pyredisson did anything for ten minutes. Now Redisson's rules apply to all waiters.
             self.key_lost = True
         _check(now, key_lost=self.key_lost)
         if self.key_lost:
             known = self.places
-            born = Moment(self.server.before, self.server.after)
             self.places = {
-                name: known.get(
-                    name, Place(name.startswith(FOREIGN), born, has_left=int(now.waiters.get(name, b"1")) <= 0)
-                )
+                name: known.get(name, self._place(name, has_left=int(now.waiters.get(name, b"1")) <= 0))
                 for name in now.queue
             }
             self.key_lost = bool(now.queue or now.scores)
@@ -127,6 +180,9 @@ class QueueModel:
             self._check_places(actor, now, arrives=arrives, leaves=leaves)
         self._check_messages(now)
         self._remember(now, ours)
+
+    def _place(self, name: bytes, *, has_left: bool = False) -> Place:
+        return Place(name.startswith(FOREIGN), self.server.now, has_left)
 
     def clear(self, now: State) -> None:
         """The queue was deleted."""
@@ -153,13 +209,12 @@ class QueueModel:
         for name in left:
             del self.places[name]
         if came:
-            foreign = came[0].startswith(FOREIGN)
-            self.places[came[0]] = Place(foreign, Moment(self.server.before, self.server.after))
+            self.places[came[0]] = self._place(came[0])
             tail = old[-1] if old else None
-            if foreign and tail in self.places and not self.places[tail].foreign:
+            if self.places[came[0]].foreign and tail in self.places and not self.places[tail].foreign:
                 # Whatever scores pyredisson leaves at the end of the queue, the place of the next waiter must last.
                 sound = self.places[tail].has_left or self.keeps(tail)
-                if sound and now.scores[came[0]] < self.server.before + java.WAIT * 0.75:
+                if sound and now.scores[came[0]] < self.server.now + WAIT * 0.75:
                     raise Unfair(
                         f"{readable(came[0])} got a place that is over before its time, behind {readable(tail)}"
                     )
@@ -183,19 +238,18 @@ class QueueModel:
         return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.server.messages)
 
     def _remember(self, now: State, ours: bool) -> None:
-        server = self.server
+        moment = self.server.now
         if LOCK in now.left_of or not now.queue:
             self.free_since = self.offered = None
-        elif self.free_since is None or self.state.queue[:1] != now.queue[:1] or self.free_since.first > server.after:
-            since = server.before
+        elif self.free_since is None or self.state.queue[:1] != now.queue[:1] or self.free_since > moment:
+            self.free_since, self.offered = moment, None
             if self.state.holders and self.state.queue[:1] == now.queue[:1]:
-                since = min(since, self.valid_until)
-            self.free_since, self.offered = Moment(since, server.after), None
+                self.free_since = min(moment, self.valid_until)
         if ours and self.offered is None and self.free_since is not None and self.notifies(now):
-            self.offered = Moment(server.before, server.after)
+            self.offered = moment
         if LOCK in now.left_of:
-            self.valid_until = server.after + now.left_of[LOCK]
-        self.forgotten_at = server.after + now.left_of[WAITERS] if WAITERS in now.left_of else None
+            self.valid_until = moment + now.left_of[LOCK]
+        self.forgotten_at = moment + now.left_of[WAITERS] if WAITERS in now.left_of else None
         self.state = now
 
 

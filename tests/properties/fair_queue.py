@@ -9,19 +9,8 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from .fair_actions import (
-    HEARTBEAT,
-    HOLDING,
-    LEASE,
-    LOOK,
-    PAUSES,
-    SERVING_TIME,
-    WAIT,
-    FairActions,
-    Person,
-)
-from .fair_model import Unfair, readable
-from .fair_servers import CHANNEL, CLIENTS, KEYS, SCORES, WAITERS
+from .fair_actions import HEARTBEAT, HOLDING, LEASE, LOOK, PAUSES, SERVING_TIME, FairActions, Person
+from .fair_model import CHANNEL, CLIENTS, KEYS, SCORES, WAIT, WAITERS, Unfair, readable
 
 TWICE = st.booleans()
 Drawn = TypeVar("Drawn")
@@ -216,11 +205,8 @@ class FairQueue(FairActions):
 
     def teardown(self) -> None:
         """All living waiters acquire the lock in time. Then one more owner finds the queue empty and leaves no key."""
-        try:
-            if sys.exception() is None:
-                self._settle()
-        finally:
-            self.server.close()
+        if sys.exception() is None:
+            self._settle()
 
     def _settle(self) -> None:
         # A client of pyredisson waits too: without one, Java needs minutes to drop its dead waiters.
@@ -247,5 +233,5 @@ class FairQueue(FairActions):
         head = state.queue[:1]
         if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:
             self.server.begin()
-            self.server.command("ZADD", SCORES, "XX", self.server.now(), head[0])
+            self.server.command("ZADD", SCORES, "XX", self.server.now, head[0])
             self.model.follow(None, self.server.end())

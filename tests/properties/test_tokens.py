@@ -2,163 +2,147 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
-import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import pyredisson
-from pyredisson import LockLostError, LockNotHeldError
-from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 
-LOCK, COUNTER = "orders", "redisson_lock_token:{orders}"
-DELETED = "pyredisson_fenced_newest:{orders}"
-LEASE = 60_000
+from .servers import Beside, Memory, Word, beside, play
 
-OURS = st.sampled_from([(client, owner) for client in (0, 1) for owner in (1, 2)])
-JAVAS = st.sampled_from(["0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:7", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:8"])
-COPIES = st.sampled_from(["b983c153-7421-469a-addb-44fb92259a1b:1", "b983c153-7421-469a-addb-44fb92259a1b:2"])
+LOCK, COUNTER, DELETED = "orders", "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
+CHANNEL = "redisson_lock__channel:{orders}"
+LEASE = 60_000
+FAR = 10**12
+
+OURS = st.sampled_from(["ours:1", "ours:2", "others:1"])
+JAVAS = st.sampled_from(["java:7", "java:8"])
+COPIES = st.integers(1, 2)
 
 
 class Tokens(RuleBasedStateMachine):
-    """Two clients with two owners each, Redisson in Java, copies of commands, and an administrator."""
+    """Owners whose commands may be sent twice, Redisson in Java, an administrator, and a clock that is set back."""
 
-    server: Server
-
-    @initialize()
-    def begin(self) -> None:
-        self._open = ExitStack()
-        self.admin: Any = self._open.enter_context(self.server.redis())
-        self.admin.flushall()
-        self.clients = [self._open.enter_context(pyredisson.connect(self.server.url)) for _ in range(2)]
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.memory = memory
+        self.do = memory.command
         self.newest = 0
         self.counted: int | None = None
         """What the counter stands at since one of ours took the lock; None: it begins anew."""
         self.ahead = False
+        """Whether the counter may be ahead of the clock."""
 
-    def teardown(self) -> None:
-        self._open.close()
+    def fenced(self, name: str, *args: Word) -> Any:
+        return self.memory.script(name, LOCK, COUNTER, DELETED, args=args)
 
-    def lock(self, who: tuple[int, int]) -> pyredisson.FencedLock:
-        client, owner = who
-        return self.clients[client].get_fenced_lock(LOCK, owner=owner)
+    def levels(self, who: str) -> int:
+        return int(self.do("HGET", LOCK, who) or 0)
 
-    def may_take(self, name: str) -> bool:
-        """As the server sees it: it is free, or this owner's."""
-        return not self.admin.exists(LOCK) or self.holds(name)
-
-    def holds(self, name: str) -> bool:
-        """Whether an owner holds the lock, under its name or under that of a later epoch."""
-        return any(field == name or field.startswith(f"{name}:") for field in map(bytes.decode, self.admin.hkeys(LOCK)))
+    def may_take(self, who: str) -> bool:
+        return not self.do("EXISTS", LOCK) or self.levels(who) > 0
 
     def given(self, token: int) -> None:
         assert token > self.newest
         self.newest = self.counted = token
 
-    def begins_anew(self) -> None:
+    @rule(who=OURS, wanted=st.integers(0, 2), copies=COPIES)
+    def take(self, who: str, wanted: int, copies: int) -> None:
+        """One level more, or a number of levels that a late copy asks for."""
+        levels = wanted or self.levels(who) + 1
+        taken = self.levels(who) > 0 or (levels == 1 and not self.do("EXISTS", LOCK))
+        for _ in range(copies):
+            reply = self.fenced("fenced_acquire", who, levels, LEASE)
+            assert isinstance(reply, list) is taken
+            if taken:
+                self.given(reply[0])
+                assert self.levels(who) == levels
+
+    @rule(who=OURS, following=OURS, copies=COPIES)
+    def hand_over(self, who: str, following: str, copies: int) -> None:
+        known = self.levels(who) > 0 or self.levels(following) > 0
+        for _ in range(copies if who != following else 0):
+            reply = self.fenced("fenced_hand_over", who, following, LEASE)
+            assert isinstance(reply, list) is known
+            if known:
+                self.given(reply[0])
+                assert self.do("HKEYS", LOCK) == [following.encode()]
+
+    @rule(who=JAVAS)
+    def java_takes(self, who: str) -> None:
+        if self.may_take(who):
+            token = self.do("INCR", COUNTER)
+            self.do("HINCRBY", LOCK, who, 1)
+            self.do("PEXPIRE", LOCK, LEASE)
+            if self.counted is not None:
+                self.given(token)
+
+    @rule(by=st.sampled_from([1, 2, 3, FAR]))
+    def somebody_counts(self, by: int) -> None:
+        """Few, for which as many microseconds pass meanwhile; or far ahead of the clock."""
+        if self.counted is not None:
+            self.memory.advance_time(1)
+            self.counted = self.newest = self.do("INCRBY", COUNTER, by)
+            self.ahead |= by == FAR
+
+    @rule(who=OURS)
+    def give_back(self, who: str) -> None:
+        left = self.levels(who) - 1
+        reply = self.memory.script("lock_release", LOCK, args=(CHANNEL, who, max(0, left)))
+        assert reply == (None if left < 0 else 0 if left else 1)
+
+    @rule(who=JAVAS)
+    def java_gives_back(self, who: str) -> None:
+        if self.levels(who) and self.do("HINCRBY", LOCK, who, -1) == 0:
+            self.do("DEL", LOCK)
+
+    @rule()
+    def the_lease_ends(self) -> None:
+        self.do("PEXPIRE", LOCK, 0)
+
+    @rule(back=st.sampled_from([0, 1, 40_000]))
+    def time_passes(self, back: int) -> None:
+        """Or the clock is set back: no token is given twice, unless the server has forgotten all of them."""
+        self.memory.advance_time(-back or 1)
+        self.ahead |= back > 0
+        if back and self.counted is None and not self.do("EXISTS", DELETED):
+            self.newest = 0
+
+    @rule()
+    def force_unlock(self) -> None:
+        there = self.do("EXISTS", LOCK)
+        assert self.memory.script("lock_force_release", LOCK, args=(CHANNEL,)) == there
+        assert not self.do("EXISTS", LOCK)
+
+    @rule()
+    def delete(self) -> None:
+        there = self.do("EXISTS", LOCK, COUNTER) > 0
+        assert self.fenced("fenced_delete", CHANNEL) == there
+        assert self.memory.keys().keys() <= {DELETED.encode()}
+        self.counted = None
+
+    @rule()
+    def flushall(self) -> None:
+        self.do("FLUSHALL")
+        self.memory.advance_time(1)
         self.counted = None
         if self.ahead:
             # From the clock: what somebody counted ahead of it is forgotten.
             self.newest, self.ahead = 0, False
 
-    @rule(who=OURS, plain=st.booleans())
-    def take(self, who: tuple[int, int], plain: bool) -> None:
-        lock = self.lock(who)
-        free = self.may_take(f"{self.clients[who[0]].id}:{who[1]}")
-        if plain:
-            assert lock.try_lock() is free
-            token = lock.token if free else None
-        else:
-            token = lock.try_lock_and_get_token()
-        assert (token is not None) is free
-        if token is not None:
-            assert token == lock.token
-            self.given(token)
-
-    @rule(who=COPIES, holds=st.integers(1, 3))
-    def a_command_that_is_sent_twice(self, who: str, holds: int) -> None:
-        known = script("fenced_acquire", with_shebang=self.server.version >= (7,))
-        taken = self.admin.hexists(LOCK, who) or (holds == 1 and not self.admin.exists(LOCK))
-        for _ in range(2):
-            reply = self.admin.eval(known.text, 3, LOCK, COUNTER, DELETED, who, holds, LEASE)
-            assert isinstance(reply, list) is taken
-            if taken:
-                self.given(reply[0])
-                assert self.admin.hget(LOCK, who) == b"%d" % holds
-
-    @rule(who=JAVAS)
-    def java_takes(self, who: str) -> None:
-        if self.may_take(who):
-            token = self.admin.incr(COUNTER)
-            self.admin.hincrby(LOCK, who, 1)
-            self.admin.pexpire(LOCK, LEASE)
-            if self.counted is not None:
-                self.given(token)
-
-    @rule(by=st.one_of(st.integers(1, 3), st.just(10**12)))
-    def somebody_counts(self, by: int) -> None:
-        """Few, for which as many microseconds pass meanwhile; or far ahead of the clock."""
-        if self.counted is not None:
-            self.counted = self.newest = self.admin.incrby(COUNTER, by)
-            self.ahead |= by > 3
-
-    @rule(who=OURS)
-    def give_back(self, who: tuple[int, int]) -> None:
-        lock = self.lock(who)
-        held = self.holds(f"{self.clients[who[0]].id}:{who[1]}")
-        try:
-            lock.unlock()
-        except (LockNotHeldError, LockLostError):
-            assert not held
-        else:
-            assert held
-
-    @rule(who=JAVAS)
-    def java_gives_back(self, who: str) -> None:
-        if self.admin.hexists(LOCK, who) and self.admin.hincrby(LOCK, who, -1) == 0:
-            self.admin.delete(LOCK)
-
-    @rule()
-    def the_lease_ends(self) -> None:
-        self.admin.pexpire(LOCK, 0)
-
-    @rule(who=OURS)
-    def force_unlock(self, who: tuple[int, int]) -> None:
-        there = bool(self.admin.exists(LOCK))
-        assert self.lock(who).force_unlock() is there
-        assert not self.admin.exists(LOCK)
-
-    @rule(who=OURS)
-    def delete(self, who: tuple[int, int]) -> None:
-        there = bool(self.admin.exists(LOCK, COUNTER))
-        assert self.lock(who).delete() is there
-        assert set(self.admin.keys()) <= {DELETED.encode()}
-        # What somebody counted ahead of the clock is not forgotten.
-        self.counted = None
-
-    @rule()
-    def flushall(self) -> None:
-        self.admin.flushall()
-        self.begins_anew()
-
     @invariant()
     def the_counter_is_as_redisson_reads_it(self) -> None:
         if self.counted is not None:
-            assert self.admin.get(COUNTER) == b"%d" % self.counted
-            assert self.lock((0, 1)).get_token() == self.counted
-        assert self.admin.ttl(COUNTER) in (-1, -2)
-        assert self.admin.pttl(LOCK) != -1
+            assert self.do("GET", COUNTER) == b"%d" % self.counted
+        assert self.do("PTTL", COUNTER) in (-1, -2)
+        assert self.do("PTTL", LOCK) != -1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_tokens_only_grow(server: Server) -> None:
-    class Here(Tokens):
-        pass
+def test_tokens_only_grow_in_memory() -> None:
+    play(lambda: Tokens(Memory()), examples=200, steps=40)
 
-    Here.server = server
-    run_state_machine_as_test(Here, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+
+def test_tokens_only_grow_on_a_real_server(server: Server) -> None:
+    with beside(server) as redis:
+        play(lambda: Tokens(Beside(redis)), examples=20, steps=30)

@@ -8,7 +8,6 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
-from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.session import Resources, Session
 from pyredisson.logic.watchdog import Watchdog
 
@@ -21,30 +20,20 @@ from .subscription import Subscription
 class Client(Process):
     """One client of one process."""
 
-    def __init__(
-        self,
-        simulation: Simulation,
-        name: str,
-        network: Network,
-        config: Config,
-        channels: type[ChannelRegistry] = ChannelRegistry,
-        renewer: type[Renewer] = Renewer,
-    ) -> None:
-        """`channels` and `renewer` are the real ones, or have a bug that is to be found."""
+    def __init__(self, simulation: Simulation, name: str, network: Network, config: Config) -> None:
         super().__init__(simulation, name)
         self._weather = network.fault_plan
         self._network = network
-        self._channels = channels
         self.session = Session(config, self)
         self.session.watchdog = Watchdog(
-            self.session.holds, self._watchdog_runtime, self.session.lease_ms, self.start_loop, renewer=renewer
+            self.session.holds, self._watchdog_runtime, self.session.lease_ms, self.start_loop
         )
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         scripts = ScriptSet()
         scripts.use(with_shebang=self.simulation.random.random() < 0.5)
         self.node = Node(self, self._network, scripts)
-        waiters = self._channels(self.simulation.clock)
+        waiters = ChannelRegistry(self.simulation.clock)
         self.subscription = Subscription(self, self._network, waiters)
         waiters.attach(self.subscription)
         runtime = SimRuntime(self.node, post, pipelined=self._weather.pipelined)

@@ -16,8 +16,7 @@ from pyredisson.logic.locks.rlock import LockLogic
 from .client import Client
 from .judge import AFTERMATH, Judge, Neglect
 from .network import Network
-from .simulation import Cancelled
-from .user import User
+from .user import FAILED, User
 
 ROUNDS = 10.0
 """Seconds after which one of several competing users has acquired a whole group."""
@@ -68,29 +67,22 @@ class GroupUser(User):
             await self._release(number)
 
     async def _acquire(self, number: int) -> bool:
-        random, group = self.random, self.groups[number]
+        group = self.groups[number]
         lease = self.lease_time()
         wait = self.wait_time(endless=True)
         deadline = None if wait is None else self.simulation.now + wait
         began = self.simulation.now
         self.begin("acquire %s, lease %s, wait %s", group, lease, wait)
         self.wants = group
-        try:
-            taken = await group.acquire(self.parties[number], lease, deadline)
-        except Cancelled:
-            self.retired = random.random() < 0.7
-            self._ended("acquire was cancelled")
-            return False
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"acquire failed: {error}")
+        taken = await self.attempt(group.acquire(self.parties[number], lease, deadline), "acquire")
+        if taken is FAILED:
             return False
         self.depths[number] += taken
         if not taken:
             self._judge.gave_up(self.name, deadline)
         self._judge.answered(self, number, taken=taken, waited=self.simulation.now - began)
-        self._ended(f"acquire: {taken}")
-        return taken
+        self.ended(f"acquire: {taken}")
+        return bool(taken)
 
     def lease_time(self) -> int | None:
         """The lease of the next acquire, in ms; None: renewed."""
@@ -105,26 +97,22 @@ class GroupUser(User):
         self.begin("release %s", self.groups[number])
         self.depths[number] -= 1
         try:
-            await self.groups[number].release(self.parties[number], hold)
-        except Cancelled:
-            self._ended("release was cancelled")
+            done = await self.attempt(self.groups[number].release(self.parties[number], hold), "release")
         except LockLostError as error:
             if hold.state is not LOST and all(part is None or part.state is not LOST for part in hold.holds):
                 self._judge.blame(f"{self.name}: got {error} for a hold that is {hold.state.value}")
             self._judge.lost += 1
-            self._ended(f"release: {error}")
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"release failed: {error}")
-        else:
+            self.ended(f"release: {error}")
+            return
+        if done is not FAILED:
             # If a member is lost while the others are released, the next release raises it.
             if lost:
                 self._judge.blame(f"{self.name} was not notified that its hold was lost")
-            self._ended("released")
+            self.ended("released")
 
-    def _ended(self, outcome: str) -> None:
+    def ended(self, outcome: str) -> None:
         self.wants = None
-        self.end(outcome)
+        super().ended(outcome)
         self._judge.operation_ended(self)
 
 

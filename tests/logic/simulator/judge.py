@@ -17,6 +17,8 @@ WAYS = 30
 """The number of network crossings until every client has noticed an event, including retries of others."""
 MOVES = 8.0
 """Seconds for which calls may be delayed by slots that move: a call pauses for up to 5.2 s between its retries."""
+CLAIMS_IN_A_ROW = 5.0
+"""Seconds for which claims hold back others at most."""
 AFTERMATH = 20.0
 """Seconds after a storm in which the last timeouts and pauses between tries run out."""
 
@@ -102,6 +104,16 @@ class Judge:
         elif self.fault_plan.calm and now > deadline + self.late:
             self.blame(f"{name}: gave up {now - deadline:.3f} s after its deadline")
 
+    def check_wait(self, user: User, since: float, longer: float) -> None:
+        """A user waits for what it could have had since then. `longer`: seconds until it asks without a message."""
+        bound = self.soon + longer
+        if not self.fault_plan.calm:
+            since = max(since, FAULTS_END, user.client.paused_until)
+            bound += AFTERMATH
+        waited = self.simulation.now - since
+        if waited > bound:
+            self.blame(f"{user.name}: could have had what it waits for, for {waited:.3f} s")
+
     def all_over(self) -> bool:
         """Whether every user has done all its operations, or is dead."""
         while self._busy and self._busy[-1].over:
@@ -150,11 +162,29 @@ class Neglect:
             del self._since[user]
         for user, unheard in served.items():
             since, silent = self._since.setdefault(user, (now, unheard))
-            bound = judge.soon
-            if silent or not judge.fault_plan.calm:
-                bound += self._blind
-            if not judge.fault_plan.calm:
-                since = max(since, FAULTS_END, user.client.paused_until)
-                bound += AFTERMATH
-            if now - since > bound:
-                judge.blame(f"{user.name}: could have had what it waits for, for {now - since:.3f} s")
+            judge.check_wait(user, since, self._blind if silent or not judge.fault_plan.calm else 0.0)
+
+
+class ClaimPeriods:
+    """For how long claims of the same name have held back others. They must pause after some time."""
+
+    def __init__(self, judge: Judge, others_turn: float) -> None:
+        """`others_turn`: seconds for which nobody claims after that."""
+        self._judge = judge
+        self._others_turn = others_turn
+        self._periods: dict[bytes, tuple[float, float]] = {}
+        """When the present period of claims began, and when a claim was seen last."""
+
+    def claimed(self, key: bytes) -> None:
+        """There is a claim now."""
+        now = self._judge.simulation.now
+        began, seen = self._periods.get(key, (now, now))
+        if now - seen > self._others_turn / 2:
+            began = now
+        self._periods[key] = began, now
+        if now - began > CLAIMS_IN_A_ROW + self._judge.soon:
+            self._judge.blame(f"{key!r}: others were held back for {now - began:.3f} s")
+
+    def end(self, key: bytes) -> None:
+        """No claim holds back others."""
+        self._periods.pop(key, None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
@@ -16,7 +15,6 @@ from pyredisson.logic.locks.spin_lock import SpinLockLogic
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
-from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.session import Session
 
 from .groups import GroupJudge, LongRedLockUser, MultiLockUser, RedLockJudge, RedLockUser, RestartedRedLockJudge
@@ -24,7 +22,6 @@ from .judge import Judge
 from .latches import LatchJudge, LatchUser
 from .lock_judge import LockJudge
 from .lock_kinds import BACKOFF, FairJudge, ReadWriteJudge, SpinJudge
-from .moving import MovingRuntime
 from .owner import Owner
 from .permits import PermitJudge, PermitUser
 from .restarts import RestartJudge
@@ -38,15 +35,11 @@ class Logic:
 
     objects: tuple[Callable[[Session, bytes], Any], ...] = (LockLogic,)
     """What of each name an owner uses: the two sides of a read-write lock, else one."""
-    channels: type[ChannelRegistry] = ChannelRegistry
-    renewer: type[Renewer] = Renewer
     patches: dict[str, bytes] | None = None
     """Texts of scripts that run instead of their own, by name."""
     servers: int = 1
     user: Callable[..., User] = Owner
     judge: Callable[..., Judge] = LockJudge
-    runtime: type[MovingRuntime] = MovingRuntime
-    """Of the clients of a cluster."""
     moves: float = 0.0
     """How often the slot of each name moves between the two nodes of a cluster."""
     restarts: float = 0.0
@@ -66,9 +59,11 @@ def _spin(shared: Session, key: bytes) -> SpinLockLogic:
 
 
 PLAIN = Logic()
-RESTARTS = Logic(judge=RestartJudge, restarts=3.0)
 RED_RESTARTS = Logic(servers=3, user=LongRedLockUser, judge=RestartedRedLockJudge, calm=True)
-CROWDED_SEMAPHORE = Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4)
+MOVES = 6.0
+ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "semaphore", "latch")
+"""Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
+view, isn't known to be done."""
 KINDS = {
     "plain": PLAIN,
     "fenced": Logic(objects=(FencedLockLogic,)),
@@ -78,9 +73,14 @@ KINDS = {
     "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
     "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
     "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
-    "crowded_semaphore": CROWDED_SEMAPHORE,
+    "crowded_semaphore": Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4),
     "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
     "latch": Logic(objects=(CountDownLatchLogic,), user=LatchUser, judge=LatchJudge),
     "multi": Logic(servers=2, user=MultiLockUser, judge=GroupJudge),
     "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge),
+    "restarts": Logic(judge=RestartJudge, restarts=3.0),
+    "fenced_restarts": Logic(objects=(FencedLockLogic,), judge=RestartJudge, restarts=3.0),
 }
+KINDS |= {f"moving_{kind}": replace(KINDS[kind], moves=MOVES) for kind in ON_A_CLUSTER}
+# The server's identity is enough to know that it is another one.
+KINDS |= {f"unchecked_{kind}": replace(KINDS[kind], checked=False) for kind in ("restarts", "fenced_restarts")}

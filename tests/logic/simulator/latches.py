@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redis.exceptions import RedisError
-
 from pyredisson.logic.permits.count_down_latch import LONGEST_WAIT, CountDownLatchLogic
 
 from .client import Client
 from .judge import Judge, Neglect
 from .network import Network
-from .simulation import Cancelled
-from .user import User
+from .user import FAILED, User
 
 
 class LatchUser(User):
@@ -43,15 +40,8 @@ class LatchUser(User):
         self.begin("count down %r", latch.key)
         # Whatever becomes of the call, it is done.
         self._judge.counted(latch.key)
-        try:
-            await latch.count_down()
-        except Cancelled:
-            self.end("counting down was cancelled")
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self.end(f"counting down failed: {error}")
-        else:
-            self.end("counted down")
+        if await self.attempt(latch.count_down(), "counting down") is not FAILED:
+            self.ended("counted down")
 
     async def _wait(self, latch: CountDownLatchLogic, *, patient: bool) -> None:
         wait = self.wait_time(endless=patient)
@@ -59,18 +49,14 @@ class LatchUser(User):
         deadline = None if wait is None else began + wait
         self.begin("wait for %r, %s", latch.key, wait)
         self.waits_for = latch.key
-        try:
-            opened = await latch.wait(deadline)
-        except Cancelled:
-            outcome = "waiting was cancelled"
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            outcome = f"waiting failed: {error}"
-        else:
+        opened = await self.attempt(latch.wait(deadline), "waiting")
+        if opened is not FAILED:
             self._judge.answered(self, latch.key, deadline, began, opened=opened)
-            outcome = f"wait: {opened}"
+            self.ended(f"wait: {opened}")
+
+    def ended(self, outcome: str) -> None:
         self.waits_for = None
-        self.end(outcome)
+        super().ended(outcome)
 
 
 class LatchJudge(Judge):

@@ -8,8 +8,7 @@ from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 
-from .fault_plan import FAULTS_END
-from .judge import AFTERMATH, Judge
+from .judge import Judge
 from .keys import Value
 from .network import Network
 from .owner import Owner
@@ -183,20 +182,12 @@ class LockJudge(Judge):
         if freed is None:
             return
         when, expired = freed
-        now = self.simulation.now
         for owner in self.owners:
             if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
                 continue
-            since = max(when, owner.wants[1])
-            bound = self.soon + self.blind()
-            if expired or not self.fault_plan.calm:
-                # No message arrived: the remaining time of the holder, but one lease at most.
-                bound += self.lease
-            if not self.fault_plan.calm:
-                since = max(since, FAULTS_END, owner.client.paused_until)
-                bound += AFTERMATH
-            if now - since > bound:
-                self.blame(f"{owner.name}: {key!r} was free for {now - since:.3f} s while it waited")
+            # Without a message: the remaining time of the holder, but one lease at most.
+            unheard = self.lease if expired or not self.fault_plan.calm else 0.0
+            self.check_wait(owner, max(when, owner.wants[1]), self.blind() + unheard)
 
     def _leaked(self, owner: Owner, key: bytes, operations: int) -> None:
         if owner.operations != operations or not owner.client.alive:

@@ -10,7 +10,7 @@ from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
-from .judge import Neglect
+from .judge import ClaimPeriods, Neglect
 from .keys import List
 from .lock_judge import LockJudge, names
 from .network import Network
@@ -22,8 +22,8 @@ GONE = b"0"
 """The value of a waiter of a fair lock that has left while its place is still in the queue."""
 PASSED_OVER = 2.5
 """Seconds within which a dead head of a fair lock's queue is dropped."""
-CLAIMS_IN_A_ROW, READERS_TURN = 5.0, 1.0
-"""Seconds for which waiting writers hold back readers at most, and for which they don't after that."""
+READERS_TURN = 1.0
+"""Seconds for which waiting writers don't hold back readers after they did for long."""
 
 
 class SpinJudge(LockJudge):
@@ -95,8 +95,7 @@ class ReadWriteJudge(LockJudge):
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self._neglect = Neglect(self, lease)
-        self._claims: dict[bytes, tuple[float, float]] = {}
-        """When the present period of claims began, and when a claim was seen last."""
+        self._claims = ClaimPeriods(self, READERS_TURN)
 
     def shares(self, hold: Hold, other: Hold) -> bool:
         readers = {hold.commands.side, other.commands.side} == {READ}  # type: ignore[attr-defined]
@@ -125,17 +124,11 @@ class ReadWriteJudge(LockJudge):
         self._neglect.look(served)
 
     def _look_at_claims(self, key: bytes) -> None:
-        now = self.simulation.now
         if self.keyspace.hash(key).get(b"mode") != READ:
             # The lock is free, or a writer holds it: no claim holds back the readers.
-            self._claims.pop(key, None)
+            self._claims.end(key)
         elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
-            began, seen = self._claims.get(key, (now, now))
-            if now - seen > READERS_TURN / 2:
-                began = now
-            self._claims[key] = began, now
-            if now - began > CLAIMS_IN_A_ROW + self.soon:
-                self.blame(f"{key!r}: writers held back the readers for {now - began:.3f} s")
+            self._claims.claimed(key)
 
     def closing(self) -> None:
         super().closing()

@@ -306,7 +306,6 @@ class MovingClient(Client):
 
     slots: MovingSlots
     """Set by a subclass: it is needed before a client has attributes of its own."""
-    runtime_type: type[MovingRuntime] = MovingRuntime
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         # Of the resources of the one server the subscription is used: any node hears the messages of all.
@@ -315,8 +314,8 @@ class MovingClient(Client):
         self._sim_nodes: dict[Address, Node] = {}
         table = RoutingTable(self._make_node, None)
         self.keeper = SimKeeper(self.slots, table, self)
-        runtime = self.runtime_type(self, post, pipelined=self._weather.pipelined)
-        self._watchdog_runtime: Any = self.runtime_type(self, post, pipelined=False)
+        runtime = MovingRuntime(self, post, pipelined=self._weather.pipelined)
+        self._watchdog_runtime: Any = MovingRuntime(self, post, pipelined=False)
         return resources._replace(runtime=runtime, watchdog_runtime=self._watchdog_runtime)
 
     def sim_node(self, node: RealNode) -> Node:

@@ -12,8 +12,7 @@ from pyredisson.logic.holds import LOST
 from pyredisson.logic.locks.rlock import LockLogic
 
 from .client import Client
-from .simulation import Cancelled
-from .user import User
+from .user import FAILED, User
 
 if TYPE_CHECKING:
     from .lock_judge import LockJudge
@@ -36,6 +35,8 @@ class Owner(User):
         """The lock that it waits for, and since when."""
         self._unclean: set[Hashable] = set()
         """The locks for which an undo may be in flight, so that the server's count may differ."""
+        self._used = locks[0]
+        """The lock of the present operation."""
         self.began = 0.0
         """When its latest release began."""
         self.gone = False
@@ -77,29 +78,23 @@ class Owner(User):
         self.begin("acquire %r, lease %s, wait %s", place, lease, wait)
         if self.depth[place] == 0:
             self._unclean.discard(place)
+        self._used = lock
         try:
-            taken = await lock.acquire(self.holder, lease, deadline)
-        except Cancelled:
-            self.retired = random.random() < 0.7
-            self._unclean.add(place)
-            self._ended(lock, "acquire was cancelled")
-            return False
+            taken = await self.attempt(lock.acquire(self.holder, lease, deadline), "acquire")
         except (LockAlreadyHeldError, LockUpgradeError) as error:
             self._judge.refused(self, lock, error)
-            self._ended(lock, f"acquire: {error!r}")
+            self.ended(f"acquire: {error!r}")
             return False
-        except RedisError as error:
+        if taken is FAILED:
             self._unclean.add(place)
-            self._judge.failed(self.name, error)
-            self._ended(lock, f"acquire failed: {error}")
             return False
         if taken:
             self.depth[place] += 1
         self._judge.answered(self, lock, deadline, taken=taken)
-        self._ended(lock, f"acquire: {taken}")
+        self.ended(f"acquire: {taken}")
         if taken:
             self._judge.taken(self, lock, clean=place not in self._unclean)
-        return taken
+        return bool(taken)
 
     async def _release(self, lock: LockLogic) -> None:
         hold = lock.hold_of(self.holder.id)
@@ -108,23 +103,20 @@ class Owner(User):
         self.begin("release %r", lock.identity)
         self.began = self.simulation.now
         self.depth[lock.identity] -= 1
+        self._used = lock
         try:
-            await lock.release(self.holder, hold)
-        except Cancelled:
-            self._unclean.add(lock.identity)
-            self._ended(lock, "release was cancelled")
+            done = await self.attempt(lock.release(self.holder, hold), "release")
         except LockLostError as error:
             self._judge.told_lost(self.name, hold, error)
-            self._ended(lock, f"release: {error}")
-        except RedisError as error:
+            self.ended(f"release: {error}")
+            return
+        if done is FAILED:
             self._unclean.add(lock.identity)
-            self._judge.failed(self.name, error)
-            self._ended(lock, f"release failed: {error}")
         else:
             if hold.state is LOST:
                 self._judge.blame(f"{self.name} was not notified that its hold was lost")
             self._judge.released(self, hold)
-            self._ended(lock, "released")
+            self.ended("released")
 
     async def _force(self) -> None:
         lock = self.random.choice(self.locks)
@@ -135,7 +127,7 @@ class Owner(User):
         else:
             self.simulation.log("%s: force_release %r: %s", self.name, lock.identity, removed)
 
-    def _ended(self, lock: LockLogic, outcome: str) -> None:
+    def ended(self, outcome: str) -> None:
         self.wants = None
-        self.end(outcome)
-        self._judge.operation_ended(self, lock.key)
+        super().ended(outcome)
+        self._judge.operation_ended(self, self._used.key)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from redis.exceptions import RedisError
-
 from pyredisson._core import suffixed
 from pyredisson.logic.holds import HELD
 from pyredisson.logic.permits.permit_commands import IN_USE
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
-from pyredisson.logic.permits.refusal import LONGEST_WAIT
 
 from .client import Client
-from .judge import Judge, Neglect
 from .keys import SortedSet
 from .network import Network
-from .semaphores import Claims
-from .simulation import Cancelled
-from .user import User
-
-LARGEST = 4
+from .semaphores import PoolJudge, PoolUser
+from .user import FAILED, User
 
 
-class PermitUser(User):
+class PermitUser(PoolUser):
     """Acquires permits, and releases them by their ids."""
 
     _judge: PermitJudge
@@ -32,15 +25,12 @@ class PermitUser(User):
     def __init__(
         self, client: Client, judge: PermitJudge, objects: Sequence[PermitExpirableSemaphoreLogic], name: str
     ) -> None:
-        super().__init__(client, judge, name)
-        self.semaphores = objects
+        super().__init__(client, judge, objects, name)
         self.held: dict[bytes, float] = {}
         """Until when it has each permit at least; inf: until the release."""
         self.renewed_permits: set[bytes] = set()
         """Those that are renewed."""
         self._singly = False
-        self.wants: tuple[bytes, int] | None = None
-        """From which semaphore it wants how many."""
 
     async def live(self) -> None:
         await self.arrive()
@@ -66,20 +56,13 @@ class PermitUser(User):
         endless = random.random() < 0.4 and not self.fault_plan.deaths
         lease = None if renewed or endless else random.choice((50, 1000, 2 * self.session.lease_ms))
         began = self.simulation.now
-        # Permits of dead clients without a lease never become free.
-        wait = self.wait_time(endless=not self.fault_plan.deaths)
-        deadline = None if wait is None else began + wait
-        self.begin("acquire %d of %r, lease %s, renewed %s, wait %s", permits, semaphore.key, lease, renewed, wait)
-        self.wants = (semaphore.key, permits)
-        try:
-            had = await semaphore.acquire(permits, lease, deadline, renewed=renewed)
-        except Cancelled:
-            self.retired = random.random() < 0.7
-            self._ended("acquire was cancelled")
-            return
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"acquire failed: {error}")
+        had = await self.take(
+            semaphore.key,
+            permits,
+            lambda deadline: semaphore.acquire(permits, lease, deadline, renewed=renewed),
+            f", lease {lease}, renewed {renewed}",
+        )
+        if had is FAILED:
             return
         if had:
             ids = [bytes.fromhex(permit) for permit in had]
@@ -88,23 +71,15 @@ class PermitUser(User):
             self.held = dict.fromkeys(ids, math.inf if lease is None else began + lease / 1000)
             self.renewed_permits = set(ids) if renewed else set()
             self._singly = False
-        else:
-            self._judge.gave_up(self.name, deadline)
         self._judge.count(had=bool(had), waited=self.simulation.now - began)
-        self._ended(f"acquire: {len(had)}")
+        self.ended(f"acquire: {len(had)}")
 
     async def _give_back(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
         ids = self.random.sample(list(self.held), 1 if self._singly else self.random.randint(1, len(self.held)))
         mine = {permit: self.held.pop(permit) for permit in ids}
         self.begin("release %d of %r", len(ids), semaphore.key)
-        try:
-            count = await semaphore.release(ids, must=False)
-        except Cancelled:
-            self._ended("release was cancelled")
-            return
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"release failed: {error}")
+        count = await self.attempt(semaphore.release(ids, must=False), "release")
+        if count is FAILED:
             return
         if not count:
             if all(self._judge.must_last(ends, kept=permit in self.renewed_permits) for permit, ends in mine.items()):
@@ -115,7 +90,7 @@ class PermitUser(User):
                 self._singly = True
         elif count != len(ids):
             self._judge.blame(f"{self.name}: gave back {count} of {len(ids)} permits")
-        self._ended(f"released: {count}")
+        self.ended(f"released: {count}")
 
     async def _update(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
         permit = self.random.choice(list(self.held))
@@ -128,48 +103,23 @@ class PermitUser(User):
         # Which of the two leases it has isn't known until the reply comes.
         self.held[permit] = min(before, ends)
         self.begin("set the lease of one to %d", lease)
-        try:
-            held = await semaphore.update_lease(permit, lease)
-        except Cancelled:
-            self._ended("setting a lease was cancelled")
-            return
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"setting a lease failed: {error}")
+        held = await self.attempt(semaphore.update_lease(permit, lease), "setting a lease")
+        if held is FAILED:
             return
         self.renewed_permits.discard(permit)
         if held:
             self.held[permit] = ends
         elif self._judge.must_last(min(before, ends), kept=kept):
             self._judge.blame(f"{self.name}: got the error that {permit.hex()} is not held")
-        self._ended(f"lease was set: {held}")
-
-    def _ended(self, outcome: str) -> None:
-        self.wants = None
-        self.end(outcome)
-        self._judge.operation_ended()
+        self.ended(f"lease was set: {held}")
 
 
-class PermitJudge(Judge):
+class PermitJudge(PoolJudge):
     """No permit is created or lost, each acquired permit is in use, and no user waits for free permits."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
-        self.size = 1
-        self._takers: list[PermitUser] = []
         self._ever: set[bytes] = set()
-        self._neglect = Neglect(self, LONGEST_WAIT)
-        self._claims = Claims(self, self.keyspace)
-
-    def begin(self) -> None:
-        self.size = self.simulation.random.randint(1, LARGEST)
-
-    def add(self, user: User) -> None:
-        super().add(user)
-        assert isinstance(user, PermitUser)
-        self._takers.append(user)
-        for semaphore in user.semaphores:
-            self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
 
     def had(self, user: PermitUser, ids: Sequence[bytes], permits: int) -> None:
         """An acquire gave these."""
@@ -181,19 +131,10 @@ class PermitJudge(Judge):
         """Whether a permit can't have ended by itself."""
         return self.simulation.now < ends and not (kept and not self.fault_plan.calm)
 
-    def count(self, *, had: bool, waited: float) -> None:
-        """For the report."""
-        self.acquired += had
-        self.waits += waited > 3 * self.fault_plan.slowest
-
-    def operation_ended(self) -> None:
-        """Soon after the last operation no permits may be in use except those that users have."""
-        self.simulation.at(self.settles_at(), self._settled, self._begun())
-
     def look(self) -> None:
         now = self.keyspace.now()
         free: dict[bytes, tuple[int, int]] = {}
-        for key in self._names():
+        for key in self.keys():
             in_use = self._in_use(key)
             count = int(self.keyspace.of(bytes, key) or 0)
             if count < 0 or count + len(in_use) != self.size:
@@ -216,39 +157,26 @@ class PermitJudge(Judge):
                 ):
                     self.blame(f"{client.name}: keeps {hold.owner!r}; the server knows nothing of it")
         served: dict[User, bool] = {}
-        for user in self._takers:
-            if user.wants is not None and user.client.alive:
-                at_once, by_time = free[user.wants[0]]
-                key, wanted = user.wants
-                if self._claims.may_take(user, key, at_once + by_time, wanted):
-                    served[user] = at_once < wanted or self._claims.ended_by_time(key)
+        for user in self.waiting():
+            key, wanted = user.wants
+            at_once, by_time = free[key]
+            if self._claims.may_take(user, key, at_once + by_time, wanted):
+                served[user] = at_once < wanted or self._claims.ended_by_time(key)
         self._neglect.look(served)
 
     def closing(self) -> None:
         super().closing()
-        self._settled(self._begun())
         for client in self.clients:
             if client.alive and client.session.holds.table:
                 self.blame(f"{client.name}: a permit is still renewed")
 
-    def _names(self) -> Sequence[bytes]:
-        return [semaphore.key for semaphore in self._takers[0].semaphores] if self._takers else []
-
     def _in_use(self, key: bytes) -> SortedSet:
         return self.keyspace.of(SortedSet, suffixed(key, IN_USE)) or SortedSet()
 
-    def _begun(self) -> int:
-        return sum(user.operations for user in self._takers)
-
-    def _settled(self, begun: int) -> None:
-        if begun != self._begun() or any(user.busy for user in self._takers):
-            # A later operation is checked later.
-            return
-        if not all(client.alive for client in self.clients):
-            return
+    def settled(self) -> None:
         now = self.keyspace.now()
         held = {permit for user in self._takers for permit in user.held}
-        for key in self._names():
+        for key in self.keys():
             for permit, ends in self._in_use(key).items():
                 if ends > now and permit not in held:
                     self.blame(f"{key!r}: nobody has {permit.hex()}")

@@ -79,10 +79,7 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
     logger.addFilter(judge)
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
-            clients = [
-                client_type(simulation, f"c{number}", network, config, logic.channels, logic.renewer)
-                for network in networks
-            ]
+            clients = [client_type(simulation, f"c{number}", network, config) for network in networks]
             judge.clients.extend(clients)
             for place, client in enumerate(clients):
                 client.session.server = f"s{place}"
@@ -117,7 +114,7 @@ def _clients_of(network: Network, keys: Sequence[bytes], logic: Logic) -> type[C
         return Client
     moving = MovingSlots(network)
     plan_moves(moving, keys, logic.moves)
-    return type("ClientOfThisCluster", (MovingClient,), {"slots": moving, "runtime_type": logic.runtime})
+    return type("ClientOfThisCluster", (MovingClient,), {"slots": moving})
 
 
 @contextmanager

@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from redis.exceptions import RedisError
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from pyredisson.logic.permits.commands import claim_key
 from pyredisson.logic.permits.refusal import LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 from .client import Client
-from .judge import Judge, Neglect
+from .judge import ClaimPeriods, Judge, Neglect
 from .keys import Keys
 from .network import Network
-from .simulation import Cancelled
-from .user import User
+from .user import FAILED, User
 
 LARGEST = 4
 BEAT = 0.05
 """Seconds between the moments at which many users release their permits."""
-CLAIMS_IN_A_ROW, OTHERS_TURN = 5.0, 5.0
-"""Seconds for which claims hold others back at most, and for which nobody claims after that."""
+OTHERS_TURN = 5.0
+"""Seconds for which nobody claims after others were held back for long."""
 
 
-class SemaphoreUser(User):
+class PoolUser(User):
+    """Acquires permits of a semaphore of any kind, and releases them."""
+
+    _judge: PoolJudge
+
+    def __init__(self, client: Client, judge: PoolJudge, objects: Sequence[Any], name: str) -> None:
+        super().__init__(client, judge, name)
+        self.semaphores = objects
+        self.wants: tuple[bytes, int] | None = None
+        """From which semaphore it wants how many."""
+
+    async def take(
+        self, key: bytes, permits: int, acquire: Callable[[float | None], Coroutine[Any, Any, Any]], about: str = ""
+    ) -> Any:
+        """The result of an acquire, which gets a deadline; or `FAILED`."""
+        # Permits of dead clients may never become free.
+        wait = self.wait_time(endless=not self.fault_plan.deaths)
+        deadline = None if wait is None else self.simulation.now + wait
+        self.begin(f"acquire %d of %r{about}, wait %s", permits, key, wait)
+        self.wants = (key, permits)
+        had = await self.attempt(acquire(deadline), "acquire")
+        if not had:
+            self._judge.gave_up(self.name, deadline)
+        return had
+
+    def ended(self, outcome: str) -> None:
+        self.wants = None
+        super().ended(outcome)
+        self._judge.operation_ended()
+
+
+class SemaphoreUser(PoolUser):
     """Acquires permits and releases them."""
 
     _judge: SemaphoreJudge
 
     def __init__(self, client: Client, judge: SemaphoreJudge, objects: Sequence[SemaphoreLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.semaphores = objects
+        super().__init__(client, judge, objects, name)
         self.held = {semaphore.key: 0 for semaphore in objects}
         """How many permits it has, by the semaphore's name."""
-        self.wants: tuple[bytes, int] | None = None
-        """From which semaphore it wants how many."""
 
     async def live(self) -> None:
         await self.arrive()
@@ -52,65 +78,30 @@ class SemaphoreUser(User):
                 return
 
     async def _take(self, semaphore: SemaphoreLogic) -> None:
-        permits = self._need()
-        # Permits of dead clients never become free.
-        wait = self.wait_time(endless=not self.fault_plan.deaths)
-        began = self.simulation.now
-        deadline = None if wait is None else began + wait
-        self.begin("acquire %d of %r, wait %s", permits, semaphore.key, wait)
-        self.wants = (semaphore.key, permits)
-        try:
-            had = await semaphore.acquire(permits, deadline)
-        except Cancelled:
-            self.retired = self.random.random() < 0.7
-            self._ended("acquire was cancelled")
-            return
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"acquire failed: {error}")
-            return
-        if had:
-            self.held[semaphore.key] += permits
-        else:
-            self._judge.gave_up(self.name, deadline)
-        self._judge.count(had=had, waited=self.simulation.now - began)
-        self._ended(f"acquire: {had}")
+        permits, began = self._need(), self.simulation.now
+        had = await self.take(semaphore.key, permits, lambda deadline: semaphore.acquire(permits, deadline))
+        if had is not FAILED:
+            self.held[semaphore.key] += permits if had else 0
+            self._judge.count(had=had, waited=self.simulation.now - began)
+            self.ended(f"acquire: {had}")
 
     def _need(self) -> int:
         return self.random.randint(1, self._judge.size)
 
     async def _drain(self, semaphore: SemaphoreLogic) -> None:
         self.begin("drain %r", semaphore.key)
-        try:
-            had = await semaphore.drain()
-        except Cancelled:
-            self._ended("drain was cancelled")
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"drain failed: {error}")
-        else:
+        had = await self.attempt(semaphore.drain(), "drain")
+        if had is not FAILED:
             self.held[semaphore.key] += had
-            self._ended(f"drain: {had}")
+            self.ended(f"drain: {had}")
 
     async def _give_back(self, semaphore: SemaphoreLogic) -> None:
         permits = self.random.randint(1, self.held[semaphore.key])
         self.begin("release %d of %r", permits, semaphore.key)
         # Whatever becomes of the call, it is done.
         self.held[semaphore.key] -= permits
-        try:
-            await semaphore.release(permits)
-        except Cancelled:
-            self._ended("release was cancelled")
-        except RedisError as error:
-            self._judge.failed(self.name, error)
-            self._ended(f"release failed: {error}")
-        else:
-            self._ended("released")
-
-    def _ended(self, outcome: str) -> None:
-        self.wants = None
-        self.end(outcome)
-        self._judge.operation_ended()
+        if await self.attempt(semaphore.release(permits), "release") is not FAILED:
+            self.ended("released")
 
 
 class CrowdedSemaphoreUser(SemaphoreUser):
@@ -125,13 +116,13 @@ class CrowdedSemaphoreUser(SemaphoreUser):
         await self.session.runtime.sleep(BEAT - self.simulation.now % BEAT)
 
 
-class SemaphoreJudge(Judge):
-    """No permit is created or lost, and no user waits for free permits."""
+class PoolJudge(Judge):
+    """What is true of semaphores of any kind."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self.size = 1
-        self._takers: list[SemaphoreUser] = []
+        self._takers: list[Any] = []
         self._neglect = Neglect(self, LONGEST_WAIT)
         self._claims = Claims(self, self.keyspace)
 
@@ -140,7 +131,7 @@ class SemaphoreJudge(Judge):
 
     def add(self, user: User) -> None:
         super().add(user)
-        assert isinstance(user, SemaphoreUser)
+        assert isinstance(user, PoolUser)
         self._takers.append(user)
         for semaphore in user.semaphores:
             self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
@@ -151,8 +142,37 @@ class SemaphoreJudge(Judge):
         self.waits += waited > 3 * self.fault_plan.slowest
 
     def operation_ended(self) -> None:
-        """Soon after the last operation all permits must be free, or acquired by a user."""
+        """Soon after the last operation no permits may be in use except those that users have."""
         self.simulation.at(self.settles_at(), self._settled, self._begun())
+
+    def closing(self) -> None:
+        super().closing()
+        self._settled(self._begun())
+
+    def settled(self) -> None:
+        """Called when all operations have ended, and all clients are alive."""
+        raise NotImplementedError
+
+    def keys(self) -> list[bytes]:
+        """The names of the semaphores."""
+        return [semaphore.key for semaphore in self._takers[0].semaphores] if self._takers else []
+
+    def waiting(self) -> list[Any]:
+        """The users that wait for permits."""
+        return [user for user in self._takers if user.wants is not None and user.client.alive]
+
+    def _begun(self) -> int:
+        return sum(user.operations for user in self._takers)
+
+    def _settled(self, begun: int) -> None:
+        # A later operation is checked later. Permits that dead clients were about to acquire are lost.
+        over = begun == self._begun() and not any(user.busy for user in self._takers)
+        if over and all(client.alive for client in self.clients):
+            self.settled()
+
+
+class SemaphoreJudge(PoolJudge):
+    """No permit is created or lost, and no user waits for free permits."""
 
     def look(self) -> None:
         free = self._free()
@@ -162,59 +182,39 @@ class SemaphoreJudge(Judge):
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {taken} are taken")
             self._claims.look(key)
         served: dict[User, bool] = {}
-        for user in self._takers:
-            if user.wants is not None and user.client.alive:
-                key, wanted = user.wants
-                if self._claims.may_take(user, key, free[key], wanted):
-                    served[user] = self._claims.ended_by_time(key)
+        for user in self.waiting():
+            key, wanted = user.wants
+            if self._claims.may_take(user, key, free[key], wanted):
+                served[user] = self._claims.ended_by_time(key)
         self._neglect.look(served)
 
     def closing(self) -> None:
         super().closing()
-        self._settled(self._begun())
-        self.nothing_but(self._takers[0].held)
+        self.nothing_but(self.keys())
 
-    def _free(self) -> dict[bytes, int]:
-        return {key: int(self.keyspace.of(bytes, key) or 0) for key in self._takers[0].held} if self._takers else {}
-
-    def _taken(self, key: bytes) -> int:
-        return sum(user.held[key] for user in self._takers)
-
-    def _begun(self) -> int:
-        return sum(user.operations for user in self._takers)
-
-    def _settled(self, begun: int) -> None:
-        if begun != self._begun() or any(user.busy for user in self._takers):
-            # A later operation is checked later.
-            return
-        if not all(client.alive for client in self.clients):
-            # Permits that dead clients were about to acquire are lost.
-            return
+    def settled(self) -> None:
         for key, permits in self._free().items():
             if permits + self._taken(key) != self.size:
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {self._taken(key)} are taken")
+
+    def _free(self) -> dict[bytes, int]:
+        return {key: int(self.keyspace.of(bytes, key) or 0) for key in self.keys()}
+
+    def _taken(self, key: bytes) -> int:
+        return sum(user.held[key] for user in self._takers)
 
 
 class Claims:
     """The claims of those who want several permits: they hold back others, but not for long."""
 
     def __init__(self, judge: Judge, keyspace: Keys) -> None:
-        self._judge = judge
         self._keyspace = keyspace
-        self._rows: dict[bytes, tuple[float, float]] = {}
-        """When the present period of claims began, and when a claim was seen last."""
+        self._periods = ClaimPeriods(judge, OTHERS_TURN)
 
     def look(self, key: bytes) -> None:
         """After every event."""
-        now = self._judge.simulation.now
-        if self._keyspace.value(claim_key(key)) is None:
-            return
-        began, seen = self._rows.get(key, (now, now))
-        if now - seen > OTHERS_TURN / 2:
-            began = now
-        self._rows[key] = began, now
-        if now - began > CLAIMS_IN_A_ROW + self._judge.soon:
-            self._judge.blame(f"{key!r}: others were held back for {now - began:.3f} s")
+        if self._keyspace.value(claim_key(key)) is not None:
+            self._periods.claimed(key)
 
     def may_take(self, user: User, key: bytes, free: int, wanted: int) -> bool:
         """Whether there is enough for a waiter, whoever has a claim."""

@@ -10,9 +10,9 @@ from pyredisson.errors import LockLostError
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, Hold
 from pyredisson.logic.locks.read_write_lock import ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.renewer import IDLE_LEASES, Renewer
-from pyredisson.logic.watchdog import Watchdog
+from pyredisson.logic.renewer import IDLE_LEASES
 
+from .judge import Violation
 from .shards import KNOWN_WITHIN, LEASE, SLOTS, Cluster, ShardClient, slot_of
 from .simulation import Simulation
 
@@ -62,10 +62,6 @@ class ShardReport:
     """Holds that were lost because a new master didn't know them."""
 
 
-class ShardViolation(AssertionError):
-    """A schedule broke a rule."""
-
-
 class ShardJudge:
     """Trouble with one server costs no lock on another one. After a failover it is known at once what was lost."""
 
@@ -91,7 +87,7 @@ class ShardJudge:
     def look(self) -> None:
         """Called after every event."""
         if self._verdict:
-            raise ShardViolation(self._verdict)
+            raise Violation(self._verdict)
         now = self._simulation.now
         for hold, (sent_at, answered_at) in self._holds.items():
             key = hold.commands.key
@@ -101,29 +97,29 @@ class ShardJudge:
             if hold.owner not in server.server.keyspace.hash(key):
                 known_at = self._known_at(key, sent_at)
                 if known_at is None:
-                    raise ShardViolation(f"{key!r} counts as held; the server knows nothing of it")
+                    raise Violation(f"{key!r} counts as held; the server knows nothing of it")
                 if now > max(max(known_at, answered_at) + KNOWN_WITHIN, server.troubled_until):
-                    raise ShardViolation(f"{key!r} counts as held {now - known_at:.3f} s after a failover lost it")
+                    raise Violation(f"{key!r} counts as held {now - known_at:.3f} s after a failover lost it")
             elif (
                 hold.renewed
                 and not self._cluster.troubled(key)
                 and hold.valid_until - now < LEASE - 1.05 * ROUND - self._soon
             ):
-                raise ShardViolation(f"{key!r} was not renewed for {now - hold.valid_until + LEASE:.3f} s")
+                raise Violation(f"{key!r} was not renewed for {now - hold.valid_until + LEASE:.3f} s")
 
     def closing(self, client: ShardClient) -> None:
         """Called when all users have ended, and nothing was to be done for long."""
         watchdog = client.session.watchdog
         if watchdog.repairs.pending():
-            raise ShardViolation("repairs have not run")
+            raise Violation("repairs have not run")
         if watchdog._renewers:
-            raise ShardViolation("a renewer without work has not ended")
+            raise Violation("a renewer without work has not ended")
         if client.session.holds.table or len(watchdog.wheel):
-            raise ShardViolation("a hold was not forgotten")
+            raise Violation("a hold was not forgotten")
         for server in set(self._cluster.serving):
             for key in list(server.server.keyspace.values):
                 if server.server.keyspace.value(key) is not None:
-                    raise ShardViolation(f"{key!r} is left behind")
+                    raise Violation(f"{key!r} is left behind")
 
     def _known_at(self, key: bytes, sent_at: float) -> float | None:
         """When it was known that a failover has lost a lock whose acquire was sent at `sent_at`. None: it hasn't."""
@@ -143,14 +139,12 @@ class ShardJudge:
             self._verdict = f"{key!r} was lost: {hold.reason}"
 
 
-def run(
-    seed: int, watchdog: type[Watchdog] = Watchdog, renewer: type[Renewer] = Renewer, trace: list[str] | None = None
-) -> ShardReport:
-    """Runs the schedule of that seed. Raises `ShardViolation`."""
+def run(seed: int, trace: list[str] | None = None) -> ShardReport:
+    """Runs the schedule of that seed. Raises `Violation`."""
     simulation = Simulation(seed, trace)
     random = simulation.random
     cluster = Cluster(simulation)
-    client = ShardClient(cluster, watchdog, renewer)
+    client = ShardClient(cluster)
     judge = ShardJudge(cluster)
     simulation.after_event = judge.look
     tasks = []
@@ -170,7 +164,7 @@ def run(
     for _ in range(random.choice((0, 3))):
         simulation.at(1000 + random.random() * 50, cluster.move_one)
     if not simulation.run(TROUBLE_ENDS + 200, lambda: all(task.done for task in tasks)):
-        raise ShardViolation("stuck")
+        raise Violation("stuck")
     simulation.run(simulation.now + (IDLE_LEASES + 3) * LEASE)
     judge.closing(client)
     client.die()

@@ -15,16 +15,14 @@ from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.loops import Loop
-from pyredisson.logic.renewer import Renewer
-from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import Watchdog
+from pyredisson.logic.session import Resources
 
+from .client import Client
 from .connections import Connections
 from .fault_plan import FaultPlan
 from .network import Network, Node
 from .runtime import SimRuntime
-from .simulation import Process, Simulation
+from .simulation import Simulation
 
 SLOTS = 6
 SERVERS = 3
@@ -144,19 +142,15 @@ class Cluster:
         self.served[slot].add(server)
 
 
-class ShardClient(Process):
-    """A client of all servers, with the real session inside. It knows which server serves which slot, or did."""
+class ShardClient(Client):
+    """A client of all servers. It knows which server serves which slot, or did."""
 
-    def __init__(self, cluster: Cluster, watchdog: type[Watchdog], renewer: type[Renewer]) -> None:
-        super().__init__(cluster.simulation, "c0")
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.scripts = ScriptSet()
         self.nodes = [Node(self, server, self.scripts) for server in cluster.servers]
         self.serving = [self.nodes[server.number] for server in cluster.serving]
-        self.session = Session(Config(lock_watchdog_timeout=LEASE), self)
-        self.session.watchdog = watchdog(
-            self.session.holds, self._watchdog_runtime, self.session.lease_ms, self.start_loop, renewer=renewer
-        )
+        super().__init__(cluster.simulation, "c0", cluster.servers[0], Config(lock_watchdog_timeout=LEASE))
 
     def refresh(self, dead: ShardServer) -> None:
         """Gets to know which server serves each slot now, and that one is gone."""
@@ -179,19 +173,10 @@ class ShardClient(Process):
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         runtime = ShardRuntime(self, post)
-        self._watchdog_runtime = ShardRuntime(self, post)
+        self._watchdog_runtime: SimRuntime = ShardRuntime(self, post)
         channels = ChannelRegistry(self.simulation.clock)
         channels.attach(_NoMessages())
         return Resources(self.name, runtime, self._watchdog_runtime, channels)
-
-    def start_loop(self, loop: Loop) -> None:
-        self.simulation.after(0.0, self.deliver, lambda: self.spawn(loop()))
-
-    def run_callback(self, _: object) -> None:
-        raise AssertionError("no callback was registered")
-
-    def send_last(self, _: bytes) -> None:
-        raise AssertionError("the client is never closed")
 
 
 class ShardRuntime(SimRuntime):

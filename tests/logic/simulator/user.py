@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
 
 from .client import Client
-from .simulation import Task
+from .simulation import Cancelled, Task
 
 if TYPE_CHECKING:
     from .judge import Judge
 
+FAILED: Any = object()
+"""The result of an operation that was cancelled or raised an error."""
 STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
 """At which await a cancellation strikes; at the fourth a waiter can first get a wakeup."""
 
@@ -59,6 +64,23 @@ class User:
         if die < 0.5 and endless:
             return None
         return 0.0 if die < 0.65 else self.random.random() * self.random.choice((0.05, 1, 5))
+
+    async def attempt(self, operation: Coroutine[Any, Any, Any], what: str) -> Any:
+        """The result of an operation that has begun; `FAILED` ends it."""
+        try:
+            return await operation
+        except Cancelled:
+            if what == "acquire":
+                self.retired = self.random.random() < 0.7
+            self.ended(f"{what} was cancelled")
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+            self.ended(f"{what} failed: {error}")
+        return FAILED
+
+    def ended(self, outcome: str) -> None:
+        """After an operation, whatever became of it."""
+        self.end(outcome)
 
     def begin(self, what: str, *args: object) -> None:
         """Before an operation, which may be cancelled."""
