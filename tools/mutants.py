@@ -1,8 +1,8 @@
-"""Measures what the tests find: plants changes drawn at random into the library and the scripts, one at a time, and runs the tests.
+"""Measures what the tests find: plants changes, drawn at random, into the library and the scripts, and runs the tests.
 
     python -m tools.mutants --seed 1 --count 300 --results build/mutants.json [--workers 2] [--show] [--only PATH]
 
-It runs what `make test` runs of the tests that call the library. A mutant is killed by the first test that fails, by a
+It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed by the first test that fails, by a
 run that takes too long, or by a collection that fails. For a change in Python only the tests run that reach the changed
 line (found once with `coverage`, which has to be installed); a line that no test reaches is a survivor. The results of
 earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
@@ -35,10 +35,15 @@ LUA = "lua"
 VIRTUAL, REAL = "virtual", "deterministic"
 STAGES = {
     VIRTUAL: ["--virtual", "tests/api", "tests/faults"],
-    REAL: ["-m", "not real", "tests/virtual", "tests/logic", "tests/core", "tests/lua", "tests/properties"],
+    REAL: [
+        "-m",
+        "not real",
+        *(f"tests/{name}" for name in ("virtual", "logic", "core", "api", "cluster", "lua", "properties")),
+    ],
 }
 """What is run, in this order. The tests that plant bugs themselves are left out: they take long, and expect failures."""
-OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", "tests/logic/test_planted_bugs.py"]
+PLANTED = "tests/logic/test_planted_bugs.py"
+OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", PLANTED]
 TOO_LONG = 240
 """Seconds after which a run with a mutant is ended: it counts as killed."""
 FIRST = 60
@@ -195,7 +200,7 @@ def python_mutants(path: Path) -> list[Mutant]:
 def lua_mutants(path: Path) -> Iterator[Mutant]:
     name, begin = str(path.relative_to(ROOT)), 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        code = re.sub(rb"'[^']*'", lambda match: b"'" + b"_" * (len(match[0]) - 2) + b"'", line.partition(b"--")[0]).decode()
+        code = re.sub(r"'[^']*'", lambda text: "_" * len(text[0]), line.partition(b"--")[0].decode())
         for match in LUA_TOKENS.finditer(code) if not code.startswith("#!") else []:
             new = str(int(match[0]) + 1) if match[0].isdigit() else LUA_REPLACED[match[0]]
             yield Mutant(name, number, begin + match.start(), begin + match.end(), match[0], new)
@@ -269,7 +274,7 @@ def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, dict[str
                 tests = reached[stage].get(f"{mutant.path}:{mutant.line}", [])
                 status, output = workspace.status(arguments, tests)
             if status not in (0, 5):
-                found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
+                found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
                 return {"stage": stage, "by": found[0] if found else f"status {status}"}
     finally:
         workspace.write(mutant.path, text)
@@ -279,9 +284,10 @@ def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, dict[str
 def lua_status(mutant: Mutant, workspace: Workspace, stage: str) -> tuple[int, str]:
     """The tests that name the script run first, then all."""
     if stage == REAL:
-        name = Path(mutant.path).stem
-        files = [path for path in (ROOT / "tests/lua").rglob("test_*.py") if name in path.read_text(encoding="utf-8")]
-        if files and (outcome := workspace.run(*sorted(str(path.relative_to(ROOT)) for path in files)))[0] not in (0, 5):
+        name, folder = Path(mutant.path).stem, ROOT / "tests/lua"
+        files = [path for path in sorted(folder.rglob("test_*.py")) if name in path.read_text(encoding="utf-8")]
+        outcome = workspace.run(*(str(path.relative_to(ROOT)) for path in files)) if files else (0, "")
+        if outcome[0] not in (0, 5):
             return outcome
     return workspace.run(*STAGES[stage])
 
@@ -378,7 +384,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--only", default="", metavar="PATH", help="only those of the drawn mutants that are below this path")
+    parser.add_argument("--only", default="", metavar="PATH", help="only those of them that are below this path")
     parser.add_argument("--results", type=Path, default=ROOT / "build/mutants.json")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="only print the mutants that are drawn")
