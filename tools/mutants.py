@@ -2,10 +2,11 @@
 
     python -m tools.mutants --seed 1 --count 300 --results build/mutants.json [--workers 2] [--show] [--only PATH]
 
-It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed by the first test that fails, by a
-run that takes too long, or by a collection that fails. For a change in Python only the tests run that reach the changed
-line (found once with `coverage`, which has to be installed); a line that no test reaches is a survivor. The results of
-earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
+It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed by
+the first test that fails, by a run that takes too long, or by a collection that fails. For a change in Python only the
+tests run that reach the changed line (found once with `coverage`, which has to be installed); a line that no test
+reaches is a survivor. The results of earlier calls are kept in the file and not measured again. `--table` prints what
+was found for each package.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -33,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 PYTHON = ("pyredisson/logic", "pyredisson/_backends", "pyredisson/_protocol")
 LUA = "lua"
 VIRTUAL, REAL = "virtual", "deterministic"
+FOLDERS = ("virtual", "logic", "core", "api", "cluster", "lua", "properties")
 STAGES = {
     VIRTUAL: ["--virtual", "tests/api", "tests/faults"],
     REAL: [
@@ -113,8 +116,9 @@ class Sites(ast.NodeVisitor):
         self.found: list[Mutant] = []
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        at = lambda line, column: self.starts[line - 1] + column  # noqa: E731
-        return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+        node = cast(ast.expr, node)
+        end_line, end_column = cast(int, node.end_lineno), cast(int, node.end_col_offset)
+        return self.starts[node.lineno - 1] + node.col_offset, self.starts[end_line - 1] + end_column
 
     def add(self, node: ast.AST, begin: int, end: int, new: str) -> None:
         old = self.text[begin:end].decode()
@@ -204,8 +208,9 @@ def lua_mutants(path: Path) -> Iterator[Mutant]:
         for match in LUA_TOKENS.finditer(code) if not code.startswith("#!") else []:
             new = str(int(match[0]) + 1) if match[0].isdigit() else LUA_REPLACED[match[0]]
             yield Mutant(name, number, begin + match.start(), begin + match.end(), match[0], new)
-        if (match := LUA_STATEMENT.match(code.rstrip())) and code.count("(") == code.count(")"):
-            yield Mutant(name, number, begin + match.start(1), begin + match.end(1), line.decode().strip(), "")
+        statement = LUA_STATEMENT.match(code.rstrip())
+        if statement and code.count("(") == code.count(")"):
+            yield Mutant(name, number, begin + statement.start(1), begin + statement.end(1), line.decode().strip(), "")
         begin += len(line)
 
 
