@@ -10,17 +10,30 @@ import pytest_asyncio
 
 from pyredisson._settings.fields import Topology
 from pyredisson.testing import Cluster, Replicated, Sentinels
-from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.backends import NOWHERE, Asyncio, Backend, Threads
 from tests.support.keepers import Watched
+from tests.support.programs import PROGRAMS
 from tests.support.replicated_master import ReplicatedMaster
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
 NO_FAILOVER = 60.0
 """Seconds: nodes that a test freezes don't count as failed."""
-
-
-SERVERS = ("own_master", "own_cluster", "sentinels", "replicated", "master", "cluster")
+SERVERS = (
+    "own_master",
+    "any_master",
+    "own_cluster",
+    "one_node",
+    "masters_only",
+    "two_masters",
+    "proxied",
+    "idle_sentinels",
+    "sentinels",
+    "replicated",
+    "with_replicas",
+    "master",
+    "cluster",
+)
 """The fixtures whose URL the clients of a test get. The first one counts that the test uses."""
 
 
@@ -59,8 +72,8 @@ def cluster(request: pytest.FixtureRequest, program: str | None) -> Iterator[Clu
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """The test runs on each of the two backends, whose clients are those of the servers that the test uses."""
-    name = next(name for name in SERVERS if name in request.fixturenames)
-    made: Backend = request.param(request.getfixturevalue(name).url)
+    name = next((name for name in SERVERS if name in request.fixturenames), None)
+    made: Backend = request.param(NOWHERE if name is None else request.getfixturevalue(name).url)
     yield made
     await made.close()
 
@@ -83,6 +96,16 @@ def own_master() -> Iterator[ReplicatedMaster[Cluster]]:
         yield ReplicatedMaster(running)
 
 
+@pytest.fixture(params=PROGRAMS)
+def any_master(request: pytest.FixtureRequest) -> Iterator[ReplicatedMaster[Cluster]]:
+    """A master of this test's own with one replica, on each kind of server."""
+    with Cluster(masters=1, replicas=1, proxied=True, executable=request.param()) as running:
+        running.set_node_timeout(NO_FAILOVER)
+        made = ReplicatedMaster(running)
+        yield made
+        made.restore()
+
+
 @pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
     """For tests that make and close a backend themselves."""
@@ -98,6 +121,13 @@ def own_cluster(program: str | None) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def masters_only() -> Iterator[Cluster]:
+    """Three masters without replicas, which serve their slots although others are missing."""
+    with Cluster(masters=3, replicas=0, config={"cluster-require-full-coverage": "no"}) as running:
+        yield running
+
+
+@pytest.fixture
 def sentinels(program: str | None) -> Iterator[Sentinels]:
     """A master with a replica, and three sentinels, all of this test's own."""
     with Sentinels(executable=program) as running:
@@ -108,6 +138,13 @@ def sentinels(program: str | None) -> Iterator[Sentinels]:
 def replicated() -> Iterator[Replicated]:
     """A master with a replica, both of this test's own."""
     with Replicated() as running:
+        yield running
+
+
+@pytest.fixture(params=[Sentinels, Replicated], ids=["sentinels", "replicated"])
+def with_replicas(request: pytest.FixtureRequest) -> Iterator[Sentinels | Replicated]:
+    """A master with a replica, with Sentinels and without, of this test's own."""
+    with request.param() as running:
         yield running
 
 

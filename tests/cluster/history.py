@@ -38,8 +38,6 @@ class History(Journals):
     directory: Path = Path()
     backends: dict[str, str] = field(default_factory=dict)
     """The backend of each hold."""
-    noticed: dict[str, float] = field(default_factory=dict)
-    """When the holders of lost holds saw that."""
     failures: list[Failure] = field(default_factory=list)
     _read: dict[Path, int] = field(default_factory=dict)
 
@@ -58,10 +56,7 @@ class History(Journals):
     def add(self, lines: Iterable[str]) -> None:
         for line in lines:
             word, _, rest = line.partition(" ")
-            if word == "noticed":
-                identity, at = rest.split()
-                self.noticed.setdefault(identity, float(at))
-            elif word in {"failed", "refused"}:
+            if word in {"failed", "refused"}:
                 kind, name, asked, at, *error = rest.split()
                 self.failures.append(Failure(kind, name, float(asked), float(at), " ".join(error)))
             else:

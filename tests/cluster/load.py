@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyredisson
-from pyredisson.testing import Cluster, ClusterNode, Sentinels
+from pyredisson.testing import Cluster, Sentinels
 from tests.faults.soak_worker import clock
 from tests.support.children import Child
 from tests.support.waiting import eventually
 
 from .history import History, Taken, left_behind, starved
 from .load_worker import PERMITS, Wanted
+from .scenes import LOCKS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (
@@ -26,23 +27,21 @@ BACKENDS = ("threads", "asyncio")
 LEASE = 3.0
 """Seconds: the watchdog's lease. What a failed server has forgotten to release is free after it."""
 OPTIONS = {"lock_watchdog_timeout": LEASE, "timeout": 1.0, "connect_timeout": 1.0, "topology_refresh_interval": 1.0}
+NOTICE_SECONDS = 3.0
+"""Within which a holder learns that the new master doesn't know its hold, once the client knows the new master.
+The next renewal comes later."""
 END_SECONDS = 30.0
 FACTORIES: dict[str, Callable[[pyredisson.Client, str], Any]] = {
     "semaphore": lambda client, name: client.get_semaphore(name),
     "permit": lambda client, name: client.get_permit_expirable_semaphore(name),
 }
 """What has permits. Their keys stay."""
-KINDS = ("lock", "fair", "fenced", "spin", "non-reentrant", "write", "read")
+ALL = (*LOCKS, *FACTORIES)
 
 
-def wants(tag: str, kinds: Sequence[str] = KINDS, prefix: str = "load") -> list[Wanted]:
+def wants(tag: str, kinds: Sequence[str] = tuple(LOCKS), prefix: str = "load") -> list[Wanted]:
     """Locks of these kinds whose keys are all on the slot of `tag`; readers and writers have the same lock."""
     return [(kind, [f"{prefix}-{'rw' if kind in {'read', 'write'} else kind}{{{tag}}}"]) for kind in kinds]
-
-
-def tag_on(cluster: Cluster, node: ClusterNode) -> str:
-    """A hash tag whose slot is on this node."""
-    return next(tag for tag in map(str, range(1000)) if cluster.node_of_key(tag) is node)
 
 
 class Load:
@@ -125,12 +124,14 @@ class Load:
 
         eventually(taken, seconds)
 
-    def end(self, calm_since: float, *, bound: float = 2 * LEASE) -> History:
-        """Ends the load and judges it.
+    def end(self, *, undisturbed: bool = False) -> History:
+        """Ends the load when every lock was acquired on each backend once more, and judges it.
 
-        No two holds overlap, nothing stays on the servers, and since `calm_since`
-        no lock was waited for, and acquired by nobody, for longer than `bound`.
+        No two holds overlap, nothing stays on the servers, and no lock was waited for, and acquired by nobody, for
+        longer than two leases since this was called. `undisturbed`: no hold was lost, and no acquire has failed.
         """
+        calm_since = clock()
+        self.wait_until_all_are_taken()
         for child in self._children:
             child.send()
         for child in self._children:
@@ -138,8 +139,10 @@ class Load:
             assert child.wait(END_SECONDS) == 0
         self.history.update()
         found = self.history.faults()
-        found += starved(self.history, calm_since, bound)
+        found += starved(self.history, calm_since, 2 * LEASE)
         found += self._wait_until_nothing_is_left()
+        if undisturbed:
+            found += self.history.disturbances()
         assert not found, "\n".join([*found, self.history.summary()])
         return self.history
 

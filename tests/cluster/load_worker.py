@@ -1,9 +1,8 @@
 """One process of a load: owners that acquire and release locks, and record in a journal when they held them.
 
-The lines of the journal are those of the soak (`tests/faults/soak_worker.py`), and three more: `noticed ID TIME` (the
-holder saw that its hold was lost), `failed KIND NAME ASKED TIME ERROR` (an acquire raised an error), and `refused KIND
-NAME ASKED TIME` (an acquire got nothing within its waiting time). A hold is recorded as valid only if that is certain:
-the clock is read first, and `lost` after it.
+The lines of the journal are those of the soak (`tests/faults/soak_worker.py`), and two more: `failed KIND NAME ASKED
+TIME ERROR` (an acquire raised an error), and `refused KIND NAME ASKED TIME` (an acquire got nothing within its waiting
+time). A hold is recorded as valid only if that is certain: the clock is read first, and `lost` after it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -25,6 +23,8 @@ import redis.exceptions
 import pyredisson
 import pyredisson.asyncio
 from tests.faults.soak_worker import STEP, Journal, clock, drive
+
+from .scenes import LOCKS
 
 PERMITS = 2
 PERMIT_LEASE = 2.0
@@ -41,16 +41,6 @@ EXPECTED = (
 
 Wanted = tuple[str, list[str]]
 """A kind of lock, and its name. A multi-lock and a red lock have several names."""
-MAKERS: dict[str, Callable[[Any, list[str]], Any]] = {
-    "lock": lambda client, names: client.get_lock(names[0]),
-    "fair": lambda client, names: client.get_fair_lock(names[0]),
-    "fenced": lambda client, names: client.get_fenced_lock(names[0]),
-    "spin": lambda client, names: client.get_spin_lock(names[0]),
-    "non-reentrant": lambda client, names: client.get_non_reentrant_lock(names[0]),
-    "write": lambda client, names: client.get_read_write_lock(names[0]).write_lock(),
-    "read": lambda client, names: client.get_read_write_lock(names[0]).read_lock(),
-    "multi": lambda client, names: client.get_multi_lock(*map(client.get_lock, names)),
-}
 
 
 class Owner:
@@ -84,7 +74,10 @@ class Owner:
                     self._journal.write("refused", kind, names[0], asked, clock())
 
     async def _lock(self, kind: str, names: list[str], asked: float) -> bool:
-        lock = MAKERS[kind](self._client, names)
+        if kind == "multi":
+            lock = self._client.get_multi_lock(*map(self._client.get_lock, names))
+        else:
+            lock = LOCKS[kind](self._client, names[0])
         if not await self._call(lock.try_lock(WAIT)):
             return False
         begin = clock()
@@ -109,10 +102,11 @@ class Owner:
 
     def _still(self, lost: Any, holds: list[str]) -> bool:
         now = clock()
-        gone = lost.is_set()
+        if lost.is_set():
+            return False
         for each in holds:
-            self._journal.write("noticed" if gone else "still", each, now)
-        return not gone
+            self._journal.write("still", each, now)
+        return True
 
     async def _release(self, lock: Any, holds: list[str]) -> None:
         self._still(lock.lost, holds)
@@ -130,9 +124,7 @@ class Owner:
         semaphore = self._client.get_semaphore(names[0])
         if not await self._call(semaphore.try_acquire(1, WAIT)):
             return False
-        hold = self._journal.begin(kind, names[0], str(PERMITS), asked, clock())
-        await self._sleep(self._random.uniform(0, 2 * STEP))
-        self._journal.write("still", hold, clock())
+        await self._stay_with_permit(kind, names[0], asked)
         await self._call(semaphore.release())
         return True
 
@@ -141,11 +133,14 @@ class Owner:
         semaphore = self._client.get_permit_expirable_semaphore(names[0])
         if (permit := await self._call(semaphore.try_acquire(WAIT, WAIT + PERMIT_LEASE))) is None:
             return False
-        hold = self._journal.begin(kind, names[0], str(PERMITS), asked, clock())
-        await self._sleep(self._random.uniform(0, 2 * STEP))
-        self._journal.write("still", hold, clock())
+        await self._stay_with_permit(kind, names[0], asked)
         await self._call(semaphore.release(permit))
         return True
+
+    async def _stay_with_permit(self, kind: str, name: str, asked: float) -> None:
+        hold = self._journal.begin(kind, name, str(PERMITS), asked, clock())
+        await self._sleep(self._random.uniform(0, 2 * STEP))
+        self._journal.write("still", hold, clock())
 
     async def _call(self, result: Any) -> Any:
         return await result if inspect.isawaitable(result) else result

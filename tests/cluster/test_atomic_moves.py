@@ -16,11 +16,9 @@ from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import eventually
 
 from .conftest import CALM_NODE_TIMEOUT, NO_FAILOVER
-from .load import OPTIONS, tag_on
-from .slow_moves import COPYING_SECONDS, begin_slow_move, while_it_is_copied
-from .test_messages import MODES, SOON, Scene
-from .test_scenario_failover import NOTICE_SECONDS
-from .test_scenario_slots import FACTORIES, others, places
+from .load import NOTICE_SECONDS, OPTIONS
+from .scenes import COPYING_SECONDS, LOCKS, against, begin_slow_move, places, tag_on, while_it_is_copied
+from .test_messages import MODES, Scene, flavour_of
 
 
 @pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
@@ -51,21 +49,21 @@ def own_cluster(atomic_program: str) -> Iterator[Cluster]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("released_when", ["copied", "moved"])
-@pytest.mark.parametrize("kind", FACTORIES)
+@pytest.mark.parametrize(
+    ("kind", "released_when"), [*((kind, "moved") for kind in LOCKS), ("lock", "copied"), ("fair", "copied")]
+)
 async def test_a_held_lock_moves_and_its_waiter_is_woken(
     cluster: Cluster, backend: Backend, kind: str, released_when: str
 ) -> None:
     tag, _, other = places(cluster)
     name, slot = f"held{{{tag}}}", cluster.slot_of_key(tag)
     one, two, three = (backend.connect() for _ in range(3))
-    held, wanted = FACTORIES[kind](one, name), others(kind, two, name)
+    held, wanted = LOCKS[kind](one, name), against(kind, two, name)
     await held.lock()
-    taken: list[float] = []
 
-    async def wait() -> None:
+    async def wait() -> float:
         assert await wanted.try_lock(20)
-        taken.append(clock())
+        return clock()
 
     waiter = backend.spawn(wait)
     await backend.sleep(0.1)
@@ -74,12 +72,11 @@ async def test_a_held_lock_moves_and_its_waiter_is_woken(
     with while_it_is_copied(cluster, tag, other) if released_when == "copied" else nullcontext():
         assert not held.lost.is_set()
         assert await held.is_held()
-        assert not await others(kind, three, name).try_lock()
+        assert not await against(kind, three, name).try_lock()
         assert not waiter.done()
         await held.unlock()
         released = clock()
-        await waiter.result()
-        assert taken[0] - released < 1, "only a timer has woken the waiter"
+        assert await waiter.result() - released < 1, "only a timer has woken the waiter"
     assert cluster.node_of(slot) is other
 
 
@@ -90,13 +87,12 @@ async def test_subscriptions_follow_the_slot(cluster: Cluster, backend: Backend,
     scene = Scene(cluster, backend)
     waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
     for _ in range(2):
-        source = scene.node
-        target = next(node for node in cluster.masters() if node is not source)
+        source, target = scene.node, scene.elsewhere
         cluster.move_atomically(scene.slot, scene.slot, target)
         await scene.heard_on(target, mode)
         await backend.until(lambda source=source: scene.subscribers("SPUBLISH", source) == 0)  # type: ignore[misc]
     assert not waiter.done()
-    assert await scene.released(waiter, "PUBLISH" if mode == "off" else "SPUBLISH") < SOON
+    await scene.released(waiter, flavour_of(mode))
 
 
 def test_what_the_server_says_to_subscribers(cluster: Cluster) -> None:

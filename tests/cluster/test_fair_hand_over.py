@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,14 +10,14 @@ import pytest_asyncio
 from redis.exceptions import TryAgainError
 
 from pyredisson.logic.locks import fair_queue
-from pyredisson.testing import Cluster, ClusterNode, Hold, Proxy
+from pyredisson.testing import ClusterNode, Hold, Proxy
 from tests.api.fair_queue import KEYS, QUEUE
 from tests.support.backends import Backend, OtherOwner
 from tests.support.faults import load_script
 from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS
 from tests.support.waiting import fair_waiters
 
-from .test_redirects import other_than
+from .scenes import MovingCluster, other_than
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,27 +31,24 @@ ACQUIRE = b"\r\n$6\r\n300000\r\n$1\r\n1\r\n"
 """The time of a place, and that the owner will wait."""
 
 
-def started(program: str, **fields: Any) -> Iterator[Cluster]:
-    with Cluster(masters=2, replicas=0, executable=program, proxied=True, **fields) as running:
+IN_STEPS = [pytest.param((each.values[0], False), id=each.id) for each in PROGRAMS]
+ATOMIC = [pytest.param((each.values[0], True), id=f"{each.id}-atomic") for each in ATOMIC_PROGRAMS]
+
+
+@pytest.fixture(scope="module", params=[*IN_STEPS, *ATOMIC])
+def proxied(request: pytest.FixtureRequest) -> Iterator[MovingCluster]:
+    find, atomic = request.param
+    with MovingCluster(masters=2, replicas=0, executable=find(), proxied=True) as running:
+        running.atomic = atomic
         for node in running.nodes:
             load_script(node, "fair_hand_over")
         yield running
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
-def in_steps(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    yield from started(request.param())
-
-
-@pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
-def atomic(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    yield from started(request.param())
-
-
 class Line:
     """A fair lock that owner 1 holds. The owners 2, 3 and 4 wait for it, owner 3 in another client."""
 
-    def __init__(self, cluster: Cluster, backend: Backend, **fields: Any) -> None:
+    def __init__(self, cluster: MovingCluster, backend: Backend, **fields: Any) -> None:
         self.cluster = cluster
         self.backend = backend
         self.slot = cluster.slot_of_key(NAME)
@@ -66,6 +62,7 @@ class Line:
             client.get_fair_lock(NAME, owner=owner) for owner, client in enumerate(self.clients, start=1)
         ]
         self.calls: list[OtherOwner[None]] = []
+        self.parted = False
 
     async def form(self) -> None:
         """All of them wait, and the server has all keys that a queue may have."""
@@ -116,41 +113,47 @@ class Line:
     def proxy(self) -> Proxy:
         return self.cluster.proxy_of(self.source)
 
+    def part_the_keys(self) -> None:
+        """A part of the keys is on each node."""
+        self.cluster.begin_move(self.slot, self.target)
+        self.cluster.move_keys(self.slot, NAME)
+        self.parted = True
+
+    def join_the_keys(self) -> None:
+        self.cluster.move_keys(self.slot)
+        self.cluster.finish_move(self.slot)
+        self.parted = False
+
     def copies(self, node: ClusterNode) -> int:
         """How many copies of the hand-over have arrived there."""
         return self.cluster.proxy_of(node).seen(HAND_OVER)
 
 
-@asynccontextmanager
-async def formed(cluster: Cluster, backend_kind: type[Backend], **fields: Any) -> AsyncIterator[Line]:
-    """A line that waits; at the end its clients are closed."""
-    cluster.flush()
-    backend = backend_kind(cluster.url)
-    try:
-        line = Line(cluster, backend, **fields)
-        await line.form()
-        yield line
-    finally:
-        await backend.close()
-
-
 @pytest_asyncio.fixture
-async def line(in_steps: Cluster, backend_kind: type[Backend]) -> AsyncIterator[Line]:
-    async with formed(in_steps, backend_kind) as made:
-        yield made
+async def line(request: pytest.FixtureRequest, proxied: MovingCluster, backend: Backend) -> AsyncIterator[Line]:
+    """A line that waits. The parameter: settings of the clients."""
+    proxied.flush()
+    made = Line(proxied, backend, **getattr(request, "param", {}))
+    await made.form()
+    yield made
+    if made.parted:
+        # The test has failed. The others share the cluster.
+        made.join_the_keys()
 
 
 late = pytest.mark.parametrize("late", [False, True], ids=["", "reply-lost"])
+in_steps = pytest.mark.parametrize("proxied", IN_STEPS, indirect=True)
 
 
 @late
 async def test_moved(line: Line, *, late: bool) -> None:
-    release = await line.hand_over(lambda: line.cluster.move_slot(line.slot, line.target), late=late)
+    release = await line.hand_over(lambda: line.cluster.move(line.slot, line.target), late=late)
     await release.result()
-    assert line.copies(line.target)
+    assert line.copies(line.target) or line.cluster.atomic
     await line.follow()
 
 
+@in_steps
 @late
 async def test_ask(line: Line, *, late: bool) -> None:
     def move_keys() -> None:
@@ -165,62 +168,45 @@ async def test_ask(line: Line, *, late: bool) -> None:
     await line.follow()
 
 
+@in_steps
 @late
 async def test_try_again(line: Line, *, late: bool) -> None:
-    """A part of the keys is on each node."""
-
-    def move_lock() -> None:
-        line.cluster.begin_move(line.slot, line.target)
-        line.cluster.move_keys(line.slot, NAME)
+    def part_the_keys() -> None:
+        line.part_the_keys()
         line.proxy.forget()
 
-    release = await line.hand_over(move_lock, late=late)
+    release = await line.hand_over(part_the_keys, late=late)
     # The second one comes after the reply to the first one.
     await line.backend.until(lambda: line.copies(line.source) >= 2 - (not late))
     assert not release.done()
     assert not line.calls[0].done()
-    line.cluster.move_keys(line.slot)
-    line.cluster.finish_move(line.slot)
+    line.join_the_keys()
     await release.result()
     await line.follow()
 
 
+@in_steps
 async def test_heartbeats_go_on_while_keys_move(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt would pause for longer than the places last without a heartbeat."""
-    line.cluster.begin_move(line.slot, line.target)
-    line.cluster.move_keys(line.slot, NAME)
+    line.part_the_keys()
     line.proxy.forget()
     with monkeypatch.context() as patch:
         # So a third heartbeat of a client can only be one of those that follow each other quickly.
         patch.setattr(fair_queue, "HEARTBEAT_INTERVAL", 60.0)
         await line.backend.until(lambda: line.proxy.seen(HEARTBEAT) >= 10)
     assert not line.proxy.seen(ACQUIRE)
-    line.cluster.move_keys(line.slot)
-    line.cluster.finish_move(line.slot)
+    line.join_the_keys()
     await line.locks[0].unlock()
     await line.follow()
 
 
+@in_steps
 @late
-async def test_it_is_given_up(in_steps: Cluster, backend_kind: type[Backend], *, late: bool) -> None:
+@pytest.mark.parametrize("line", [{"retry_attempts": 0}], indirect=True, ids=[""])
+async def test_it_is_given_up(line: Line, *, late: bool) -> None:
     """The waiter keeps its place, and finds out by an attempt whether it was entered."""
-    async with formed(in_steps, backend_kind, retry_attempts=0) as line:
-
-        def move_lock() -> None:
-            in_steps.begin_move(line.slot, line.target)
-            in_steps.move_keys(line.slot, NAME)
-
-        release = await line.hand_over(move_lock, late=late)
-        with pytest.raises(TryAgainError):
-            await release.result()
-        in_steps.move_keys(line.slot)
-        in_steps.finish_move(line.slot)
-        await line.follow()
-
-
-@late
-async def test_moved_atomically(atomic: Cluster, backend_kind: type[Backend], *, late: bool) -> None:
-    async with formed(atomic, backend_kind) as line:
-        release = await line.hand_over(lambda: atomic.move_atomically(line.slot, line.slot, line.target), late=late)
+    release = await line.hand_over(line.part_the_keys, late=late)
+    with pytest.raises(TryAgainError):
         await release.result()
-        await line.follow()
+    line.join_the_keys()
+    await line.follow()

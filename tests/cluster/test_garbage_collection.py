@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,10 @@ import pyredisson.asyncio
 from pyredisson._backends.threads.routed_listener import ThreadListeners
 from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 from pyredisson.testing import Cluster
+from tests.support.backends import Backend
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
-from tests.support.waiting import eventually
 
-from .test_failed_nodes import names_on
+from .scenes import names_on
 from .test_routed_channels import HIGH, LOW, Clients, follow, moved
 
 CLIENT_NAME = "to-be-collected"
@@ -103,48 +104,25 @@ def threads() -> int:
     return sum(thread.name.startswith("pyredisson-") for thread in threading.enumerate())
 
 
+@pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster) -> None:
+async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster, backend: Backend) -> None:
     before = threads()
 
-    def use() -> pyredisson.Client:
-        client = pyredisson.connect(cluster.url, client_name=CLIENT_NAME)
-        for node in cluster.masters():
-            name = names_on(cluster, node, 1)[0]
-            with client.get_lock(name, owner=1):
-                assert not client.get_lock(name).try_lock(0.05)
-        return client
-
-    client = use()
-    assert connections(cluster) > len(cluster.masters())
-    reference = weakref.ref(client._lifecycle)
-    del client
-    eventually(lambda: gc.collect() >= 0 and reference() is None)
-    eventually(lambda: connections(cluster) == 0)
-    eventually(lambda: threads() <= before)
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_dropped_client_in_asyncio(cluster: Cluster) -> None:
-    before = threads()
-
-    async def use() -> weakref.ref[object]:
-        client = pyredisson.asyncio.connect(cluster.url, client_name=CLIENT_NAME)
+    async def use() -> weakref.ref[Any]:
+        client = backend.connect(client_name=CLIENT_NAME)
         for node in cluster.masters():
             name = names_on(cluster, node, 1)[0]
             async with client.get_lock(name, owner=1):
                 assert not await client.get_lock(name).try_lock(0.05)
-        return weakref.ref(client._lifecycle)
+        assert connections(cluster) > len(cluster.masters())
+        backend._clients.clear()
+        return weakref.ref(getattr(client, "_target", client)._lifecycle)
 
-    async def story() -> None:
-        reference = await use()
-        while reference() is not None or await asyncio.to_thread(lambda: connections(cluster) > 0):
-            gc.collect()
-            await asyncio.sleep(0.01)
-        assert {task.get_name() for task in asyncio.all_tasks()} & {"pyredisson-listener"} == set()
-
-    asyncio.run(asyncio.wait_for(story(), 20))
-    eventually(lambda: threads() <= before)
+    reference = await use()
+    await backend.until(lambda: gc.collect() >= 0 and reference() is None and connections(cluster) == 0)
+    await backend.until(lambda: threads() <= before)
+    assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
 @pytest.mark.asyncio

@@ -11,11 +11,9 @@ import pytest_asyncio
 
 import pyredisson.asyncio
 from pyredisson.testing import Cluster
-from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.backends import Backend
 
-from .test_failed_nodes import names_on
-
-pytestmark = pytest.mark.asyncio
+from .scenes import names_on
 
 LATENCY = 0.25
 """Seconds, in each direction."""
@@ -73,34 +71,41 @@ class Scene:
         return fewest
 
 
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def scene(request: pytest.FixtureRequest, proxied: Cluster) -> AsyncIterator[Scene]:
+@pytest_asyncio.fixture
+async def scene(proxied: Cluster, backend: Backend) -> AsyncIterator[Scene]:
     proxied.flush()
-    made = Scene(proxied, request.param(proxied.url))
+    made = Scene(proxied, backend)
     await made.begin()
     yield made
     await made.end()
 
 
+@pytest.mark.asyncio
 async def test_a_red_lock(scene: Scene) -> None:
     group = scene.client.get_red_lock(*scene.members)
     for taken in await scene.round_trips(group.lock, group.is_held, group.unlock):
         assert 1 <= taken < 1.8
 
 
-async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(scene: Scene) -> None:
+@pytest.mark.asyncio
+async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(proxied: Cluster, scene: Scene) -> None:
+    """Although one of its members is lost."""
     group = scene.client.get_multi_lock(*scene.members)
     acquired, released = await scene.round_trips(group.lock, group.unlock)
     assert MEMBERS <= acquired < MEMBERS + 0.8
     assert 1 <= released < 1.8
     assert not await scene.any_is_held()
+    await group.lock()
+    lost = scene.members[1].name
+    proxied.node_of_key(lost).ask("DEL", lost)
+    with pytest.raises(pyredisson.LockLostError):
+        await group.unlock()
+    assert not await scene.any_is_held()
 
 
-async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(
-    proxied: Cluster, backend_kind: type[Backend]
-) -> None:
+@pytest.mark.asyncio
+async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cluster, backend: Backend) -> None:
     """Much longer than a third of `lock_watchdog_timeout`, as long as the limits of the call allow."""
-    backend = backend_kind(proxied.url)
     client = backend.connect(lock_watchdog_timeout=0.3, timeout=20, check_lock_synced_replicas=False)
     locks = [client.get_lock(names_on(proxied, node, 1)[0], owner=1) for node in proxied.masters()]
     group = client.get_multi_lock(*locks)
@@ -114,9 +119,9 @@ async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(
         proxied.proxy_of(node).resume()
     await release.result()
     assert not any([await lock.is_locked() for lock in locks])
-    await backend.close()
 
 
+@pytest.mark.asyncio
 async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
     last = max(scene.members, key=lambda member: str(member.name))
     proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
@@ -127,16 +132,7 @@ async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
         assert await member.is_locked() == (member is last)
 
 
-async def test_a_lost_member(proxied: Cluster, scene: Scene) -> None:
-    group = scene.client.get_multi_lock(*scene.members)
-    await group.lock()
-    lost = scene.members[1]
-    proxied.node_of_key(str(lost.name)).ask("DEL", lost.name)
-    with pytest.raises(pyredisson.LockLostError):
-        await group.unlock()
-    assert not await scene.any_is_held()
-
-
+@pytest.mark.asyncio
 async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Scene) -> None:
     """One round trip for the handshakes, and one for the releases."""
     for member in scene.members:
@@ -147,3 +143,27 @@ async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Sce
     # At least 4 if the handshakes or the releases came one after the other.
     assert taken < 3.8
     assert not await scene.any_is_held()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("redis+cluster://h1:1,h2:1", "redis+cluster://h3:1,h2:1", True),
+        ("redis+cluster://h1:1", "redis+cluster://h2:1", False),
+        ("redis+cluster://h1:1", "redis://h1:1", False),
+        ("redis+sentinel://h1:1,h2:1/one", "redis+sentinel://h2:1/one", True),
+        ("redis+sentinel://h1:1/one", "redis+sentinel://h1:1/other", False),
+        ("redis+replicated://h1:1,h2:1", "redis+replicated://h2:1", True),
+        ("redis://h1:1", "redis://h1:1/0", True),
+        ("redis://h1:1", "redis://h1:1/1", False),
+    ],
+)
+def test_a_lock_that_two_clients_have_by_other_addresses(one: str, other: str, same: bool) -> None:
+    """A red lock would count it twice. No server is needed."""
+    with pyredisson.connect(one) as first, pyredisson.connect(other) as second:
+        locks = first.get_lock("a"), second.get_lock("a")
+        if same:
+            with pytest.raises(ValueError, match="twice"):
+                first.get_red_lock(*locks)
+        else:
+            first.get_red_lock(*locks)

@@ -9,17 +9,24 @@ import pytest
 from redis.exceptions import RedisError, TryAgainError
 
 from pyredisson.inspection import discovery as walking
-from pyredisson.testing import Cluster, Sentinels
+from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, listed, state_of
 from tests.support.programs import also_on, newest_valkey
 
 from .conftest import NO_FAILOVER
+from .scenes import half_moved
+from .test_redirects import move
 
 pytestmark = pytest.mark.asyncio
 
 CLIENT = str(uuid.UUID(int=3))
 NAMES = [f"orders-{number}" for number in range(30)]
+
+
+async def finish(discovery: walking.Discovery) -> None:
+    while await discovery.step():
+        pass
 
 
 def fill(redis: Any) -> None:
@@ -55,11 +62,7 @@ async def test_a_waiter_of_each_kind(cluster: Cluster, backend: Backend) -> None
     lock = client.get_lock("orders")
     await lock.lock()
 
-    async def wait() -> None:
-        await other.get_lock("orders").lock()
-        await other.get_lock("orders").unlock()
-
-    waiter = backend.spawn(wait)
+    waiter = backend.spawn(other.get_lock("orders").lock)
     while (await state_of(client, "orders")).waiting_clients != 1:
         await backend.sleep(0.005)
     await lock.unlock()
@@ -77,19 +80,15 @@ async def test_slots_that_move_during_the_walk(
     discovery = inspector(client).discovery()
     for name in NAMES[:5]:
         assert await discovery.step()
-        masters = cluster.masters()
-        here = masters.index(cluster.node_of_key(name))
-        cluster.move_slot(cluster.slot_of_key(name), masters[(here + 1) % len(masters)])
+        move(cluster, name)
         # A key in a slot that has moved.
         assert (await state_of(client, name)).held
     await backend.until(lambda: discovery.topology_changed)
-    while await discovery.step():
-        pass
+    await finish(discovery)
     missed = {name.encode() for name in NAMES} - set(discovery.found)
     assert missed <= {name.encode() for name in NAMES[:5]}
     discovery.restart()
-    while await discovery.step():
-        pass
+    await finish(discovery)
     assert set(discovery.found) == {name.encode() for name in NAMES}
     assert not discovery.failed
 
@@ -100,22 +99,15 @@ async def test_keys_of_a_slot_on_two_nodes(cluster: Cluster, backend: Backend) -
     with cluster.redis() as redis:
         for name in names:
             redis.hset(name, f"{CLIENT}:1", 1)
-    slot = cluster.slot_of_key("orders")
-    source = cluster.node_of(slot)
-    target = next(node for node in cluster.masters() if node is not source)
-    cluster.begin_move(slot, target)
-    cluster.move_keys(slot, *names[:3])
     client = backend.connect(retry_attempts=1)
-    discovery = inspector(client).discovery()
-    while await discovery.step():
-        pass
-    assert set(discovery.found) == {name.encode() for name in names}
-    # No script can read a key whose companion keys may be elsewhere.
-    known, failed = await inspector(client).found(discovery.found)
-    assert (known, set(failed)) == ([], set(discovery.found))
-    assert all(isinstance(error, TryAgainError) for error in failed.values())
-    cluster.move_keys(slot, *names[3:])
-    cluster.finish_move(slot)
+    with half_moved(cluster, "orders", *names[:3]):
+        discovery = inspector(client).discovery()
+        await finish(discovery)
+        assert set(discovery.found) == {name.encode() for name in names}
+        # No script can read a key whose companion keys may be elsewhere.
+        known, failed = await inspector(client).found(discovery.found)
+        assert (known, set(failed)) == ([], set(discovery.found))
+        assert all(isinstance(error, TryAgainError) for error in failed.values())
     assert set(await listed(client)) == set(names)
 
 
@@ -135,8 +127,7 @@ async def test_a_master_that_is_killed_during_the_walk(
     discovery = inspector(client).discovery()
     assert await discovery.step()
     own_cluster.kill(own_cluster.masters()[0])
-    while await discovery.step():
-        pass
+    await finish(discovery)
     assert set(discovery.found) == {name.encode() for name in NAMES}
     assert discovery.topology_changed
     assert not discovery.failed
@@ -160,8 +151,7 @@ async def test_a_master_that_stays_away(
     assert known == set(NAMES)
     own_cluster.kill(master)
     discovery = inspector(client).discovery()
-    while await discovery.step():
-        pass
+    await finish(discovery)
     host, port = master.address
     assert set(discovery.failed) == {f"{host}:{port}"}
     assert set(discovery.found) == {name.encode() for name in NAMES} - {name.encode() for name in there}
@@ -176,20 +166,3 @@ async def test_names_whose_companion_keys_are_elsewhere(cluster: Cluster, backen
     client = backend.connect()
     _, failed = await inspector(client).states([b"a{b"])
     assert set(failed) == {b"a{b"}
-
-
-@also_on(newest_valkey)
-async def test_the_master_behind_sentinels(sentinels: Sentinels, backend: Backend) -> None:
-    client = backend.connect()
-    for name in NAMES[:3]:
-        await client.get_lock(name).lock()
-    found = await listed(client)
-    assert set(found) == set(NAMES[:3])
-    assert {state.owners[0].holder.client_id for state in found.values()} == {client.id}
-    host, port = sentinels.master().address
-    assert {state.server for state in found.values()} == {f"{host}:{port}"}
-    sentinels.fail_over()
-    found = await listed(client)
-    assert set(found) == set(NAMES[:3])
-    host, port = sentinels.master().address
-    assert {state.server for state in found.values()} == {f"{host}:{port}"}

@@ -25,11 +25,12 @@ ONE = view(shard(0, ((0, LAST),), 1))
 OTHER = view(shard(1, ((0, LAST),), 0), epoch=2)
 
 
-class ScriptedSource:
-    """A source without servers. Each look takes a permit first, so a test decides how many there are."""
+class Scripted:
+    """A keeper over a source without servers. Each look takes a permit first, so a test decides how many there are."""
 
-    def __init__(self, table: RoutingTable) -> None:
-        self._table = table
+    def __init__(self, interval: float) -> None:
+        self.table = RoutingTable(make_node, None)
+        self.keeper = TopologyKeeper(self.table, self, interval, "cluster of h:1")
         self.permits = threading.Semaphore(0)
         self.began = threading.Semaphore(0)
         self.looks = 0
@@ -37,47 +38,48 @@ class ScriptedSource:
         self.closed = False
 
     def look(self) -> tuple[TopologyView, int]:
-        begun = self._table.begin_view()
-        outcome = self.outcome
+        begun = self.table.begin_view()
         self.began.release()
         assert self.permits.acquire(timeout=TIME_LIMIT)
         self.looks += 1
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome, begun
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome, begun
 
     def close(self) -> None:
         self.closed = True
         self.permits.release(1000)
 
-
-class Scripted:
-    """A keeper over a scripted source."""
-
-    def __init__(self, interval: float) -> None:
-        self.table = RoutingTable(make_node, None)
-        self.source = ScriptedSource(self.table)
-        self.keeper = TopologyKeeper(self.table, self.source, interval, "cluster of h:1")
+    def begins(self, seconds: float = TIME_LIMIT) -> bool:
+        """Whether a look begins within that time."""
+        return self.began.acquire(timeout=seconds)
 
     def wait(self) -> ThreadWakeup:
         wakeup = ThreadWakeup()
         self.keeper.wait_until_known(wakeup)
         return wakeup
 
-    def discover(self) -> None:
-        self.source.permits.release()
-        assert self.wait().wait(TIME_LIMIT)
-        assert self.table.ready
+    def discover(self, outcome: TopologyView | BaseException = ONE) -> None:
+        """A look that ends like this. Returns when the calls that wait for it were woken."""
+        self.outcome = outcome
+        wakeups = self.wait(), self.wait()
+        self.permits.release()
+        assert all(wakeup.wait(TIME_LIMIT) for wakeup in wakeups)
+        # The end of the look before this one may have woken them.
+        eventually(lambda: self.table.ready is isinstance(outcome, TopologyView))
 
-    @property
-    def thread(self) -> threading.Thread:
+    def join(self) -> None:
         thread = self.keeper._thread
-        assert thread is not None
-        return thread
+        if thread is not None:
+            thread.join(TIME_LIMIT)
+            assert not thread.is_alive()
+
+
+Make = Callable[..., Scripted]
 
 
 @pytest.fixture
-def scripted() -> Iterator[Callable[..., Scripted]]:
+def scripted() -> Iterator[Make]:
     made: list[Scripted] = []
 
     def make(interval: float = 1000.0) -> Scripted:
@@ -87,103 +89,94 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
     yield make
     for one in made:
         one.keeper.close()
-        if one.keeper._thread is not None:
-            one.thread.join(TIME_LIMIT)
-            assert not one.thread.is_alive()
+        one.join()
 
 
-Make = Callable[..., Scripted]
+@pytest.fixture
+def one(scripted: Make) -> Scripted:
+    """One that looks on request only."""
+    return scripted()
 
 
-def test_nothing_happens_before_it_is_needed(scripted: Make) -> None:
+@pytest.fixture
+def known(one: Scripted) -> Scripted:
+    """One that has found the first map."""
+    one.discover()
+    assert one.begins()
+    return one
+
+
+def test_nothing_happens_before_it_is_needed_or_after_it_was_closed(scripted: Make) -> None:
     one = scripted(interval=0.01)
+    assert not one.begins(0.1)
+    one.keeper.close()
+    one.keeper.request()
     assert one.keeper._thread is None
-    assert not one.source.began.acquire(timeout=0.1)
 
 
-def test_a_thousand_first_calls_cause_one_look(scripted: Make) -> None:
-    one = scripted()
+def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
     wakeups = [one.wait() for _ in range(1000)]
-    assert one.source.began.acquire(timeout=TIME_LIMIT)
-    late = one.wait()
+    assert one.begins()
+    wakeups.append(one.wait())
     assert not any(wakeup.is_set() for wakeup in wakeups)
-    one.source.permits.release()
-    assert all(wakeup.wait(TIME_LIMIT) for wakeup in [*wakeups, late])
+    one.permits.release()
+    assert all(wakeup.wait(TIME_LIMIT) for wakeup in wakeups)
     one.keeper.check_known()
-    assert one.source.looks == 1
+    assert one.looks == 1
     assert not one.keeper._waiting
 
 
-def test_who_comes_later_waits_for_nothing(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    assert one.wait().is_set()
-    one.keeper.check_known()
-
-
-def test_who_has_left_is_not_woken(scripted: Make) -> None:
-    one = scripted()
-    wakeup = one.wait()
-    one.keeper.forget(wakeup)
-    one.keeper.forget(wakeup)
-    one.discover()
-    assert not wakeup.is_set()
-
-
-def test_a_waiter_that_cant_be_woken_doesnt_keep_the_others_waiting(scripted: Make) -> None:
+def test_waiters_that_come_later_or_have_left_or_cant_be_woken(one: Scripted) -> None:
     class Broken:
         def set(self) -> None:
             raise RuntimeError("Event loop is closed")
 
-    one = scripted()
+    left = one.wait()
+    one.keeper.forget(left)
+    one.keeper.forget(left)
     one.keeper.wait_until_known(Broken())
     one.discover()
+    assert not left.is_set()
+    assert one.wait().is_set()
+    one.keeper.check_known()
 
 
-def test_requests_during_a_look_cause_one_more(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    one.source.outcome = OTHER
-    one.keeper.request()
-    assert one.source.began.acquire(timeout=TIME_LIMIT)  # the first one's
-    assert one.source.began.acquire(timeout=TIME_LIMIT)
+def test_requests_during_a_look_cause_one_more(known: Scripted) -> None:
+    known.outcome = OTHER
+    known.keeper.request()
+    assert known.begins()
     for _ in range(100):
-        one.keeper.request()
-    one.source.permits.release()
-    assert one.source.began.acquire(timeout=TIME_LIMIT)
-    one.source.permits.release()
-    eventually(lambda: one.source.looks == 3 and address(1) in one.table.nodes)
-    assert not one.source.began.acquire(timeout=0.5)
-    assert one.source.looks == 3
+        known.keeper.request()
+    known.permits.release()
+    assert known.begins()
+    known.permits.release()
+    eventually(lambda: known.looks == 3 and address(1) in known.table.nodes)
+    assert not known.begins(0.5)
 
 
 def test_the_topology_is_looked_at_from_time_to_time(scripted: Make) -> None:
     one = scripted(interval=0.05)
-    one.source.permits.release(3)
+    one.permits.release(3)
     one.wait()
-    eventually(lambda: one.source.looks == 3)
+    eventually(lambda: one.looks == 3)
 
 
-def test_it_is_looked_at_often_while_a_master_fails(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    node = one.table.nodes[address(0)]
-    one.source.permits.release(3)
+def test_it_is_looked_at_often_while_a_master_fails(known: Scripted) -> None:
+    node = known.table.nodes[address(0)]
+    known.permits.release(3)
     node.on_failure()
-    eventually(lambda: one.source.looks == 4)
-    one.source.outcome = OTHER
-    one.source.permits.release(2)
-    eventually(lambda: one.table.node_of_slot(0) is not node)
-    assert not one.table.troubled
+    eventually(lambda: known.looks == 4)
+    known.outcome = OTHER
+    known.permits.release(2)
+    eventually(lambda: known.table.node_of_slot(0) is not node)
+    assert not known.table.troubled
 
 
-def test_it_is_looked_at_less_often_in_a_long_outage(scripted: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_looked_at_less_often_in_a_long_outage(one: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     for module in (routing, server_health):
         monkeypatch.setattr(module, "monotonic", lambda: now)
-    one = scripted()
-    begun = one.table.begin_view()
-    one.table.apply(view(shard(0, ((0, 99),)), shard(1, ((100, LAST),))), begun)
+    one.table.apply(view(shard(0, ((0, 99),)), shard(1, ((100, LAST),))), one.table.begin_view())
     one.keeper.close()
     first, second = (one.table.nodes[address(number)] for number in (0, 1))
     pauses = []
@@ -200,27 +193,20 @@ def test_it_is_looked_at_less_often_in_a_long_outage(scripted: Make, monkeypatch
     assert one.keeper._pause() == keeper.PAUSE
 
 
-def test_a_master_that_recovers_ends_that(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    node = one.table.nodes[address(0)]
-    one.source.permits.release(1000)
+def test_a_master_that_recovers_ends_that(known: Scripted) -> None:
+    node = known.table.nodes[address(0)]
+    known.permits.release(1000)
     node.on_failure()
-    eventually(lambda: one.source.looks >= 3)
+    eventually(lambda: known.looks >= 3)
     node.on_handshake(None)
-    eventually(lambda: not one.table.troubled)
-    while one.source.began.acquire(timeout=0.5):
+    eventually(lambda: not known.table.troubled)
+    while known.begins(0.5):
         # One more, which was requested by the recovery; and those that had begun before.
-        assert one.source.looks < 20
+        assert known.looks < 20
 
 
-def test_a_failure_is_raised_to_those_who_wait(scripted: Make) -> None:
-    one = scripted()
-    one.source.outcome = ConnectionError("refused")
-    first, second = one.wait(), one.wait()
-    one.source.permits.release()
-    assert first.wait(TIME_LIMIT)
-    assert second.wait(TIME_LIMIT)
+def test_a_failure_is_raised_to_those_who_wait(one: Scripted) -> None:
+    one.discover(ConnectionError("refused"))
     errors = []
     for _ in range(2):
         with pytest.raises(NoReply) as caught:
@@ -229,49 +215,43 @@ def test_a_failure_is_raised_to_those_who_wait(scripted: Make) -> None:
         errors.append(caught.value.error)
     assert errors[0] is not errors[1]
     assert isinstance(errors[0], ConnectionError)
-    one.source.outcome = ONE
     one.discover()
     one.keeper.check_known()
 
 
 def test_what_waiting_cant_help_is_raised_itself_and_not_tried_again(scripted: Make) -> None:
     one = scripted(interval=0.01)
-    one.source.outcome = AuthenticationError("WRONGPASS")
-    wakeup = one.wait()
-    one.source.permits.release(100)
-    assert wakeup.wait(TIME_LIMIT)
+    one.discover(AuthenticationError("WRONGPASS"))
+    one.permits.release(100)
     with pytest.raises(AuthenticationError):
         one.keeper.check_known()
-    assert one.source.began.acquire(timeout=TIME_LIMIT)
-    assert not one.source.began.acquire(timeout=0.5)
+    assert one.begins()
+    assert not one.begins(0.5)
 
 
-def test_a_topology_that_isnt_known_in_time(scripted: Make) -> None:
-    one = scripted()
+def test_a_topology_that_isnt_known_in_time(one: Scripted) -> None:
     one.wait()
     with pytest.raises(NoReply, match="cluster of h:1"):
         one.keeper.check_known()
 
 
-def test_the_map_outlives_a_failed_refresh(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    one.source.outcome = AuthenticationError("WRONGPASS")
-    one.source.permits.release()
-    one.keeper.request()
-    eventually(lambda: one.keeper.failures == 1)
-    one.keeper.check_known()
-    assert one.table.node_of_slot(0) is one.table.nodes[address(0)]
+def test_the_map_outlives_a_failed_refresh(known: Scripted) -> None:
+    known.outcome = AuthenticationError("WRONGPASS")
+    known.permits.release()
+    known.keeper.request()
+    eventually(lambda: known.keeper.failures == 1)
+    known.keeper.check_known()
+    assert known.table.node_of_slot(0) is known.table.nodes[address(0)]
 
 
 def test_one_warning_for_each_outage(scripted: Make, caplog: pytest.LogCaptureFixture) -> None:
     one = scripted(interval=0.001)
     one.discover()
-    one.source.outcome = ConnectionError("refused")
-    one.source.permits.release(3)
+    one.outcome = ConnectionError("refused")
+    one.permits.release(3)
     eventually(lambda: one.keeper.failures >= 2)
-    one.source.outcome = ONE
-    one.source.permits.release(3)
+    one.outcome = ONE
+    one.permits.release(3)
     eventually(lambda: one.keeper.failures == 0)
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2
@@ -279,59 +259,35 @@ def test_one_warning_for_each_outage(scripted: Make, caplog: pytest.LogCaptureFi
     assert "is refreshed again" in warnings[1]
 
 
-def test_an_unexpected_exception_is_logged_and_survived(scripted: Make, caplog: pytest.LogCaptureFixture) -> None:
-    one = scripted()
-    one.source.outcome = ZeroDivisionError("a user's address_mapper")
-    wakeup = one.wait()
-    one.source.permits.release()
-    assert wakeup.wait(TIME_LIMIT)
+def test_an_unexpected_exception_is_logged_and_survived(one: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+    one.discover(ZeroDivisionError("a user's address_mapper"))
     with pytest.raises(ZeroDivisionError):
         one.keeper.check_known()
     assert "Traceback" in caplog.text
-    one.source.outcome = ONE
     one.discover()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_was_ended_is_replaced(scripted: Make) -> None:
+def test_a_thread_that_was_ended_is_replaced(one: Scripted) -> None:
     """A user's credential provider may raise SystemExit."""
-    one = scripted()
-    one.source.outcome = SystemExit()
-    wakeup = one.wait()
-    one.source.permits.release()
-    assert wakeup.wait(TIME_LIMIT)
-    one.thread.join(TIME_LIMIT)
-    one.source.outcome = ONE
+    one.discover(SystemExit())
+    one.join()
     one.discover()
 
 
-def test_closing_ends_a_look(scripted: Make) -> None:
-    one = scripted()
-    one.wait()
-    assert one.source.began.acquire(timeout=TIME_LIMIT)
+@pytest.mark.parametrize("known", [False, True], ids=["a look", "the pause"])
+def test_closing_ends(one: Scripted, known: bool) -> None:
+    if known:
+        one.discover()
+    else:
+        one.wait()
+        assert one.begins()
     one.keeper.close()
-    one.thread.join(TIME_LIMIT)
-    assert not one.thread.is_alive()
-    assert one.source.closed
+    one.join()
+    assert one.closed
 
 
-def test_closing_ends_the_pause(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    one.keeper.close()
-    one.thread.join(TIME_LIMIT)
-    assert not one.thread.is_alive()
-
-
-def test_a_closed_keeper_starts_nothing(scripted: Make) -> None:
-    one = scripted()
-    one.keeper.close()
-    one.keeper.request()
-    assert one.keeper._thread is None
-
-
-def test_many_first_requests_leave_one_thread(scripted: Make) -> None:
-    one = scripted()
+def test_many_first_requests_leave_one_thread(one: Scripted) -> None:
     barrier = threading.Barrier(8)
 
     def request() -> None:
@@ -343,27 +299,23 @@ def test_many_first_requests_leave_one_thread(scripted: Make) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert one.source.began.acquire(timeout=TIME_LIMIT)
-    assert not one.source.began.acquire(timeout=0.2)
+    assert one.begins()
+    assert not one.begins(0.2)
 
 
-def test_the_thread_keeps_no_listener_alive(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
-    recorder = Recorder(one.table)
-    one.table.on_request = one.keeper.request
+def test_the_thread_keeps_no_listener_alive(known: Scripted) -> None:
+    recorder = Recorder(known.table)
+    known.table.on_request = known.keeper.request
     reference = weakref.ref(recorder)
     del recorder
     gc.collect()
     assert reference() is None
 
 
-def test_the_child_of_a_fork_has_no_keeper(scripted: Make) -> None:
-    one = scripted()
-    one.discover()
+def test_the_child_of_a_fork_has_no_keeper(known: Scripted) -> None:
     child = os.fork()
     if child == 0:
-        one.keeper.request()
+        known.keeper.request()
         os._exit(threading.active_count() - 1)
     _, status = os.waitpid(child, 0)
     assert status == 0

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.logic.groups import multi_lock
-from pyredisson.testing import Cluster, ClusterNode
-from tests.support.backends import Asyncio, Backend, Threads
+from tests.support.backends import Backend
 from tests.support.faults import load_script
 from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import permit_waiters, waiters
 
-from .test_redirects import other_than
+from .scenes import MovingCluster, half_moved, other_than
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,18 +28,6 @@ LOCK, WRITE, READ = b":1\r\n$38\r\n", b":1:write\r\n$44\r\n", b":1:write\r\n$38\
 """The end of the holder's name, and the beginning of that of whom its release enters: only hand-overs have both."""
 PERMIT = b"$1\r\n1\r\n$1\r\n1\r\n$20\r\nredisson_sc:{%s}" % NAME.encode()
 """One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
-
-
-class MovingCluster(Cluster):
-    """A cluster whose slots move in steps, or atomically."""
-
-    atomic = False
-
-    def move(self, slot: int, to: ClusterNode) -> None:
-        if self.atomic:
-            self.move_atomically(slot, slot, to)
-        else:
-            self.move_slot(slot, to)
 
 
 @pytest.fixture(scope="module", params=[pytest.param(None, id="in-steps"), *ATOMIC_PROGRAMS])
@@ -57,13 +43,9 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[MovingCluster]:
         yield running
 
 
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend(request: pytest.FixtureRequest, proxied: MovingCluster) -> AsyncIterator[Backend]:
-    """The test runs on each of the two backends."""
+@pytest.fixture(autouse=True)
+def empty(proxied: MovingCluster) -> None:
     proxied.flush()
-    made: Backend = request.param(proxied.url)
-    yield made
-    await made.close()
 
 
 def connect(backend: Backend, refresh_interval: float = 600, **fields: Any) -> pyredisson.asyncio.Client:
@@ -95,24 +77,17 @@ def field_counts(cluster: MovingCluster, name: str) -> list[int]:
     return [int(count) for count in cluster.node_of_key(name).ask("HVALS", name)]
 
 
-async def test_an_acquire(proxied: MovingCluster, backend: Backend) -> None:
+@pytest.mark.parametrize("levels", [0, 1])
+async def test_an_acquire(proxied: MovingCluster, backend: Backend, levels: int) -> None:
+    """`levels`: how many its owner has already."""
     lock = connect(backend).get_lock(NAME)
+    for _ in range(levels):
+        await lock.lock()
     with slot_moves_after_the_loss(proxied):
         await lock.lock()
-    assert await lock.get_hold_count() == 1
-    assert field_counts(proxied, NAME) == [1]
+    assert await lock.get_hold_count() == levels + 1
+    assert field_counts(proxied, NAME) == [levels + 1]
     assert not await connect(backend).get_lock(NAME).try_lock()
-    await lock.unlock()
-    assert not await lock.is_locked()
-
-
-async def test_a_nested_acquire(proxied: MovingCluster, backend: Backend) -> None:
-    lock = connect(backend).get_lock(NAME)
-    await lock.lock()
-    with slot_moves_after_the_loss(proxied):
-        await lock.lock()
-    assert await lock.get_hold_count() == 2
-    assert field_counts(proxied, NAME) == [2]
 
 
 async def test_an_acquire_whose_keys_are_in_two_places_afterwards(proxied: MovingCluster, backend: Backend) -> None:
@@ -120,17 +95,14 @@ async def test_an_acquire_whose_keys_are_in_two_places_afterwards(proxied: Movin
     lock = connect(backend, retry_attempts=0).get_fenced_lock(NAME)
     await lock.lock()
     await lock.unlock()
-    slot = proxied.slot_of_key(NAME)
-    source = proxied.node_of(slot)
+    source = proxied.node_of_key(NAME)
     hold = proxied.proxy_of(source).hold_reply(NAME.encode())
     call = backend.spawn(lock.try_lock)
     await backend.until(hold.held.is_set)
-    proxied.begin_move(slot, other_than(source, proxied))
-    proxied.proxy_of(source).cut()
-    assert not await call.result()
-    assert source.ask("EXISTS", NAME)
-    proxied.move_keys(slot)
-    proxied.finish_move(slot)
+    with half_moved(proxied, NAME):
+        proxied.proxy_of(source).cut()
+        assert not await call.result()
+        assert source.ask("EXISTS", NAME)
     assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
 
 
@@ -143,38 +115,28 @@ async def test_a_group_whose_keys_are_in_two_places_before_it_extends_its_leases
     group = client.get_multi_lock(client.get_fenced_lock(NAME), client.get_lock(last))
     await group.lock()
     await group.unlock()
-    slot = proxied.slot_of_key(NAME)
-    source = proxied.node_of(slot)
-    hold = proxied.proxy_of(source).hold_reply(last.encode())
+    hold = proxied.proxy_of(proxied.node_of_key(NAME)).hold_reply(last.encode())
     call = backend.spawn(lambda: group.try_lock(lease_time=60))
     await backend.until(hold.held.is_set)
-    proxied.begin_move(slot, other_than(source, proxied))
-    hold.deliver()
-    assert not await call.result()
-    proxied.move_keys(slot)
-    proxied.finish_move(slot)
+    with half_moved(proxied, NAME):
+        hold.deliver()
+        assert not await call.result()
     assert await connect(backend).get_multi_lock(client.get_lock(NAME), client.get_lock(last)).try_lock(wait_time=10)
 
 
+@pytest.mark.parametrize("levels", [1, 2])
 @pytest.mark.parametrize("refresh_interval", [600, 0.1], ids=["redirected", "refreshed"])
-async def test_a_release(proxied: MovingCluster, backend: Backend, refresh_interval: float) -> None:
+async def test_a_release(proxied: MovingCluster, backend: Backend, refresh_interval: float, levels: int) -> None:
     """The node to which the repeat goes is found by a redirect, or by a refresh before it."""
     lock = connect(backend, refresh_interval).get_lock(NAME)
-    await lock.lock()
+    for _ in range(levels):
+        await lock.lock()
     with slot_moves_after_the_loss(proxied):
+        await lock.unlock()
+    assert field_counts(proxied, NAME) == [1] * (levels - 1)
+    if levels > 1:
         await lock.unlock()
     assert await connect(backend).get_lock(NAME).try_lock()
-
-
-async def test_a_release_of_one_of_two_levels(proxied: MovingCluster, backend: Backend) -> None:
-    lock = connect(backend).get_lock(NAME)
-    await lock.lock()
-    await lock.lock()
-    with slot_moves_after_the_loss(proxied):
-        await lock.unlock()
-    assert field_counts(proxied, NAME) == [1]
-    await lock.unlock()
-    assert not await lock.is_locked()
 
 
 @pytest.mark.parametrize(("kind", "command"), [("lock", LOCK), ("write", WRITE), ("read", READ)])
@@ -216,26 +178,21 @@ async def test_a_permit_is_handed_on_once(proxied: MovingCluster, backend: Backe
     assert await semaphore.available_permits() == 1
 
 
-async def test_permits_are_added_once(proxied: MovingCluster, backend: Backend) -> None:
-    semaphore = connect(backend).get_semaphore(NAME)
+async def test_numbers_change_once(proxied: MovingCluster, backend: Backend) -> None:
+    client = connect(backend)
+    semaphore, latch = client.get_semaphore(NAME), client.get_count_down_latch(f"{{{NAME}}}")
     await semaphore.try_set_permits(5)
-    with slot_moves_after_the_loss(proxied):
-        await semaphore.acquire(2)
-    assert await semaphore.available_permits() == 3
-    with slot_moves_after_the_loss(proxied):
-        await semaphore.release(2)
-    assert await semaphore.available_permits() == 5
-    with slot_moves_after_the_loss(proxied):
-        await semaphore.add_permits(4)
-    assert await semaphore.available_permits() == 9
-
-
-async def test_a_latch_is_counted_down_once(proxied: MovingCluster, backend: Backend) -> None:
-    latch = connect(backend).get_count_down_latch(NAME)
     await latch.try_set_count(3)
-    with slot_moves_after_the_loss(proxied):
-        await latch.count_down()
-    assert await latch.get_count() == 2
+    changes: list[tuple[Callable[[], Awaitable[object]], int, int]] = [
+        (lambda: semaphore.acquire(2), 3, 3),
+        (lambda: semaphore.release(2), 5, 3),
+        (lambda: semaphore.add_permits(4), 9, 3),
+        (latch.count_down, 9, 2),
+    ]
+    for change, permits, count in changes:
+        with slot_moves_after_the_loss(proxied):
+            await change()
+        assert (await semaphore.available_permits(), await latch.get_count()) == (permits, count)
 
 
 async def test_a_token_only_grows(proxied: MovingCluster, backend: Backend) -> None:

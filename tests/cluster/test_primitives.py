@@ -1,80 +1,90 @@
-"""Every primitive works on a cluster, wherever its keys are."""
+"""Every primitive works on a cluster, wherever its keys are; an exit, a signal and closing release on all nodes."""
 
 from __future__ import annotations
 
-import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from redis.cluster import RedisCluster
 
 from pyredisson.testing import Cluster
-from tests.support.backends import Asyncio, Backend
+from tests.support.backends import Backend
+from tests.support.children import Child
 
-pytestmark = pytest.mark.asyncio
+from .scenes import LOCKS, against
 
 NAMES = [f"orders-{number}" for number in range(12)]
-LOCKS = (
-    "get_lock",
-    "get_fair_lock",
-    "get_fenced_lock",
-    "get_spin_lock",
-    "get_non_reentrant_lock",
-    "get_non_reentrant_fair_lock",
-)
+HOLD = """
+import sys, pyredisson
+client = pyredisson.connect(sys.argv[1])
+for number in range(20):
+    client.get_lock(f"a{number}").lock()
+"""
+PAUSE = """
+print("held")
+sys.stdin.readline()
+"""
+DROP = """
+import gc, threading, warnings
+for number in range(20):
+    client.get_lock(f"a{number}").unlock()
+assert "pyredisson-topology" in {thread.name for thread in threading.enumerate()}
+warnings.simplefilter("ignore")
+del client
+gc.collect()
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join(5)
+print([thread.name for thread in threading.enumerate() if thread.name.startswith("pyredisson")])
+"""
+FORK = """
+import os
+parent = client.id
+pid = os.fork()
+if not pid:
+    assert client.id != parent
+    assert not client.get_lock("a1").is_held()
+    assert not client.get_lock("a1").try_lock()
+    for number in range(20):
+        client.get_lock(f"b{number}").lock()
+    client.close()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+for number in range(20):
+    assert client.get_lock(f"a{number}").is_held()
+"""
 
 
-def keys(cluster: Cluster) -> set[bytes]:
-    with cluster.redis() as client:
-        return set(client.keys(target_nodes=RedisCluster.PRIMARIES))
+def keys(cluster: Cluster) -> list[str]:
+    return [
+        key
+        for node in cluster.masters()
+        for key in node.ask("KEYS", "*")
+        if not key.startswith(("redisson_lock_token", "pyredisson_"))
+    ]
 
 
-async def test_the_names_are_on_all_nodes(cluster: Cluster) -> None:
-    assert {cluster.node_of_key(name) for name in NAMES} == set(cluster.masters())
-
-
-@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [*LOCKS, "non-reentrant fair"])
 async def test_locks(cluster: Cluster, backend: Backend, kind: str) -> None:
+    def lock_of(client: Any, name: str) -> Any:
+        return client.get_non_reentrant_fair_lock(name) if "fair" in kind else against(kind, client, name)
+
+    assert {cluster.node_of_key(name) for name in NAMES} == set(cluster.masters())
     one, other = backend.connect(), backend.connect()
     for name in NAMES:
-        lock, same = getattr(one, kind)(name), getattr(other, kind)(name)
+        lock, same = LOCKS.get(kind, lock_of)(one, name), lock_of(other, name)
         await lock.lock()
         assert await lock.is_held()
         assert not await same.try_lock()
         await lock.unlock()
         assert await same.try_lock(wait_time=5)
         await same.unlock()
-    assert not [key for key in keys(cluster) if not key.startswith((b"redisson_lock_token", b"pyredisson_"))]
+    assert not keys(cluster)
 
 
-async def test_a_waiter_is_woken(cluster: Cluster, backend: Backend) -> None:
-    one, other = backend.connect(), backend.connect()
-    for name in NAMES[:6]:
-        lock = one.get_lock(name)
-        await lock.lock()
-
-        async def wait(name: str = name) -> bool:
-            return await other.get_lock(name).try_lock(wait_time=8)
-
-        waiter = backend.spawn(wait)
-        await backend.sleep(0.2)
-        assert not waiter.done()
-        await lock.unlock()
-        assert await waiter.result()
-
-
-async def test_readers_and_writers(cluster: Cluster, backend: Backend) -> None:
-    one, other, third = backend.connect(), backend.connect(), backend.connect()
-    for name in NAMES:
-        mine, theirs = one.get_read_write_lock(name), other.get_read_write_lock(name)
-        await mine.read_lock().lock()
-        assert await theirs.read_lock().try_lock()
-        assert not await third.get_read_write_lock(name).write_lock().try_lock()
-        await mine.read_lock().unlock()
-        await theirs.read_lock().unlock()
-        assert await theirs.write_lock().try_lock()
-        await theirs.write_lock().unlock()
-
-
+@pytest.mark.asyncio
 async def test_permits_and_latches(cluster: Cluster, backend: Backend) -> None:
     client = backend.connect()
     for name in NAMES:
@@ -96,41 +106,47 @@ async def test_permits_and_latches(cluster: Cluster, backend: Backend) -> None:
         assert await latch.wait(1)
 
 
+@pytest.mark.asyncio
 async def test_groups_over_several_nodes(cluster: Cluster, backend: Backend) -> None:
     one, other = backend.connect(), backend.connect()
-    for make in ("get_multi_lock", "get_red_lock"):
-        group = getattr(one, make)(*map(one.get_lock, NAMES))
+    for make in (one.get_multi_lock, one.get_red_lock):
+        group = make(*map(one.get_lock, NAMES))
         await group.lock()
         assert not await other.get_lock(NAMES[3]).try_lock()
         await group.unlock()
         assert not keys(cluster)
 
 
-async def test_locks_on_one_slot_on_purpose(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect()
-    names = [f"{{orders}}:{number}" for number in range(5)]
-    assert len({cluster.slot_of_key(name) for name in names}) == 1
-    for name in names:
-        assert await client.get_lock(name).try_lock()
-    assert {name.encode() for name in names} <= keys(cluster)
-
-
+@pytest.mark.asyncio
 async def test_a_client_that_is_closed_releases_on_all_nodes(cluster: Cluster, backend: Backend) -> None:
     client = backend.connect()
     for name in NAMES:
         await client.get_lock(name).lock()
-    assert len(keys(cluster)) == len(NAMES)
+    assert sorted(keys(cluster)) == sorted(NAMES)
     await client.close()
     assert not keys(cluster)
 
 
-async def test_many_tasks_at_once(cluster: Cluster) -> None:
-    client = Asyncio(cluster.url).connect()
+@pytest.mark.parametrize(
+    ("number", "fork"),
+    [(None, ""), (None, FORK), (signal.SIGTERM, ""), (signal.SIGINT, "")],
+    ids=["exit", "fork", "SIGTERM", "SIGINT"],
+)
+def test_a_process_that_ends_releases_on_all_nodes(
+    cluster: Cluster, child: Callable[..., Child], number: signal.Signals | None, fork: str
+) -> None:
+    """Its forked child is a client of its own."""
+    process = child("import pyredisson; pyredisson.release_on_signals()" + HOLD + fork + PAUSE, cluster.url)
+    assert process.receive() == "held"
+    assert len(keys(cluster)) == 20
+    if number is None:
+        process.send()
+    else:
+        process.signal(number)
+    assert (process.wait() == 0) is (number is None)
+    assert not keys(cluster)
 
-    async def work(number: int) -> None:
-        async with client.get_lock(f"many-{number % 40}"):
-            await asyncio.sleep(0)
 
-    await asyncio.gather(*(work(number) for number in range(400)))
-    await client.close()
+def test_a_dropped_client_sends_what_it_still_has_to_send(cluster: Cluster, child: Callable[..., Child]) -> None:
+    assert child(HOLD + DROP, cluster.url).receive() == "[]"
     assert not keys(cluster)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
+import redis.exceptions
 from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
-from pyredisson import LockTimeoutError
-from pyredisson._client.servers import SeveralServers
+from pyredisson import LockTimeoutError, new_owner
 from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
-from pyredisson.testing import Cluster
-from pyredisson.testing.cluster_node import ClusterNode
+from pyredisson.testing import Cluster, ClusterNode
+from tests.api.fair_queue import KEYS
 from tests.support.backends import Backend
-from tests.support.waiting import eventually
+from tests.support.programs import PROGRAMS
+from tests.support.waiting import eventually, waiters
+
+from .scenes import calls, half_moved, map_of, other_than
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,25 +36,10 @@ def connect(backend: Backend, **fields: Any) -> pyredisson.asyncio.Client:
     return backend.connect(topology_refresh_interval=600, **fields)
 
 
-def map_of(client: Any) -> SeveralServers:
-    lifecycle = getattr(client, "_target", client)._lifecycle
-    assert isinstance(lifecycle.servers, SeveralServers)
-    return lifecycle.servers
-
-
 def wait_for_refreshes(client: Any) -> None:
     """A refresh of the map that is due would find out that a slot moves before any redirect does."""
     keeper = map_of(client).keeper
     eventually(lambda: not (keeper._refreshing or keeper._requested.is_set() or keeper.table.troubled))
-
-
-def other_than(node: ClusterNode, cluster: Cluster) -> ClusterNode:
-    return next(master for master in cluster.masters() if master is not node)
-
-
-def calls(node: ClusterNode, command: str) -> int:
-    """How often a node has executed a command."""
-    return int(node.ask("INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 def redirects(cluster: Cluster) -> int:
@@ -59,83 +48,50 @@ def redirects(cluster: Cluster) -> int:
     return sum(each.get(f"errorstat_{code}", {"count": 0})["count"] for each in errors for code in ("MOVED", "ASK"))
 
 
-class TestMoved:
-    async def test_a_slot_moves_while_its_lock_is_held(self, cluster: Cluster, backend: Backend) -> None:
-        client, other = connect(backend), connect(backend)
-        lock = client.get_lock(NAME)
-        await lock.lock()
-        assert not await other.get_lock(NAME).try_lock()
-        new = other_than(cluster.node_of_key(NAME), cluster)
-        cluster.move_slot(cluster.slot_of_key(NAME), new)
-        assert not await other.get_lock(NAME).try_lock()
-        await lock.lock()
-        assert await lock.get_hold_count() == 2
-        await lock.unlock()
-        await lock.unlock()
-        assert await other.get_lock(NAME).try_lock()
-        assert new.ask("EXISTS", NAME) == 1
+def refreshes(cluster: Cluster) -> int:
+    return sum(calls(node, "cluster|slots") for node in cluster.nodes)
 
-    async def test_the_map_follows_the_first_redirect(self, cluster: Cluster, backend: Backend) -> None:
-        client = connect(backend)
-        lock = client.get_lock(NAME)
-        await lock.lock()
-        wait_for_refreshes(client)
-        new = other_than(cluster.node_of_key(NAME), cluster)
-        cluster.move_slot(cluster.slot_of_key(NAME), new)
-        before = redirects(cluster)
+
+def move(cluster: Cluster, name: str) -> ClusterNode:
+    """Moves the slot of that name. Returns where it is."""
+    target = other_than(cluster.node_of_key(name), cluster)
+    cluster.move_slot(cluster.slot_of_key(name), target)
+    return target
+
+
+def port_of(client: Any, name: str) -> int:
+    """Where the client believes that the name is."""
+    node = map_of(client).table.node_of_key(name.encode())
+    assert node is not None
+    return int(node.endpoint.port)
+
+
+async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Backend) -> None:
+    client = connect(backend)
+    lock = client.get_lock(NAME)
+    await lock.lock()
+    wait_for_refreshes(client)
+    new = move(cluster, NAME)
+    before = redirects(cluster)
+    for _ in range(6):
         await lock.lock()
         assert redirects(cluster) == before + 1
-        for _ in range(5):
-            await lock.lock()
-        assert redirects(cluster) == before + 1
-        node = map_of(client).table.node_of_key(NAME.encode())
-        assert node is not None
-        assert node.endpoint.port == new.port
+    assert port_of(client, NAME) == new.port
 
-    async def test_many_callers_that_are_redirected_cause_one_refresh(self, cluster: Cluster, backend: Backend) -> None:
-        client = connect(backend)
-        await client.get_lock(NAME).lock()
-        wait_for_refreshes(client)
-        new = other_than(cluster.node_of_key(NAME), cluster)
-        cluster.move_slot(cluster.slot_of_key(NAME), new)
-        before = sum(calls(node, "cluster|slots") for node in cluster.nodes)
 
-        async def attempt() -> bool:
-            return await client.get_lock(NAME).try_lock()
-
-        begun = time.monotonic()
-        attempts = [backend.spawn(attempt) for _ in range(50)]
-        assert not any([await each.result() for each in attempts])
-        took = time.monotonic() - begun
-        await backend.sleep(0.5)
-        # One for the first, one for those during it; and redirects that come late cause one after each pause.
-        assert sum(calls(node, "cluster|slots") for node in cluster.nodes) - before <= 2 + took / keeper.PAUSE
-
-    async def test_other_primitives(self, cluster: Cluster, backend: Backend) -> None:
-        client = connect(backend)
-        semaphore, latch = client.get_semaphore(NAME + "-s"), client.get_count_down_latch(NAME + "-l")
-        readers, fair = client.get_read_write_lock(NAME + "-r").read_lock(), client.get_fair_lock(NAME + "-f")
-        fenced, permits = client.get_fenced_lock(NAME + "-t"), client.get_permit_expirable_semaphore(NAME + "-p")
-        await semaphore.try_set_permits(3)
-        await latch.try_set_count(2)
-        await permits.try_set_permits(1)
-        await semaphore.acquire()
-        permit = await permits.acquire()
-        for lock in (readers, fair, fenced):
-            await lock.lock()
-        for suffix in "slrftp":
-            name = f"{NAME}-{suffix}"
-            cluster.move_slot(cluster.slot_of_key(name), other_than(cluster.node_of_key(name), cluster))
-        await semaphore.release()
-        assert await semaphore.available_permits() == 3
-        await latch.count_down()
-        assert await latch.get_count() == 1
-        await permits.release(permit)
-        for lock in (readers, fair, fenced):
-            await lock.lock()
-            await lock.unlock()
-            await lock.unlock()
-            assert not await lock.is_locked()
+async def test_many_callers_that_are_redirected_cause_one_refresh(cluster: Cluster, backend: Backend) -> None:
+    client = connect(backend)
+    await client.get_lock(NAME).lock()
+    wait_for_refreshes(client)
+    move(cluster, NAME)
+    before = refreshes(cluster)
+    begun = time.monotonic()
+    attempts = [backend.spawn(lambda: client.get_lock(NAME).try_lock()) for _ in range(50)]
+    assert not any([await each.result() for each in attempts])
+    took = time.monotonic() - begun
+    await backend.sleep(0.5)
+    # One for the first, one for those during it; and redirects that come late cause one after each pause.
+    assert refreshes(cluster) - before <= 2 + took / keeper.PAUSE
 
 
 class TestAsk:
@@ -143,72 +99,41 @@ class TestAsk:
         client, other = connect(backend), connect(backend)
         lock = client.get_lock(NAME)
         await lock.lock()
-        slot = cluster.slot_of_key(NAME)
-        source = cluster.node_of(slot)
-        target = other_than(source, cluster)
-        cluster.begin_move(slot, target)
-        assert not await other.get_lock(NAME).try_lock()
-        await lock.lock()
-        await lock.unlock()
-        await lock.unlock()
-        # Now nobody has the key, so the next one is made at the target.
-        await lock.lock()
-        assert not await other.get_lock(NAME).try_lock()
-        node = map_of(client).table.node_of_slot(slot)
-        assert node is not None
-        assert node.endpoint.port == source.port
-        cluster.finish_move(slot)
+        with half_moved(cluster, NAME) as (source, target):
+            assert not await other.get_lock(NAME).try_lock()
+            await lock.lock()
+            await lock.unlock()
+            await lock.unlock()
+            # Now nobody has the key, so the next one is made at the target.
+            await lock.lock()
+            assert not await other.get_lock(NAME).try_lock()
+            assert port_of(client, NAME) == source.port
         assert target.ask("EXISTS", NAME) == 1
         await lock.unlock()
         assert await other.get_lock(NAME).try_lock()
-
-    async def test_a_lock_whose_key_has_moved(self, cluster: Cluster, backend: Backend) -> None:
-        client, other = connect(backend), connect(backend)
-        lock = client.get_lock(NAME)
-        await lock.lock()
-        slot = cluster.slot_of_key(NAME)
-        cluster.begin_move(slot, other_than(cluster.node_of(slot), cluster))
-        cluster.move_keys(slot)
-        assert not await other.get_lock(NAME).try_lock()
-        await lock.lock()
-        assert await lock.is_locked()
-        await lock.unlock()
-        await lock.unlock()
-        assert await other.get_lock(NAME).try_lock()
-        cluster.finish_move(slot)
-        assert not await lock.try_lock()
 
     async def test_the_target_does_not_know_the_script(self, cluster: Cluster, backend: Backend) -> None:
         client = connect(backend)
         lock = client.get_lock(NAME)
         await lock.lock()
         await lock.unlock()
-        slot = cluster.slot_of_key(NAME)
-        target = other_than(cluster.node_of(slot), cluster)
-        cluster.begin_move(slot, target)
-        target.ask("SCRIPT", "FLUSH")
-        before = redirects(cluster)
-        await lock.lock()
-        assert redirects(cluster) == before + 1
-        cluster.finish_move(slot)
+        wait_for_refreshes(client)
+        with half_moved(cluster, NAME) as (_, target):
+            target.ask("SCRIPT", "FLUSH")
+            before = redirects(cluster)
+            await lock.lock()
+            assert redirects(cluster) == before + 1
         assert target.ask("EXISTS", NAME) == 1
 
     @pytest.mark.parametrize("kind", ["get_fenced_lock", "get_fair_lock"])
     async def test_keys_in_both_places_wait_for_the_end_of_the_move(
         self, cluster: Cluster, backend: Backend, kind: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        client = connect(backend)
-        lock = getattr(client, kind)(NAME)
+        lock = getattr(connect(backend), kind)(NAME)
         await lock.lock()
-        slot = cluster.slot_of_key(NAME)
-        cluster.begin_move(slot, other_than(cluster.node_of(slot), cluster))
-        cluster.move_keys(slot, NAME)
-
-        def finish() -> None:
-            cluster.move_keys(slot)
-            cluster.finish_move(slot)
-
-        end = threading.Timer(0.6, finish)
+        half = half_moved(cluster, NAME, NAME)
+        half.__enter__()
+        end = threading.Timer(0.6, half.__exit__, (None, None, None))
         end.start()
         await lock.unlock()
         end.join()
@@ -216,16 +141,11 @@ class TestAsk:
         assert not [record for record in caplog.records if "available" in record.message]
 
     async def test_a_call_that_does_not_get_through_says_where(self, cluster: Cluster, backend: Backend) -> None:
-        client = connect(backend, retry_attempts=1)
-        lock = client.get_fair_lock(NAME)
+        lock = connect(backend, retry_attempts=1).get_fair_lock(NAME)
         await lock.lock()
-        slot = cluster.slot_of_key(NAME)
-        source = cluster.node_of(slot)
-        cluster.begin_move(slot, other_than(source, cluster))
-        with pytest.raises(TryAgainError, match=rf"slot {slot} on 127.0.0.1:{source.port} of the cluster of"):
+        said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:%s of the cluster of"
+        with half_moved(cluster, NAME) as (source, _), pytest.raises(TryAgainError, match=said % source.port):
             await lock.unlock()
-        cluster.move_keys(slot)
-        cluster.finish_move(slot)
         # The release goes on in the background.
         assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
 
@@ -243,6 +163,10 @@ def hold(lock: Any) -> Callable[[float], Any]:
     return enter
 
 
+def members(client: Any) -> tuple[Any, Any]:
+    return client.get_lock(f"a{{{NAME}}}"), client.get_fair_lock(f"b{{{NAME}}}")
+
+
 ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
     "fair": lambda client: client.get_fair_lock(NAME).try_lock,
     "fenced": lambda client: client.get_fenced_lock(NAME).try_lock,
@@ -253,12 +177,8 @@ ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
     "semaphore": lambda client: lambda seconds: client.get_semaphore(NAME).try_acquire(2, seconds),
     "permit": lambda client: client.get_permit_expirable_semaphore(NAME).try_acquire,
     "permits": lambda client: partial(client.get_permit_expirable_semaphore(NAME).try_acquire_many, 2),
-    "multi": lambda client: (
-        client.get_multi_lock(client.get_lock(f"a{{{NAME}}}"), client.get_fair_lock(f"b{{{NAME}}}")).try_lock
-    ),
-    "red": lambda client: (
-        client.get_red_lock(client.get_lock(f"a{{{NAME}}}"), client.get_fair_lock(f"b{{{NAME}}}")).try_lock
-    ),
+    "multi": lambda client: client.get_multi_lock(*members(client)).try_lock,
+    "red": lambda client: client.get_red_lock(*members(client)).try_lock,
 }
 """The acquires of several keys. Each is called with the time that it may wait."""
 
@@ -267,14 +187,10 @@ ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
 async def test_keys_in_both_places_are_not_acquired_in_time(cluster: Cluster, backend: Backend, wait: float) -> None:
     """TRYAGAIN says that the command has not run. So an acquire says that it has acquired nothing."""
     client = connect(backend, retry_attempts=0)
-    slot = cluster.slot_of_key(NAME)
     # The target refuses a script whose keys aren't all there.
-    cluster.begin_move(slot, other_than(cluster.node_of(slot), cluster))
-    for kind, acquire_of in ACQUIRES.items():
-        acquired = await acquire_of(client)(wait)
-        assert not acquired, kind
-    cluster.move_keys(slot)
-    cluster.finish_move(slot)
+    with half_moved(cluster, NAME):
+        for kind, acquire_of in ACQUIRES.items():
+            assert not await acquire_of(client)(wait), kind
     # Nothing was acquired, and nobody stands in a queue. What a group has acquired is released in the background.
     await backend.until(lambda: not any(node.ask("KEYS", "*") for node in cluster.masters()))
 
@@ -285,64 +201,177 @@ async def test_keys_in_both_places_and_calls_that_acquire_nothing(cluster: Clust
     semaphore, latch = client.get_semaphore(NAME), client.get_count_down_latch(f"{{{NAME}}}")
     permits = client.get_permit_expirable_semaphore(f"p{{{NAME}}}")
     await latch.try_set_count(2)
-    slot = cluster.slot_of_key(NAME)
-    cluster.begin_move(slot, other_than(cluster.node_of(slot), cluster))
-    for call in (partial(semaphore.release, 2), latch.count_down, semaphore.drain_permits, permits.available_permits):
-        with pytest.raises(TryAgainError):
-            await call()
-    cluster.move_keys(slot)
-    cluster.finish_move(slot)
-    await backend.until(lambda: cluster.node_of(slot).ask("MGET", NAME, f"{{{NAME}}}") == ["2", "1"])
+    with half_moved(cluster, NAME) as (_, target):
+        for call in (
+            partial(semaphore.release, 2),
+            latch.count_down,
+            semaphore.drain_permits,
+            permits.available_permits,
+        ):
+            with pytest.raises(TryAgainError):
+                await call()
+    await backend.until(lambda: target.ask("MGET", NAME, f"{{{NAME}}}") == ["2", "1"])
 
 
 @contextmanager
-def naming_each_other(cluster: Cluster, slot: int) -> Iterator[None]:
+def naming_each_other(cluster: Cluster, name: str = NAME) -> Iterator[None]:
     """Each of two nodes says that the other one serves the slot, as for a moment at the end of a move."""
+    slot = cluster.slot_of_key(name)
     source = cluster.node_of(slot)
-    other = other_than(source, cluster)
-    source.ask("CLUSTER", "SETSLOT", slot, "NODE", other.id)
+    source.ask("CLUSTER", "SETSLOT", slot, "NODE", other_than(source, cluster).id)
     try:
         yield
     finally:
         source.ask("CLUSTER", "SETSLOT", slot, "NODE", source.id)
 
 
-class TestNodesThatNameEachOther:
-    async def test_a_call_pauses_after_some_redirects(self, cluster: Cluster, backend: Backend) -> None:
-        client = connect(backend)
-        lock = client.get_lock(NAME)
-        await lock.lock()
-        await lock.unlock()
-        before = redirects(cluster)
-        with naming_each_other(cluster, cluster.slot_of_key(NAME)):
-            with pytest.raises(RedisError, match="MOVED"):
-                await lock.try_lock(wait_time=1)
-            followed = redirects(cluster) - before
-        assert MOST_REDIRECTS < followed < 10 * MOST_REDIRECTS
-
-    async def test_a_call_outlasts_them(
-        self, cluster: Cluster, backend: Backend, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Also one that waits for no other owner."""
-        client = connect(backend)
-        lock = client.get_lock(NAME)
-        await lock.lock()
-        await lock.unlock()
-        with naming_each_other(cluster, cluster.slot_of_key(NAME)):
-            call = backend.spawn(lock.try_lock)
-            await backend.sleep(0.5)
-            assert not call.done()
-        assert await call.result()
-        # Their other slots are served.
-        assert not [record for record in caplog.records if "available" in record.message]
+async def test_nodes_name_each_other(cluster: Cluster, backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    """A call pauses after some redirects. It outlasts them, also one that waits for no other owner."""
+    lock = connect(backend).get_lock(NAME)
+    await lock.lock()
+    await lock.unlock()
+    before = redirects(cluster)
+    with naming_each_other(cluster):
+        with pytest.raises(RedisError, match="MOVED"):
+            await lock.try_lock(wait_time=1)
+        followed = redirects(cluster) - before
+        call = backend.spawn(lock.try_lock)
+        await backend.sleep(0.5)
+        assert not call.done()
+    assert await call.result()
+    assert MOST_REDIRECTS < followed < 10 * MOST_REDIRECTS
+    # Their other slots are served.
+    assert not [record for record in caplog.records if "available" in record.message]
 
 
-async def test_scripts_are_flushed_on_every_node(cluster: Cluster, backend: Backend) -> None:
-    client = connect(backend)
-    for _ in range(3):
-        for number in range(6):
-            cluster.flush_scripts()
-            lock = client.get_lock(f"{NAME}-{number}")
-            await lock.lock()
-            cluster.flush_scripts()
-            await lock.unlock()
+_, QUEUE, SCORES, WAITERS, CLIENTS = KEYS
+
+
+@pytest.fixture(params=PROGRAMS)
+def two_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(masters=2, replicas=0, executable=request.param()) as running:
+        yield running
+
+
+def queue_up(node: ClusterNode) -> None:
+    """The only waiter of the fair lock has left. Whoever drops it removes the queue."""
+    node.ask("RPUSH", QUEUE, "gone:1")
+    node.ask("ZADD", SCORES, 10**15, "gone:1")
+    node.ask("HSET", WAITERS, "gone:1", 0)
+    node.ask("ZADD", CLIENTS, 10**15, "other")
+
+
+async def test_the_call_goes_on_where_the_keys_are(two_masters: Cluster, backend: Backend) -> None:
+    semaphore = backend.connect().get_permit_expirable_semaphore(NAME)
+    await semaphore.try_set_permits(2)
+    await semaphore.acquire(lease_time=0.2)
+    await backend.sleep(0.3)
+    with half_moved(two_masters, NAME) as (source, _):
+        # The permit has ended. The script frees it, which removes the key of the permits in use, and then counts these.
+        count = backend.spawn(semaphore.available_permits)
+        await backend.until(lambda: source.ask("GET", NAME) == "2")
+    assert await count.result() == 2
+
+
+async def test_a_release_that_was_ended_in_the_middle_may_have_run(two_masters: Cluster, backend: Backend) -> None:
+    """The new node doesn't know the hold, and that is no loss."""
+    lock = backend.connect().get_fair_lock(NAME, owner=new_owner())
+    await lock.lock()
+    slot, source = two_masters.slot_of_key(NAME), two_masters.node_of_key(NAME)
+    queue_up(source)
+    assert source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == len(KEYS)
+    with half_moved(two_masters, NAME):
+        release = backend.spawn(lock.unlock)
+        await backend.until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) < len(KEYS))
+    await release.result()
+
+
+async def test_a_call_that_is_not_repeated(two_masters: Cluster, backend: Backend) -> None:
+    """It raises a class of redis-py."""
+    source = two_masters.node_of_key(NAME)
+    source.ask("HSET", NAME, "java:1", 1)
+    queue_up(source)
+    with half_moved(two_masters, NAME), pytest.raises(TryAgainError) as raised:
+        await backend.connect().get_fair_lock(NAME).force_unlock()
+    assert raised.type is TryAgainError
+
+
+async def test_a_lock_is_handed_on_while_its_slot_is_moved(two_masters: Cluster, backend: Backend) -> None:
+    """The script doesn't remove the key: the server would end it there, and nobody would know that the lock is free."""
+    client = backend.connect(local_hand_over_time=60)
+    holder, waiter = (client.get_lock(NAME, owner=owner) for owner in (1, 2))
+    await holder.lock()
+    other = backend.spawn(waiter.lock)
+    await backend.until(lambda: waiters(client, NAME) == 1)
+    with half_moved(two_masters, NAME) as (source, _):
+        await holder.unlock()
+        await other.result()
+        [(name, levels)] = source.ask("HGETALL", NAME).items()
+        assert (name.rpartition(":")[2], levels) == ("2", "1")
+    await waiter.unlock()
+
+
+FACTORIES: dict[str, Callable[[Any, str], Any]] = {
+    "Lock": lambda client, name: client.get_lock(name),
+    "FairLock": lambda client, name: client.get_fair_lock(name),
+    "FencedLock": lambda client, name: client.get_fenced_lock(name),
+    "SpinLock": lambda client, name: client.get_spin_lock(name),
+    "NonReentrantLock": lambda client, name: client.get_non_reentrant_lock(name),
+    "NonReentrantFairLock": lambda client, name: client.get_non_reentrant_fair_lock(name),
+    "ReadLock": lambda client, name: client.get_read_write_lock(name).read_lock(),
+    "WriteLock": lambda client, name: client.get_read_write_lock(name).write_lock(),
+    "MultiLock": lambda client, name: client.get_multi_lock(client.get_lock(name), client.get_fair_lock("f" + name)),
+    "RedLock": lambda client, name: client.get_red_lock(client.get_lock(name), client.get_fair_lock("f" + name)),
+    "Semaphore": lambda client, name: client.get_semaphore(name),
+    "PermitExpirableSemaphore": lambda client, name: client.get_permit_expirable_semaphore(name),
+    "CountDownLatch": lambda client, name: client.get_count_down_latch(name),
+}
+NOT_AWAITED = {"hold", "on_lost", "permit", "remove_on_lost"}
+ENDLESS = {"acquire", "acquire_many", "lock", "lock_and_get_token"}
+"""Without a limit they go on until the trouble is over."""
+ID = "0" * 32
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("add_permits", "is_held_by", "reduce_permits", "set_permits"), (1,)),
+    **dict.fromkeys(("try_set_count", "try_set_permits"), (1,)),
+    **dict.fromkeys(("get_lease_time", "try_release", "PermitExpirableSemaphore.release"), (ID,)),
+    "try_acquire_many": (2,),
+    "update_lease_time": (ID, 1),
+    "wait": (0.05,),
+}
+
+
+@contextmanager
+def never_found(cluster: Cluster, name: str) -> Iterator[None]:
+    """Nodes name each other, which the server allows only without keys. The client still believes to hold its locks."""
+    cluster.flush()
+    with naming_each_other(cluster, name):
+        yield
+
+
+def is_public(kind: type[Exception]) -> bool:
+    return any(getattr(module, kind.__name__, None) is kind for module in (redis.exceptions, pyredisson, builtins))
+
+
+@pytest.mark.parametrize("trouble", [never_found, half_moved])
+async def test_each_call(
+    cluster: Cluster, backend: Backend, trouble: Callable[[Cluster, str], AbstractContextManager[Any]]
+) -> None:
+    client = connect(backend, retry_attempts=0)
+    objects = {kind: make(client, f"{kind}{{{NAME}}}") for kind, make in FACTORIES.items()}
+    for made in objects.values():
+        if hasattr(getattr(made, "_target", made), "lock"):
+            await made.lock(60)
+    raised: dict[str, type[Exception]] = {}
+    with trouble(cluster, NAME):
+        for kind, made in objects.items():
+            public = getattr(pyredisson, kind)
+            for method in sorted(name for name in dir(public) if callable(getattr(public, name))):
+                if method.startswith("_") or method in NOT_AWAITED | ENDLESS:
+                    continue
+                arguments = ARGUMENTS.get(f"{kind}.{method}", ARGUMENTS.get(method, ()))
+                try:
+                    await getattr(made, method)(*arguments)
+                except Exception as error:  # noqa: BLE001 - any class may come
+                    raised[f"{kind}.{method}"] = type(error)
+    assert not {call: error for call, error in raised.items() if not is_public(error)}
+    assert sum(issubclass(error, redis.exceptions.RedisError) for error in raised.values()) > 20

@@ -8,15 +8,12 @@ import time
 
 import pytest
 
-import pyredisson
 from pyredisson.errors import LockLostError
-from pyredisson.testing import Cluster, Replicated, Sentinels
-from pyredisson.testing.cluster_node import ClusterNode
-from tests.support.backends import Asyncio, Backend, Threads
-from tests.support.waiting import eventually
+from pyredisson.testing import Cluster, Replicated
+from tests.support.backends import Backend
 
 from .conftest import NO_FAILOVER
-from .test_redirects import calls, other_than
+from .scenes import calls, half_moved, names_on, other_than
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,11 +22,6 @@ LEASE = 1.5
 
 def renewing_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "pyredisson-renew"}
-
-
-def names_on(cluster: Cluster, node: ClusterNode, count: int, prefix: str = "a") -> list[str]:
-    found = (f"{prefix}-{number}" for number in range(100_000) if cluster.node_of_key(f"{prefix}-{number}") is node)
-    return [next(found) for _ in range(count)]
 
 
 async def test_leases_on_all_nodes_are_renewed(cluster: Cluster, backend: Backend) -> None:
@@ -55,16 +47,10 @@ async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, back
     locks = [client.get_lock(name) for name in names]
     for lock in locks:
         await lock.lock()
-    slot = cluster.slot_of_key("orders")
-    source = cluster.node_of(slot)
-    target = next(node for node in cluster.masters() if node is not source)
-    await asyncio.to_thread(cluster.begin_move, slot, target)
-    await asyncio.to_thread(cluster.move_keys, slot, *names[::2])
-    await backend.sleep(3 * LEASE)
-    assert not any(lock.lost.is_set() for lock in locks)
-    await asyncio.to_thread(cluster.move_keys, slot)
-    await asyncio.to_thread(cluster.finish_move, slot)
-    await backend.sleep(2 * LEASE)
+    with half_moved(cluster, "orders", *names[::2]):
+        await backend.sleep(2.5 * LEASE)
+        assert not any(lock.lost.is_set() for lock in locks)
+    await backend.sleep(1.5 * LEASE)
     assert not any(lock.lost.is_set() for lock in locks)
     for lock in locks:
         await lock.unlock()
@@ -77,26 +63,24 @@ async def test_readers_in_a_slot_that_is_being_moved(cluster: Cluster, backend: 
     for number, reader in enumerate(readers):
         await reader.lock(60 if number % 2 else None)
     slot = cluster.slot_of_key("readers")
-    target = next(node for node in cluster.masters() if node is not cluster.node_of(slot))
-    await asyncio.to_thread(cluster.begin_move, slot, target)
-    await backend.sleep(2 * LEASE)
-    # For a moment a lock is on one node, and the key of its lease on the other: a new key there would stop the move.
-    await asyncio.to_thread(cluster.move_keys, slot, *[reader.name for reader in readers])
-    await backend.sleep(LEASE / 2)
-    await asyncio.to_thread(cluster.move_keys, slot)
-    await backend.sleep(2 * LEASE)
-    assert not any(reader.lost.is_set() for reader in readers)
-    await asyncio.to_thread(cluster.finish_move, slot)
+    with half_moved(cluster, "readers"):
+        await backend.sleep(1.5 * LEASE)
+        # For a moment a lock is on one node, and the key of its lease on the other: a new key there would end the move.
+        await asyncio.to_thread(cluster.move_keys, slot, *[reader.name for reader in readers])
+        await backend.sleep(LEASE / 2)
+        await asyncio.to_thread(cluster.move_keys, slot)
+        await backend.sleep(1.5 * LEASE)
+        assert not any(reader.lost.is_set() for reader in readers)
     for reader in readers:
         await reader.unlock()
 
 
 async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, backend: Backend) -> None:
-    """Long before the next renewal. What the new master knows stays held, and fixed leases stay as they are."""
+    """Long before the next renewal, in full batches. What the new master knows stays held, fixed leases as they are."""
     client = backend.connect()
     master = own_cluster.masters()[0]
     (replica,) = own_cluster.replicas_of(master)
-    forgotten = [client.get_lock(name) for name in names_on(own_cluster, master, 40, "forgotten")]
+    forgotten = [client.get_lock(name) for name in names_on(own_cluster, master, 250, "forgotten")]
     known = [client.get_lock(name) for name in names_on(own_cluster, master, 40, "known")]
     elsewhere = client.get_lock(names_on(own_cluster, own_cluster.masters()[1], 1)[0])
     for number, lock in enumerate(forgotten):
@@ -125,10 +109,8 @@ async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, b
         await lock.unlock()
 
 
-@pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicated, kind: type[Backend]) -> None:
+async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicated, backend: Backend) -> None:
     """The new master knows the hold, but not the nested acquire with a longer lease: the lease is extended again."""
-    backend = kind("redis+replicated://" + ",".join(f"{host}:{port}" for host, port in replicated.addresses))
     client = backend.connect(topology_refresh_interval=0.2)
     (replica,) = replicated.replicas()
     reader, writer = client.get_read_write_lock("reader").read_lock(), client.get_read_write_lock("writer").write_lock()
@@ -151,7 +133,6 @@ async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicat
         assert not lock.lost.is_set()
         await lock.unlock()
         await lock.unlock()
-    await backend.close()
 
 
 async def test_a_lease_that_was_not_lost_is_not_extended(cluster: Cluster, backend: Backend) -> None:
@@ -191,27 +172,3 @@ async def test_a_dead_master_delays_no_renewal_on_another(own_cluster: Cluster, 
             least = min(least, *(admin.pttl(lock.name) / 1000 for lock in locks))
             await backend.sleep(0.02)
     assert least > lease / 2
-
-
-async def test_a_failover_of_sentinels(sentinels: Sentinels) -> None:
-    """There are no slots: all locks are on the master, and in full batches."""
-    with pyredisson.connect(sentinels.url) as client:
-        locks = [client.get_lock(f"a-{number}") for number in range(250)]
-        for number, lock in enumerate(locks):
-            lock.lock(60 if number % 2 else None)
-        master = sentinels.master()
-        (replica,) = sentinels.replicas()
-        replica.ask("CONFIG", "SET", "replica-read-only", "no")
-        replica.ask("FLUSHALL")
-        known = client.get_lock("known")
-        known.lock()
-        eventually(lambda: replica.ask("DBSIZE") == 1)
-        shard_of = client._session.runtime.shard_of
-        before = shard_of(b"known")
-        sentinels.kill(master)
-        eventually(lambda: shard_of(b"known") is not before, 20)
-        begin = time.monotonic()
-        eventually(lambda: all(lock.lost.is_set() for lock in locks))
-        assert time.monotonic() - begin < 3
-        assert not known.lost.is_set()
-        known.unlock()

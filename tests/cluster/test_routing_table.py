@@ -5,20 +5,47 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections.abc import Iterable
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from redis.exceptions import ConnectionError, ResponseError
 
 from pyredisson._protocol import routing, server_health
+from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from tests.support.topologies import LAST, Recorder, address, ask, make_node, moved, shard, view
 
+THREE = view(shard(0, ((0, 5000),), 3), shard(1, ((5001, 10000),), 4), shard(2, ((10001, LAST),), 5))
+SECOND = range(5001, 10001)
+"""The slots of the second master."""
+
+
+def apply(table: RoutingTable, new: TopologyView) -> None:
+    table.apply(new, table.begin_view())
+
+
+def second(new: Shard) -> TopologyView:
+    """With this one in place of the second shard."""
+    return view(THREE.shards[0], new, THREE.shards[2])
+
+
+RANGE = ((5001, 10000),)
+MIGRATED = view(shard(0, ((0, 4000),), 3), shard(1, ((4001, 10000),), 4), THREE.shards[2])
+JOINED = view(shard(0, ((0, 10000),)), THREE.shards[2])
+ANOTHER = Shard(Member(address(1), b"another"), (), RANGE)
+
 
 @pytest.fixture
 def table() -> RoutingTable:
-    return RoutingTable(make_node, None)
+    """A table that knows three masters."""
+    made = RoutingTable(make_node, None)
+    apply(made, THREE)
+    return made
 
 
 @pytest.fixture
@@ -26,20 +53,18 @@ def recorder(table: RoutingTable) -> Recorder:
     return Recorder(table)
 
 
-def apply(table: RoutingTable, new: TopologyView) -> None:
-    table.apply(new, table.begin_view())
+@pytest.fixture
+def old(table: RoutingTable) -> Node:
+    """The second master."""
+    return table.nodes[address(1)]
 
 
-THREE = view(shard(0, ((0, 5000),), 3), shard(1, ((5001, 10000),), 4), shard(2, ((10001, LAST),), 5))
-
-
-def test_a_table_without_a_view_knows_no_node(table: RoutingTable) -> None:
+def test_the_first_view() -> None:
+    table = RoutingTable(make_node, None)
+    recorder = Recorder(table)
     assert not table.ready
     assert table.node_of_slot(0) is None
     assert table.node_for(b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n") is None
-
-
-def test_the_first_view(table: RoutingTable, recorder: Recorder) -> None:
     apply(table, THREE)
     assert table.ready
     assert table.epoch == 1
@@ -56,8 +81,6 @@ def test_the_first_view(table: RoutingTable, recorder: Recorder) -> None:
 
 
 def test_the_same_view_again_changes_nothing(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    recorder.changes.clear()
     nodes, version = dict(table.nodes), table.version
     apply(table, view(*THREE.shards, epoch=7))
     assert table.nodes == nodes
@@ -67,7 +90,6 @@ def test_the_same_view_again_changes_nothing(table: RoutingTable, recorder: Reco
 
 
 def test_a_moved_slot_is_in_the_map_at_once(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
     version = table.version
     node = table.redirect(moved(7, 1), table.nodes[address(0)])
     assert node is table.nodes[address(1)]
@@ -79,8 +101,6 @@ def test_a_moved_slot_is_in_the_map_at_once(table: RoutingTable, recorder: Recor
 
 
 def test_moved_to_a_new_node(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    recorder.changes.clear()
     node = table.redirect(moved(7, 9), table.nodes[address(0)])
     assert table.nodes[address(9)] is node
     table.apply(THREE, 0)
@@ -94,7 +114,6 @@ def test_moved_to_a_new_node(table: RoutingTable, recorder: Recorder) -> None:
 
 
 def test_a_later_view_replaces_a_redirect(table: RoutingTable) -> None:
-    apply(table, THREE)
     table.redirect(moved(7, 9), table.nodes[address(0)])
     assert table.redirect_target is not None
     apply(table, THREE)
@@ -104,7 +123,6 @@ def test_a_later_view_replaces_a_redirect(table: RoutingTable) -> None:
 
 
 def test_a_view_that_contradicts_a_newer_redirect(table: RoutingTable) -> None:
-    apply(table, THREE)
     begun = table.begin_view()
     assert not table.contradicts(THREE, begun)
     table.redirect(moved(7, 1), table.nodes[address(0)])
@@ -115,7 +133,6 @@ def test_a_view_that_contradicts_a_newer_redirect(table: RoutingTable) -> None:
 
 
 def test_ask_is_not_put_into_the_map(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
     node = table.redirect(ask(7, 9), table.nodes[address(0)])
     assert node.endpoint == address(9)
     assert table.node_of_slot(7) is table.nodes[address(0)]
@@ -128,17 +145,13 @@ def test_ask_is_not_put_into_the_map(table: RoutingTable, recorder: Recorder) ->
 def test_a_node_that_ask_has_named_is_removed_in_the_end(
     table: RoutingTable, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply(table, THREE)
     node = table.redirect(ask(7, 9), table.nodes[address(0)])
-    recorder.changes.clear()
     monkeypatch.setattr(routing, "REDIRECT_TARGET_KEPT", 0.0)
-    moved_on = view(shard(1, ((0, 10000),)), THREE.shards[2])
-    apply(table, moved_on)
+    apply(table, view(shard(1, ((0, 10000),)), THREE.shards[2]))
     assert node in recorder.latest().removed_nodes
 
 
 def test_redirects_without_an_address_lead_to_a_view(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
     asked = table.nodes[address(0)]
     assert table.redirect(ResponseError("MOVED 7 ?:7001"), asked) is asked
     # Connections have copies of a node, for which there are no other connections.
@@ -154,108 +167,81 @@ def test_redirects_are_translated() -> None:
     assert node.endpoint == Address("outside", 7002)
 
 
-def test_a_failover(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    old = table.nodes[address(1)]
-    recorder.changes.clear()
-    apply(table, view(THREE.shards[0], shard(4, ((5001, 10000),)), THREE.shards[2], epoch=2))
+@pytest.mark.parametrize(
+    ("new", "moved_slots", "failed_over", "promoted", "removed", "demoted"),
+    [
+        pytest.param(second(shard(4, RANGE)), (), SECOND, 4, True, True, id="a failover"),
+        # It was added, and promoted by CLUSTER FAILOVER, between two views.
+        pytest.param(second(shard(8, RANGE, 1)), (), SECOND, 8, True, True, id="a failover to an unknown replica"),
+        pytest.param(MIGRATED, range(4001, 5001), (), None, False, False, id="a migration"),
+        # CLUSTER SLOTS doesn't tell whether such a master lives. The holds are looked at, but nothing is cut off.
+        pytest.param(JOINED, (), SECOND, None, True, False, id="a master without replicas whose slots go elsewhere"),
+        pytest.param(second(ANOTHER), (), SECOND, None, False, True, id="another server behind the same address"),
+    ],
+)
+def test_changes(
+    table: RoutingTable,
+    recorder: Recorder,
+    old: Node,
+    new: TopologyView,
+    moved_slots: Iterable[int],
+    failed_over: Iterable[int],
+    promoted: int | None,
+    removed: bool,
+    demoted: bool,
+) -> None:
+    apply(table, new)
     assert recorder.latest() == Changes(
-        failed_over_slots=frozenset(range(5001, 10001)),
-        new_masters=(table.nodes[address(4)],),
-        removed_nodes=(old,),
-        demoted_nodes=(old,),
+        moved_slots=frozenset(moved_slots),
+        failed_over_slots=frozenset(failed_over),
+        new_masters=() if promoted is None else (table.nodes[address(promoted)],),
+        removed_nodes=(old,) if removed else (),
+        demoted_nodes=(old,) if demoted else (),
     )
+    assert removed or table.nodes[address(1)] is old
 
 
-def test_a_failover_to_a_replica_that_no_view_has_shown(table: RoutingTable, recorder: Recorder) -> None:
-    """It was added, and promoted by CLUSTER FAILOVER, between two views."""
-    apply(table, THREE)
-    old = table.nodes[address(1)]
-    recorder.changes.clear()
-    apply(table, view(THREE.shards[0], shard(8, ((5001, 10000),), 1), THREE.shards[2], epoch=2))
-    changes = recorder.latest()
-    assert len(changes.failed_over_slots) == 5000
-    assert changes.demoted_nodes == (old,)
-
-
-def test_a_failover_and_back_keeps_the_node_with_its_suspects(table: RoutingTable) -> None:
-    apply(table, THREE)
-    old = table.nodes[address(1)]
-    apply(table, view(THREE.shards[0], shard(4, ((5001, 10000),), 1), THREE.shards[2]))
+def test_a_failover_and_back_keeps_the_node_with_its_suspects(table: RoutingTable, old: Node) -> None:
+    apply(table, second(shard(4, RANGE, 1)))
     assert address(1) not in table.nodes
     apply(table, THREE)
     assert table.nodes[address(1)] is old
 
 
-def test_a_migration(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    recorder.changes.clear()
-    apply(table, view(shard(0, ((0, 4000),), 3), shard(1, ((4001, 10000),), 4), THREE.shards[2]))
-    assert recorder.latest() == Changes(moved_slots=frozenset(range(4001, 5001)))
-
-
-def test_a_redirect_doesnt_hide_the_change_from_the_listeners(table: RoutingTable, recorder: Recorder) -> None:
+def test_a_redirect_doesnt_hide_the_change_from_the_listeners(
+    table: RoutingTable, recorder: Recorder, old: Node
+) -> None:
     """The former master says MOVED before a view shows the failover."""
-    apply(table, THREE)
-    old = table.nodes[address(1)]
     table.redirect(moved(6000, 4), old)
-    recorder.changes.clear()
-    apply(table, view(THREE.shards[0], shard(4, ((5001, 10000),), 1), THREE.shards[2]))
+    apply(table, second(shard(4, RANGE, 1)))
     changes = recorder.latest()
     assert 6000 in changes.failed_over_slots
     assert changes.demoted_nodes == (old,)
     assert changes.new_masters == (table.nodes[address(4)],)
 
 
-def test_a_master_without_replicas_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder) -> None:
-    """CLUSTER SLOTS doesn't tell whether such a master lives. The holds are looked at, but nothing is cut off."""
-    apply(table, THREE)
-    old = table.nodes[address(1)]
-    recorder.changes.clear()
-    apply(table, view(shard(0, ((0, 10000),)), THREE.shards[2]))
-    changes = recorder.latest()
-    assert len(changes.failed_over_slots) == 5000
-    assert changes.removed_nodes == (old,)
-    assert not changes.demoted_nodes
-
-
-def test_a_dead_master_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    old = table.nodes[address(1)]
+def test_a_dead_master_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder, old: Node) -> None:
     old.on_unreachable(ConnectionError("refused"), time.monotonic())
     assert table.troubled
-    recorder.changes.clear()
-    apply(table, view(shard(0, ((0, 10000),)), THREE.shards[2]))
+    apply(table, JOINED)
     assert recorder.latest().demoted_nodes == (old,)
     assert not table.troubled
 
 
-def test_another_server_behind_the_same_address(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    node = table.nodes[address(1)]
-    recorder.changes.clear()
-    other = Shard(Member(address(1), b"another"), (), ((5001, 10000),))
-    apply(table, view(THREE.shards[0], other, THREE.shards[2]))
-    assert table.nodes[address(1)] is node
-    changes = recorder.latest()
-    assert len(changes.failed_over_slots) == 5000
-    assert changes.demoted_nodes == (node,)
-    assert not changes.removed_nodes
-    assert not changes.new_masters
-
-
 def test_unassigned_slots_have_no_node_and_remember_their_master(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
     apply(table, view(THREE.shards[0], THREE.shards[2]))
     assert table.node_of_slot(6000) is None
-    recorder.changes.clear()
-    apply(table, view(THREE.shards[0], shard(8, ((5001, 10000),)), THREE.shards[2]))
+    recorder.latest()
+    apply(table, second(shard(8, RANGE)))
     assert len(recorder.latest().failed_over_slots) == 5000
 
 
-def test_failures_of_nodes_request_views_until_they_recover(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
+@pytest.mark.parametrize("copied", [False, True], ids=["a node", "a copy of it"])
+def test_failures_of_nodes_request_views_until_they_recover(
+    table: RoutingTable, recorder: Recorder, copied: bool
+) -> None:
     node = table.nodes[address(0)]
+    node = node.with_timeout(0.1) if copied else node
     assert not table.troubled
     node.on_failure()
     assert recorder.requests == 1
@@ -265,36 +251,26 @@ def test_failures_of_nodes_request_views_until_they_recover(table: RoutingTable,
     assert not table.troubled
 
 
-def test_a_restarted_server_is_reported_though_the_view_is_the_same(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    node = table.nodes[address(1)]
-    recorder.changes.clear()
-    node.on_handshake(b"first")
-    node.with_timeout(0.1).on_handshake(b"first")
-    node.on_handshake(None)
+def test_a_restarted_server_is_reported_though_the_view_is_the_same(
+    table: RoutingTable, recorder: Recorder, old: Node
+) -> None:
+    old.on_handshake(b"first")
+    old.with_timeout(0.1).on_handshake(b"first")
+    old.on_handshake(None)
     apply(table, THREE)
     assert (recorder.requests, recorder.changes) == (0, [])
-    node.with_timeout(0.1).on_handshake(b"second")
+    old.with_timeout(0.1).on_handshake(b"second")
     assert recorder.requests == 1
     apply(table, THREE)
-    assert recorder.latest() == Changes(failed_over_slots=frozenset(range(5001, 10001)))
+    assert recorder.latest() == Changes(failed_over_slots=frozenset(SECOND))
     apply(table, THREE)
     assert not recorder.changes
 
 
-def test_copies_of_a_node_report_for_it(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    table.nodes[address(0)].with_timeout(0.1).on_failure()
-    assert recorder.requests == 1
-    assert table.is_failing(address(0))
-
-
-def test_failures_of_removed_nodes_are_nobodys_concern(table: RoutingTable, recorder: Recorder) -> None:
-    apply(table, THREE)
-    node = table.nodes[address(1)]
-    apply(table, view(THREE.shards[0], shard(4, ((5001, 10000),), 1), THREE.shards[2]))
+def test_failures_of_removed_nodes_are_nobodys_concern(table: RoutingTable, recorder: Recorder, old: Node) -> None:
+    apply(table, second(shard(4, RANGE, 1)))
     recorder.requests = 0
-    node.on_failure()
+    old.on_failure()
     assert recorder.requests == 0
     assert not table.troubled
 
@@ -339,6 +315,79 @@ def test_a_listener_that_fails_doesnt_stop_the_others(table: RoutingTable, caplo
     failing = Failing()
     table.listen(failing.follow)
     recorder = Recorder(table)
-    apply(table, THREE)
+    apply(table, second(shard(4, RANGE)))
     assert len(recorder.changes) == 1
     assert "planted" in caplog.text
+
+
+class TableModel(RuleBasedStateMachine):
+    """The newest knowledge about each slot is in the map, in whatever order redirects and views come."""
+
+    SLOTS = (0, 1, 2, 3, LAST)
+
+    @initialize()
+    def begin(self) -> None:
+        self.table = RoutingTable(make_node, None)
+        self.recorder = Recorder(self.table)
+        self.begun: list[tuple[int, int]] = []
+        self.step = 0
+        self.expected: dict[int, tuple[int, int | None]] = {}
+        """For each slot the step from which its knowledge is, and the master."""
+        self.served: dict[int, int] = {}
+        self.seen: dict[int, Node] = {}
+        self._apply(dict.fromkeys(self.SLOTS, 0), 0, self.table.begin_view())
+
+    def _apply(self, owners: dict[int, int | None], step: int, begun: int) -> None:
+        masters = sorted({owner for owner in owners.values() if owner is not None})
+        shards = [
+            shard(owner, tuple((slot, slot) for slot in self.SLOTS if owners[slot] == owner)) for owner in masters
+        ]
+        self.recorder.changes.clear()
+        self.table.apply(view(*shards), begun)
+        for slot, owner in owners.items():
+            known, _ = self.expected.get(slot, (-1, None))
+            if known <= step:
+                self.expected[slot] = (step, owner)
+        reported = self.recorder.changes[0] if self.recorder.changes else Changes()
+        changed = {slot for slot, owner in owners.items() if owner is not None and self.served.get(slot) != owner}
+        assert reported.moved_slots | reported.failed_over_slots == changed
+        assert not reported.moved_slots & reported.failed_over_slots
+        self.served |= {slot: owner for slot, owner in owners.items() if owner is not None}
+
+    @rule()
+    def ask_for_a_view(self) -> None:
+        self.step += 1
+        self.begun = [*self.begun[-2:], (self.step, self.table.begin_view())]
+
+    @rule(data=st.data())
+    def a_view_comes(self, data: st.DataObject) -> None:
+        if self.begun:
+            step, begun = self.begun[-1]
+            owner = st.one_of(st.none(), st.integers(0, 3))
+            self._apply({slot: data.draw(owner) for slot in self.SLOTS}, step, begun)
+
+    @rule(slot=st.sampled_from(SLOTS), number=st.integers(0, 5))
+    def a_slot_has_moved(self, slot: int, number: int) -> None:
+        self.step += 1
+        asked = next(iter(self.table._known.values()))
+        node = self.table.redirect(moved(slot, number), asked)
+        assert node.endpoint == address(number)
+        self.expected[slot] = (self.step, number)
+
+    @rule(slot=st.sampled_from(SLOTS), number=st.integers(0, 5))
+    def a_slot_is_moving(self, slot: int, number: int) -> None:
+        asked = next(iter(self.table._known.values()))
+        assert self.table.redirect(ask(slot, number), asked).endpoint == address(number)
+
+    @invariant()
+    def the_map_has_the_newest_knowledge(self) -> None:
+        for slot, (_, owner) in self.expected.items():
+            node = self.table.node_of_slot(slot)
+            assert (None if node is None else node.endpoint) == (None if owner is None else address(owner))
+            if node is not None and owner is not None:
+                assert self.table.nodes[address(owner)] is node
+                assert self.seen.setdefault(owner, node) is node, "an address has one node"
+
+
+TestTableModel = TableModel.TestCase
+TestTableModel.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -1,28 +1,31 @@
-"""Masters that are replaced while locks are held, waited for, and acquired by many."""
+"""Masters that are replaced or out of reach while locks are held, waited for, and acquired by many."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from pyredisson import LockLostError
-from pyredisson.testing import Cluster, ClusterNode
+from pyredisson.logic.groups import parallel
+from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, Server
 from tests.faults.soak_worker import clock
-from tests.support.backends import Backend
+from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
 from tests.support.replicated_master import let_a_minute_pass
 from tests.support.waiting import eventually
 
-from .load import KINDS, LEASE, OPTIONS, Load, tag_on, wants
+from .load import ALL, LEASE, NOTICE_SECONDS, OPTIONS, Load, wants
+from .scenes import tag_on
 
-ALL = (*KINDS, "semaphore", "permit")
-NOTICE_SECONDS = 3.0
-"""Within which a holder learns that the new master doesn't know its hold, once the client knows the new master.
-The next renewal comes later."""
 FIRST_LOCK_SECONDS = 3.0
 """How much longer than the promotion the first locks on the slot may take on a busy machine, without any refresh."""
+BEHIND_SENTINELS = [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]
 
 pytestmark = pytest.mark.slow
 
@@ -92,10 +95,9 @@ async def test_after_a_failover_anybody_can_take_what_was_held_before(own_cluste
     last = own_cluster.fail_over(own_cluster.node_of_key(tag), takeover=True)
     assert own_cluster.node_of_key(tag) is last
     await two.close()  # which releases what it holds
-    assert await locks[2].try_lock(5)
-    await locks[2].unlock()
-    assert await locks[0].try_lock(5)
-    await locks[0].unlock()
+    for lock in (locks[2], locks[0]):
+        assert await lock.try_lock(5)
+        await lock.unlock()
 
 
 @also_on(newest_valkey)
@@ -138,17 +140,13 @@ async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
 @also_on(newest_valkey)
 def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
     """CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost."""
-    masters = own_cluster.masters()[:2]
-    tags = [tag_on(own_cluster, master) for master in masters]
+    tags = [tag_on(own_cluster, master) for master in own_cluster.masters()[:2]]
     owners = [*(wants(tag, ALL) for tag in tags), [("multi", [f"both{{{tag}}}" for tag in tags])]]
     with Load(own_cluster, tmp_path, owners * 2) as load:
         for tag in tags:
             own_cluster.fail_over(own_cluster.node_of_key(tag))
             load.wait_until_taken(40)
-        calm = clock()
-        load.wait_until_all_are_taken()
-        history = load.end(calm)
-    assert not history.disturbances()
+        load.end(undisturbed=True)
 
 
 @also_on(valkey_server)
@@ -172,7 +170,201 @@ def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Pat
         own_cluster.wait_for_promotion(master)
         load.wait_until_served(LEASE + 3, f"{{{tag}}}")
         (own_cluster.restart if strike == "kill" else own_cluster.resume)(master)
-        calm = clock()
-        load.wait_until_all_are_taken()
-        history = load.end(calm)
+        history = load.end()
     assert not [failure for failure in history.failures if "spared" in failure.name]
+
+
+@also_on(valkey_server)
+@pytest.mark.parametrize("strike", ["kill", "freeze"])
+def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path: Path, strike: str) -> None:
+    master = sentinels.master()
+    with Load(sentinels, tmp_path, BEHIND_SENTINELS) as load:
+        (sentinels.kill if strike == "kill" else sentinels.pause)(master)
+        sentinels.wait_for_promotion(master)
+        assert sentinels.master() is not master
+        load.wait_until_served(LEASE + 5)
+        (sentinels.restart if strike == "kill" else sentinels.resume)(master)
+        load.end()
+
+
+@also_on(newest_valkey)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int, program: str | None) -> None:
+    """The Sentinels demote the former master after the promotion. In between both are masters."""
+    with (
+        Sentinels(replicas=replicas, executable=program) as sentinels,
+        Load(sentinels, tmp_path, BEHIND_SENTINELS, min_synced_replicas=replicas) as load,
+    ):
+        former = sentinels.master()
+        assert sentinels.fail_over() is not former
+        load.wait_until_served(LEASE + 5)
+        load.end()
+
+
+@also_on(newest_redis)
+@pytest.mark.asyncio
+async def test_a_sentinel_that_is_frozen_or_dead_delays_nobody(sentinels: Sentinels, backend: Backend) -> None:
+    dead, frozen, _ = sentinels.sentinels
+    sentinels.kill(dead)
+    sentinels.pause(frozen)
+    client = backend.connect(**OPTIONS)
+    begin = clock()
+    lock = client.get_lock("orders")
+    await lock.lock()
+    assert clock() - begin < OPTIONS["timeout"] + OPTIONS["connect_timeout"] + 1
+    await lock.unlock()
+
+
+@pytest.fixture
+def proxied() -> Iterator[Cluster]:
+    """A cluster with a proxy before each node."""
+    with Cluster(proxied=True) as running:
+        yield running
+
+
+def refuse(proxy: Proxy) -> None:
+    proxy.refuse(True)
+    proxy.cut(reset=True)
+
+
+def swallow(proxy: Proxy) -> None:
+    proxy.blackhole()
+    proxy.stall()
+
+
+PARTITIONS: dict[str, tuple[Callable[[Proxy], object], Callable[[Proxy], object]]] = {
+    # What was sent meanwhile arrives late, when the connections are open again.
+    "stall": (Proxy.stall, Proxy.resume),
+    "refuse": (refuse, lambda proxy: proxy.refuse(False)),
+    "swallow": (swallow, Proxy.resume),
+}
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_a_node_is_out_of_reach_under_load(proxied: Cluster, tmp_path: Path, kind: str) -> None:
+    """For the client only, and for longer than a lease: holders lose what they hold there, and nothing else waits."""
+    separate, reunite = PARTITIONS[kind]
+    node, spared = proxied.masters()[:2]
+    tag, other = tag_on(proxied, node), tag_on(proxied, spared)
+    both = [("multi", [f"both{{{tag}}}", f"both{{{other}}}"])]
+    owners = [wants(tag), wants(tag), both, *[wants(other, ("lock", "fair", "read"), "spared")] * 2]
+    with Load(proxied, tmp_path, owners) as load:
+        separate(proxied.proxy_of(node))
+        separated = clock()
+        while clock() < separated + LEASE + 1:
+            load.wait_until_served(LEASE, "spared")
+        reunite(proxied.proxy_of(node))
+        reunited = clock()
+        load.wait_until_served(LEASE + 3, f"{{{tag}}}")
+        history = load.end()
+    within = [hold for hold in history.holds.values() if separated < hold.asked and hold.begin < reunited]
+    assert not [hold for hold in within if tag in hold.name and f"both{{{other}}}" != hold.name], "it was no partition"
+
+
+@pytest.mark.asyncio
+async def test_all_nodes_are_replaced(backend_kind: type[Backend]) -> None:
+    """As behind one DNS name in maintenance: of the addresses that the user gave, another one answers now."""
+    with Cluster(replicas=0) as former, Cluster(replicas=0) as latter:
+        for node in latter.nodes:
+            latter.kill(node)
+        seeds = [former.nodes[0].address, former.nodes[1].address, latter.nodes[2].address]
+        backend = backend_kind("redis+cluster://" + ",".join(f"{host}:{port}" for host, port in seeds))
+        one, two = backend.connect(**OPTIONS), backend.connect(**OPTIONS)
+        names = [f"orders-{number}" for number in range(6)]
+        for name in names:
+            await one.get_lock(name).lock()
+        former.stop()
+        for node in latter.nodes:
+            node.start()
+        latter.wait_until_consistent()
+        for name in names:
+            # What the former nodes knew is gone, so all that was held is lost.
+            await backend.until(one.get_lock(name).lost.is_set, 10)
+            assert await two.get_lock(name).try_lock(10)
+            await two.get_lock(name).unlock()
+        assert await one.get_lock("new").try_lock(10)
+        await backend.close()
+
+
+RED_LOCK = {"lock_watchdog_timeout": 3.0, "timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
+
+
+@pytest.fixture
+def masters() -> Iterator[list[Server]]:
+    """Five masters of this test's own."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Server()) for _ in range(5)]
+
+
+def red_lock(backend: Backend, masters: list[Server]) -> Any:
+    """A RedLock of a process of its own: a client for each master."""
+    clients = [backend.connect(server.url, **RED_LOCK) for server in masters]
+    return clients[0].get_red_lock(*(client.get_lock("orders") for client in clients))
+
+
+async def taken(lock: Any, wait: float) -> bool:
+    """Whether it was acquired; a majority that is out of reach may also be an error."""
+    try:
+        return bool(await lock.try_lock(wait))
+    except RedisConnectionError:
+        return False
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("backend", "strike"), [(Threads, "kill"), (Asyncio, "pause")], indirect=["backend"])
+async def test_one_and_then_three_of_five_masters_are_down(
+    masters: list[Server], backend: Backend, strike: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, wanted = red_lock(backend, masters), red_lock(backend, masters)
+    with monkeypatch.context() as patch:
+        # All five have it, also on a busy machine.
+        patch.setattr(parallel, "SHORTEST_GRACE", 5.0)
+        assert await held.try_lock(5)
+    getattr(masters[0], strike)()
+    assert not await taken(wanted, 0)
+    assert await held.is_held()
+    # Longer than the lease, which the other four renew.
+    await backend.sleep(2 * RED_LOCK["lock_watchdog_timeout"])
+    assert not held.lost.is_set()
+    assert not await taken(wanted, 0)
+    await held.unlock()
+    begin = clock()
+    assert await taken(wanted, 5)
+    assert clock() - begin < 5
+    for server in masters[1:3]:
+        getattr(server, strike)()
+    # Without a majority the holder knows that it has lost the lock when the leases end.
+    await backend.until(wanted.lost.is_set, RED_LOCK["lock_watchdog_timeout"] + 2)
+    with pytest.raises(LockLostError):
+        await wanted.unlock()
+    assert not await taken(held, 2)
+    assert not await taken(wanted, 2)
+    for server in masters[:3]:
+        (server.start if strike == "kill" else server.resume)()
+    assert await taken(held, 10)
+    assert not await taken(wanted, 0)
+    await held.unlock()
+    # What attempts without a majority had acquired is undone in the background.
+    for server in masters:
+        with server.redis() as redis:
+            eventually(lambda redis=redis: not redis.exists("orders"))  # type: ignore[misc]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("backend", [Asyncio], indirect=True)
+async def test_all_masters_restart_empty_one_after_the_other(masters: list[Server], backend: Backend) -> None:
+    """Each is away for longer than the lease, as it must be: it has forgotten whom it has granted the lock."""
+    held, wanted = red_lock(backend, masters[:3]), red_lock(backend, masters[:3])
+    assert await held.try_lock(5)
+    for master in masters[:3]:
+        master.kill()
+        await backend.sleep(RED_LOCK["lock_watchdog_timeout"] + 0.5)
+        master.start()
+        with master.redis() as redis:
+            await backend.until(lambda redis=redis: redis.exists("orders"))  # type: ignore[misc]
+        assert not held.lost.is_set()
+        assert not await taken(wanted, 0)
+    assert await held.is_held()
+    await held.unlock()
+    assert await taken(wanted, 5)
+    await wanted.unlock()

@@ -1,4 +1,4 @@
-"""Slots that move, and scripts that are flushed, while locks are held, waited for, and acquired by many."""
+"""Slots that move, in steps or atomically, and flushed scripts, while locks are held, waited for, acquired by many."""
 
 from __future__ import annotations
 
@@ -6,58 +6,34 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pyredisson.testing import Cluster, ClusterNode
+from pyredisson.testing import Cluster, ClusterNode, ServerError
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend
-from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
+from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 
-from .load import KINDS, Load, tag_on, wants
+from .load import ALL, LEASE, Load, wants
+from .scenes import LOCKS, SINGLE_KEY, against, begin_slow_move, other_than, places, tag_on, while_it_is_copied
 
-ALL = (*KINDS, "semaphore", "permit")
-FACTORIES: dict[str, Callable[[Any, str], Any]] = {
-    "lock": lambda client, name: client.get_lock(name),
-    "fair": lambda client, name: client.get_fair_lock(name),
-    "fenced": lambda client, name: client.get_fenced_lock(name),
-    "spin": lambda client, name: client.get_spin_lock(name),
-    "non-reentrant": lambda client, name: client.get_non_reentrant_lock(name),
-    "write": lambda client, name: client.get_read_write_lock(name).write_lock(),
-    "read": lambda client, name: client.get_read_write_lock(name).read_lock(),
-}
-
-
-SINGLE_KEY = ("lock", "spin", "non-reentrant")
-"""The other kinds have several keys, or create them: the cluster answers TRYAGAIN as long as these are on two nodes."""
 MOVE: dict[str, Callable[[Cluster, int, str, ClusterNode], object]] = {
     "begun": lambda cluster, slot, _, to: cluster.begin_move(slot, to),
     "key moved": lambda cluster, slot, name, _: cluster.move_keys(slot, name),
     "all keys moved": lambda cluster, slot, _name, _to: cluster.move_keys(slot),
     "finished": lambda cluster, slot, _name, _to: cluster.finish_move(slot),
 }
-
-
-def places(cluster: Cluster) -> tuple[str, ClusterNode, ClusterNode]:
-    """A hash tag, the node of its slot, and another master."""
-    source, other = cluster.masters()[:2]
-    return tag_on(cluster, source), source, other
-
-
-def others(kind: str, client: Any, name: str) -> Any:
-    """A lock that a hold of this kind excludes."""
-    return FACTORIES["write" if kind == "read" else kind](client, name)
+atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("kind", FACTORIES)
+@pytest.mark.parametrize("kind", LOCKS)
 async def test_a_held_lock_moves_with_its_slot(cluster: Cluster, backend: Backend, kind: str) -> None:
-    """Nobody else acquires it meanwhile, and the release reaches a waiter of the new node."""
-    tag, source, other = places(cluster)
+    """Nobody else acquires it meanwhile, its owner can nest, and the release reaches a waiter of the new node."""
+    tag, _, other = places(cluster)
     name = f"held{{{tag}}}"
     one, two = backend.connect(), backend.connect()
-    held, behind, wanted = FACTORIES[kind](one, name), one.get_lock(f"behind{{{tag}}}"), others(kind, two, name)
+    held, behind, wanted = LOCKS[kind](one, name), one.get_lock(f"behind{{{tag}}}"), against(kind, two, name)
     await held.lock()
     await behind.lock()  # its key moves later
     slot = cluster.slot_of_key(name)
@@ -67,6 +43,10 @@ async def test_a_held_lock_moves_with_its_slot(cluster: Cluster, backend: Backen
         if kind in SINGLE_KEY or step == "finished":
             assert await held.is_held()
             assert not await wanted.try_lock()
+        if kind in {"lock", "spin"}:
+            await held.lock()
+            assert await held.get_hold_count() == 2
+            await held.unlock()
     assert cluster.node_of(slot) is other
     assert not held.lost.is_set()
     waiter = backend.spawn(lambda: wanted.try_lock(8))
@@ -75,26 +55,23 @@ async def test_a_held_lock_moves_with_its_slot(cluster: Cluster, backend: Backen
     await held.unlock()
     assert await waiter.result()
     await behind.unlock()
-    cluster.move_slot(slot, source)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("released_after", MOVE)
-@pytest.mark.parametrize("kind", FACTORIES)
+@pytest.mark.parametrize("kind", LOCKS)
 async def test_a_waiter_of_a_moving_slot_is_woken(
     cluster: Cluster, backend: Backend, kind: str, released_after: str
 ) -> None:
-    tag, source, other = places(cluster)
+    tag, _, other = places(cluster)
     name = f"awaited{{{tag}}}"
     slot = cluster.slot_of_key(name)
-    one, two = backend.connect(), backend.connect()
-    held, wanted = FACTORIES[kind](one, name), others(kind, two, name)
+    held, wanted = LOCKS[kind](backend.connect(), name), against(kind, backend.connect(), name)
     await held.lock()
-    taken: list[float] = []
 
-    async def wait() -> None:
+    async def wait() -> float:
         assert await wanted.try_lock(20)
-        taken.append(clock())
+        return clock()
 
     waiter = backend.spawn(wait)
     await backend.sleep(0.2)
@@ -108,29 +85,24 @@ async def test_a_waiter_of_a_moving_slot_is_woken(
     assert not waiter.done()
     await held.unlock()
     released = clock()
-    await waiter.result()
     # After TRYAGAIN a waiter pauses for up to two seconds.
-    assert taken[0] - released < (3 if kind in SINGLE_KEY else 6), "only a timer has woken the waiter"
+    limit = 3 if kind in SINGLE_KEY else 6
+    assert await waiter.result() - released < limit, "only a timer has woken the waiter"
     if kind in SINGLE_KEY:
         finish.function()
     else:
         finish.join()
-    cluster.move_slot(slot, source)
 
 
 @also_on(valkey_server)
 @pytest.mark.slow
 def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
-    slot = cluster.slot_of_key(tag)
     with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
-        for to in (other, source) * 4:
-            cluster.move_slot(slot, to)
+        for to in (other, source) * 3:
+            cluster.move_slot(cluster.slot_of_key(tag), to)
             load.wait_until_taken(40)
-        calm = clock()
-        load.wait_until_all_are_taken()
-        history = load.end(calm)
-    assert not history.disturbances()
+        load.end(undisturbed=True)
 
 
 @also_on(newest_redis)
@@ -149,17 +121,14 @@ def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) ->
             cluster.move_keys(slot)
             cluster.finish_move(slot)
             load.wait_until_taken(40)
-        calm = clock()
-        load.wait_until_all_are_taken()
-        history = load.end(calm)
-    assert not history.disturbances()
+        load.end(undisturbed=True)
 
 
 @also_on(newest_valkey)
 @pytest.mark.slow
 def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None:
     source = cluster.node_of(0)
-    other = next(master for master in cluster.masters() if master is not source)
+    other = other_than(source, cluster)
     first = [slot for slot, node in enumerate(map(cluster.node_of, range(200))) if node is source][:50]
     tag = next(tag for tag in map(str, range(100_000)) if cluster.slot_of_key(tag) in first)
     with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
@@ -167,10 +136,7 @@ def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None
             reshard(origin, target, 200)  # the first slots of the node
             assert cluster.node_of_key(tag) is target
             load.wait_until_taken(40)
-        calm = clock()
-        load.wait_until_all_are_taken()
-        history = load.end(calm)
-    assert not history.disturbances()
+        load.end(undisturbed=True)
 
 
 def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
@@ -188,7 +154,52 @@ def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path:
         for _ in range(20):
             cluster.flush_scripts()
             load.wait_until_taken(10)
-        calm = clock()
-        load.wait_until_all_are_taken()
-        history = load.end(calm)
-    assert not history.disturbances()
+        load.end(undisturbed=True)
+
+
+@atomically
+@pytest.mark.slow
+def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    """One slot, all slots of a master, and moves that are cancelled."""
+    source, other, third = cluster.masters()
+    tag, *others = [tag_on(cluster, node) for node in (source, other)]
+    slot = cluster.slot_of_key(tag)
+    ((first, last),) = source.view()[source.id].slots
+    with Load(cluster, tmp_path, [wants(tag, ALL)] * 3 + [wants(each, ALL) for each in others]) as load:
+        for to in (other, source) * 2:
+            cluster.move_atomically(slot, slot, to)
+            load.wait_until_taken(40)
+        for to in (other, third, source):
+            cluster.move_atomically(first, last, to)
+            load.wait_until_taken(60)
+        for _ in range(2):
+            move = begin_slow_move(cluster, tag, other)
+            load.wait_until_taken(5)
+            move.cancel()
+            with pytest.raises(ServerError, match="the slots have not moved"):
+                cluster.finish_atomic_move(move)
+            load.wait_until_taken(10)
+        assert cluster.node_of_key(tag) is source
+        with while_it_is_copied(cluster, tag, other):
+            load.wait_until_taken(20)
+        load.end(undisturbed=True)
+
+
+@atomically
+@pytest.mark.slow
+@pytest.mark.parametrize(("struck", "strike"), [("source", "pause"), ("target", "kill")])
+def test_a_node_fails_while_a_slot_moves_under_load(
+    own_cluster: Cluster, tmp_path: Path, struck: str, strike: str
+) -> None:
+    """The slot stays at the source, or at the replica that is promoted in its place, which has what it confirmed."""
+    tag, source, other = places(own_cluster)
+    node = source if struck == "source" else other
+    with Load(own_cluster, tmp_path, [wants(tag), wants(tag)]) as load:
+        begin_slow_move(own_cluster, tag, other, 20.0)
+        load.wait_until_taken(20)
+        getattr(own_cluster, strike)(node)
+        promoted = own_cluster.wait_for_promotion(node)
+        load.wait_until_served(LEASE + 3)
+        assert own_cluster.node_of_key(tag) is (promoted if struck == "source" else source)
+        (own_cluster.restart if strike == "kill" else own_cluster.resume)(node)
+        load.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import hiredis
 import pytest
@@ -20,6 +21,7 @@ from tests.support.topologies import LAST, address, make_node, shard, view
 AUTO, BOTH, SHARDED = (ScriptSet(pubsub) for pubsub in (PubSub.AUTO, PubSub.BOTH, PubSub.SHARDED))
 CHANNEL = b"redisson_lock__channel:{orders}"
 SECONDS = 15.0
+ACQUIRE = pack(AUTO.lock_acquire, b"orders", b"me:1", b"1", b"30000")
 
 
 def release(scripts: ScriptSet) -> bytes:
@@ -50,44 +52,38 @@ class Clock:
         return self.now
 
 
-class TestForms:
-    """The same call, with a script that always publishes both flavours."""
-
-    @pytest.mark.parametrize("call", [release, permit_release])
-    def test_of_a_script_that_publishes(self, call: object) -> None:
-        assert callable(call)
-        assert as_publishing_both(call(AUTO)) == call(BOTH)
-        assert as_publishing_both(as_eval(call(AUTO), with_shebang=True)) == as_eval(call(BOTH), with_shebang=True)
-
-    @pytest.mark.parametrize("scripts", [BOTH, SHARDED, ScriptSet(PubSub.PLAIN)])
-    def test_of_other_settings(self, scripts: ScriptSet) -> None:
-        for payload in (release(scripts), as_eval(release(scripts), with_shebang=True)):
+@pytest.mark.parametrize("call", [release, permit_release])
+@pytest.mark.parametrize("flags", [True, False], ids=["", "first-line-unknown"])
+def test_the_form_of_a_call_that_publishes_both_flavours(call: Callable[[ScriptSet], bytes], flags: bool) -> None:
+    auto, both = ScriptSet(PubSub.AUTO), ScriptSet(PubSub.BOTH)
+    for scripts in (auto, both):
+        scripts.use(with_shebang=flags)
+    assert as_publishing_both(call(auto)) == call(both)
+    assert as_publishing_both(as_eval(call(auto), with_shebang=flags)) == as_eval(call(both), with_shebang=flags)
+    for scripts in (both, ScriptSet(PubSub.SHARDED), ScriptSet(PubSub.PLAIN)):
+        for payload in (call(scripts), as_eval(call(scripts), with_shebang=True)):
             assert as_publishing_both(payload) == payload
 
-    def test_of_other_commands(self) -> None:
-        acquire = pack(AUTO.lock_acquire, b"orders", b"me:1", b"1", b"30000")
-        for payload in (
-            acquire,
-            as_eval(acquire, with_shebang=True),
-            command(b"PING"),
-            command(b"SET", release(AUTO), as_eval(release(AUTO), with_shebang=True)),
-            command(b"EVALSHA", b"0" * 40, b"0"),
-            command(b"EVAL", b"return 1", b"0"),
-        ):
-            assert as_publishing_both(payload) == payload
 
-    def test_for_servers_that_do_not_know_the_first_line(self) -> None:
-        old = ScriptSet(PubSub.AUTO)
-        old.use(with_shebang=False)
-        both = ScriptSet(PubSub.BOTH)
-        both.use(with_shebang=False)
-        assert as_publishing_both(release(old)) == release(both)
+@pytest.mark.parametrize(
+    "payload",
+    [
+        ACQUIRE,
+        as_eval(ACQUIRE, with_shebang=True),
+        command(b"PING"),
+        command(b"SET", release(AUTO), as_eval(release(AUTO), with_shebang=True)),
+        command(b"EVALSHA", b"0" * 40, b"0"),
+        command(b"EVAL", b"return 1", b"0"),
+    ],
+)
+def test_other_commands_have_no_other_form(payload: bytes) -> None:
+    assert as_publishing_both(payload) == payload
+    assert script_name(words(payload)) in ("", "lock_acquire")
 
-    def test_the_name_of_a_script(self) -> None:
-        for payload in (release(AUTO), as_eval(release(SHARDED), with_shebang=True)):
-            assert script_name(words(payload)) == "lock_release"
-        for payload in (command(b"PING"), command(b"EVAL", b"return 1", b"0"), command(b"EVALSHA", b"0" * 40, b"0")):
-            assert script_name(words(payload)) == ""
+
+def test_the_name_of_a_script() -> None:
+    for payload in (release(AUTO), as_eval(release(SHARDED), with_shebang=True)):
+        assert script_name(words(payload)) == "lock_release"
 
 
 class TestTime:
@@ -175,4 +171,4 @@ class TestMessagesAtTheSource:
         assert int(words(found)[2]) > 1_000_000
 
     def test_an_acquire(self) -> None:
-        assert message_at_source(pack(AUTO.lock_acquire, b"orders", b"me:1", b"1", b"30000"), None) is None
+        assert message_at_source(ACQUIRE, None) is None

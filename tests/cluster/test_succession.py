@@ -1,4 +1,4 @@
-"""A replica is promoted before its master is demoted: what both of them grant must not be held by two owners."""
+"""A replica is promoted: what both masters grant is not held by two owners, and changes that it lacks are repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Proxy, Replicated, ReplicatedNode, Sentinels
 from tests.support.backends import Backend
 from tests.support.faults import ACQUIRE
+from tests.support.inspecting import session_of
 from tests.support.replicated_master import ReplicatedMaster, let_a_minute_pass, replicas_known_to
+from tests.support.waiting import eventually
+
+from .scenes import known_lock, map_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,22 +48,13 @@ def promoted_replica(servers: Sentinels | Replicated) -> tuple[ReplicatedNode, R
     return master, promoted
 
 
-def runtime_of(client: Any) -> Any:
-    return getattr(client, "_target", client)._session.runtime
-
-
-async def test_the_former_master_grants_nothing_any_more(
-    idle_sentinels: Sentinels, backend_kind: type[Backend]
-) -> None:
-    backend = backend_kind(idle_sentinels.url)
+async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentinels, backend: Backend) -> None:
     replicas = len(idle_sentinels.replicas())
     client = backend.connect(**ONE_TRY, min_synced_replicas=replicas)
-    lock, semaphore = client.get_lock("a"), client.get_semaphore("s")
-    permits = client.get_permit_expirable_semaphore("e")
+    semaphore, permits = client.get_semaphore("s"), client.get_permit_expirable_semaphore("e")
     for each in (semaphore, permits):
         await each.try_set_permits(3)
-    await lock.lock()
-    await lock.unlock()
+    lock = await known_lock(client)
     master, promoted = promoted_replica(idle_sentinels)
     for acquire in (lock.try_lock, semaphore.try_acquire, permits.try_acquire):
         with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
@@ -73,41 +68,31 @@ async def test_the_former_master_grants_nothing_any_more(
     idle_sentinels.wait_until_consistent()
     await lock.lock()
     assert promoted.ask("EXISTS", "a")
-    await backend.close()
 
 
 async def test_a_client_that_has_never_seen_the_replica_knows_of_it(
-    idle_sentinels: Sentinels, backend_kind: type[Backend]
+    idle_sentinels: Sentinels, backend: Backend
 ) -> None:
     master, promoted = promoted_replica(idle_sentinels)
-    backend = backend_kind(idle_sentinels.url)
     with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
         await backend.connect(**ONE_TRY).get_lock("a").try_lock()
-    await backend.close()
 
 
+@pytest.mark.parametrize("idle_sentinels", [2], indirect=True)
 async def test_a_replica_that_stays_does_not_hide_for_long_that_another_one_was_promoted(
-    backend_kind: type[Backend],
+    idle_sentinels: Sentinels, backend: Backend
 ) -> None:
-    with Sentinels(replicas=2) as sentinels:
-        for sentinel in sentinels.sentinels:
-            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", LONG)
-        backend = backend_kind(sentinels.url)
-        client = backend.connect(**ONE_TRY)
-        await client.get_lock("a").lock()
-        promoted_replica(sentinels)
-        await backend.sleep(ASKED_EVERY)
-        # One replica is enough, and one confirms it. But it isn't the one that will be followed.
-        for name in "bc":
-            with pytest.raises(ConnectionError, match="was replaced as the master"):
-                await client.get_lock(name).try_lock()
-        await backend.close()
+    client = backend.connect(**ONE_TRY)
+    await client.get_lock("a").lock()
+    promoted_replica(idle_sentinels)
+    await backend.sleep(ASKED_EVERY)
+    # One replica is enough, and one confirms it. But it isn't the one that will be followed.
+    for name in "bc":
+        with pytest.raises(ConnectionError, match="was replaced as the master"):
+            await client.get_lock(name).try_lock()
 
 
-async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(
-    replicated: Replicated, backend_kind: type[Backend]
-) -> None:
-    backend = backend_kind(replicated.url)
+async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(replicated: Replicated, backend: Backend) -> None:
     client, other = backend.connect(), backend.connect()
     held = client.get_lock("held")
     await held.lock()
@@ -120,26 +105,20 @@ async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(
         await lock.unlock()
     assert not await other.get_lock("held").try_lock()
     assert await held.is_held()
-    await backend.close()
 
 
-async def test_permits_are_released_at_the_replica_that_was_promoted(
-    replicated: Replicated, backend_kind: type[Backend]
-) -> None:
-    backend = backend_kind(replicated.url)
+async def test_permits_are_released_at_the_replica_that_was_promoted(replicated: Replicated, backend: Backend) -> None:
     semaphore = backend.connect(replicas_sync_timeout=SHORT, topology_refresh_interval=600).get_semaphore("s")
     await semaphore.try_set_permits(2)
     await semaphore.acquire()
     _, promoted = promoted_replica(replicated)
     await semaphore.release()
     assert promoted.ask("GET", "s") == "2"
-    await backend.close()
 
 
 async def test_what_the_former_master_renews_is_lost_once_the_new_one_is_known(
-    replicated: Replicated, backend_kind: type[Backend]
+    replicated: Replicated, backend: Backend
 ) -> None:
-    backend = backend_kind(replicated.url)
     client = backend.connect(check_lock_synced_replicas=False, topology_refresh_interval=600, lock_watchdog_timeout=3)
     copied, lost = client.get_lock("copied"), client.get_lock("lost")
     await copied.lock()
@@ -148,78 +127,51 @@ async def test_what_the_former_master_renews_is_lost_once_the_new_one_is_known(
     await lost.lock()
     await backend.sleep(3.5)
     assert await lost.is_held()
-    runtime_of(client)._table.request_refresh("a command has failed")
+    map_of(client).table.request_refresh("a command has failed")
     # The lease that the former master has renewed counts for nothing: two thirds of it are left at least.
     await backend.until(lost.lost.is_set, 1.9)
     # The new master has counted the lease from the last renewal that reached it.
     assert (await copied.is_held()) is (replicated.nodes[1].ask("EXISTS", "copied") == 1)
-    await backend.close()
 
 
-async def test_a_replica_that_is_gone_is_not_missed(sentinels: Sentinels, backend_kind: type[Backend]) -> None:
-    backend = backend_kind(sentinels.url)
-    client = backend.connect(**ONE_TRY)
-    lock = client.get_lock("a")
-    await lock.lock()
-    await lock.unlock()
+@pytest.mark.parametrize("how", ["gone", "hangs"])
+async def test_a_replica_that_is_gone_or_hangs_costs_little(sentinels: Sentinels, backend: Backend, how: str) -> None:
+    lock = await known_lock(backend.connect(**ONE_TRY))
     master = ReplicatedMaster(sentinels)
-    sentinels.kill(master.replicas[0])
-    await backend.until(lambda: master.online() == 0)
-    for _ in range(20):
-        await lock.lock()
-        await lock.unlock()
-    await backend.close()
-
-
-async def test_a_replica_that_hangs_costs_little(sentinels: Sentinels, backend_kind: type[Backend]) -> None:
-    backend = backend_kind(sentinels.url)
-    client = backend.connect(**ONE_TRY)
-    lock = client.get_lock("a")
-    await lock.lock()
-    await lock.unlock()
-    master = ReplicatedMaster(sentinels)
-    master.freeze()
-    master.node.ask("CLIENT", "KILL", "TYPE", "replica")
+    if how == "gone":
+        sentinels.kill(master.replicas[0])
+    else:
+        master.freeze()
+        master.node.ask("CLIENT", "KILL", "TYPE", "replica")
     await backend.until(lambda: master.online() == 0)
     began = time.monotonic()
     for _ in range(20):
         await lock.lock()
         await lock.unlock()
     assert time.monotonic() - began < SHORT + 2 * LONGEST + 1
-    await backend.close()
 
 
-async def test_a_replica_that_only_lost_its_connection_is_asked(
-    replicated: Replicated, backend_kind: type[Backend]
-) -> None:
-    backend = backend_kind(replicated.url)
+async def test_a_replica_that_only_lost_its_connection_is_asked(replicated: Replicated, backend: Backend) -> None:
     client = backend.connect(**ONE_TRY)
     await client.get_lock("a").lock()
     master = ReplicatedMaster(replicated)
     (replica,) = master.replicas
-    # It follows a server that doesn't exist.
-    replica.ask("REPLICAOF", replica.host, 1)
-    await backend.until(lambda: master.online() == 0)
+    await leave(replica, master, backend)
     replica.ask("CONFIG", "RESETSTAT")
     for name in "bcd":
         await client.get_lock(name).lock()
     # Each time, as it may be promoted at any moment.
     assert replica.ask("INFO", "commandstats")["cmdstat_info"]["calls"] >= 3
-    await backend.close()
 
 
-async def test_a_master_without_replicas_pays_nothing(backend_kind: type[Backend]) -> None:
-    with Sentinels(replicas=0) as sentinels:
-        backend = backend_kind(sentinels.url)
-        client = backend.connect(topology_refresh_interval=60)
-        lock = client.get_lock("a")
-        await lock.lock()
-        await lock.unlock()
-        runtime = runtime_of(client)
-        (node,) = runtime._table.nodes.values()
-        assert node.replicas.none_until > node.replicas.asked_at
-        assert not runtime._peers._nodes
-        await backend.close()
+@pytest.mark.parametrize("idle_sentinels", [0], indirect=True)
+async def test_a_master_without_replicas_pays_nothing(idle_sentinels: Sentinels, backend: Backend) -> None:
+    client = backend.connect(topology_refresh_interval=60)
+    await known_lock(client)
+    (state,) = replicas_known_to(client)
+    assert state.none_until > state.asked_at
+    runtime: Any = session_of(client).runtime
+    assert not runtime._peers._nodes
 
 
 async def leave(replica: ReplicatedNode, master: ReplicatedMaster[Replicated], backend: Backend) -> None:
@@ -230,13 +182,12 @@ async def leave(replica: ReplicatedNode, master: ReplicatedMaster[Replicated], b
 
 @pytest.mark.parametrize("named", [1, 2], ids=["the-master-is-named", "both-are-named"])
 async def test_a_replica_that_came_back_confirms_acquires_that_come_together(
-    replicated: Replicated, backend_kind: type[Backend], named: int
+    replicated: Replicated, backend: Backend, named: int
 ) -> None:
     master = ReplicatedMaster(replicated)
     (replica,) = master.replicas
     addresses = ",".join(f"{node.host}:{node.port}" for node in (master.node, replica)[:named])
-    backend = backend_kind(f"redis+replicated://{addresses}")
-    client = backend.connect(**ONE_TRY)
+    client = backend.connect(f"redis+replicated://{addresses}", **ONE_TRY)
     await leave(replica, master, backend)
     await client.get_lock("before").lock()
     (state,) = replicas_known_to(client)
@@ -260,14 +211,12 @@ async def test_a_replica_that_came_back_confirms_acquires_that_come_together(
         replica.ask("REPLICAOF", "NO", "ONE")
     other = backend.connect(f"redis+replicated://{replica.host}:{replica.port}")
     assert not [name for name in held if await other.get_lock(name).try_lock()], "held twice"
-    await backend.close()
 
 
 async def test_acquires_that_come_together_wait_for_no_replica_that_left_long_ago(
-    replicated: Replicated, backend_kind: type[Backend]
+    replicated: Replicated, backend: Backend
 ) -> None:
     master = ReplicatedMaster(replicated)
-    backend = backend_kind(replicated.url)
     client = backend.connect()
     await client.get_lock("before").lock()
     (state,) = replicas_known_to(client)
@@ -279,21 +228,17 @@ async def test_acquires_that_come_together_wait_for_no_replica_that_left_long_ag
     for attempt in attempts:
         assert await attempt.result()
     assert master.waits() == waited
-    await backend.close()
 
 
 async def test_a_replica_that_comes_back_while_an_acquire_is_on_its_way_confirms_it(
-    replicated: Replicated, backend_kind: type[Backend]
+    replicated: Replicated, backend: Backend
 ) -> None:
     """As if the process was stopped before it sent the acquire."""
     master = ReplicatedMaster(replicated)
-    await leave(master.replicas[0], master, backend_kind(replicated.url))
+    await leave(master.replicas[0], master, backend)
     with Proxy(master.node.host, master.node.port) as proxy:
-        backend = backend_kind(f"redis+replicated://{proxy.host}:{proxy.port}")
-        client = backend.connect(replicas_sync_timeout=10)
-        lock = client.get_lock("a")
-        await lock.lock()
-        await lock.unlock()
+        client = backend.connect(f"redis+replicated://{proxy.host}:{proxy.port}", replicas_sync_timeout=10)
+        lock = await known_lock(client)
         (state,) = replicas_known_to(client)
         assert state.online == 0
         hold = proxy.hold_reply(ACQUIRE)
@@ -307,4 +252,70 @@ async def test_a_replica_that_comes_back_while_an_acquire_is_on_its_way_confirms
         assert await attempt.result()
         assert master.waits()
         assert master.node.ask("HVALS", "a") == ["1"]
-        await backend.close()
+
+
+class Link:
+    """What a master sends to its replica goes through a proxy, which can keep it."""
+
+    def __init__(self, servers: Replicated, proxy: Proxy) -> None:
+        self.master, (self.replica,) = servers.master(), servers.replicas()
+        self._proxy = proxy
+        self.replica.ask("REPLICAOF", proxy.host, proxy.port)
+        eventually(lambda: self.replica.ask("ROLE")[3] == "connected")
+
+    def stall(self) -> None:
+        """The replica gets nothing from now on, and stays connected."""
+        assert self.master.ask("WAIT", 1, 10_000) == 1
+        self._proxy.stall()
+
+    def fail_over(self) -> ReplicatedNode:
+        """The master dies, and the replica takes over. Returns the replica."""
+        self.master.kill()
+        self.replica.ask("REPLICAOF", "NO", "ONE")
+        return self.replica
+
+
+@pytest.fixture
+def link(replicated: Replicated) -> Iterator[Link]:
+    master = replicated.master()
+    with Proxy(master.host, master.internal_port) as proxy:
+        yield Link(replicated, proxy)
+
+
+async def test_it_is_repeated_at_the_replica_that_takes_over(
+    link: Link, replicated: Replicated, backend: Backend
+) -> None:
+    # Each call has a client of its own: the connection on which one WAIT waits executes nothing else.
+    one, two, three = (backend.connect(replicas_sync_timeout=30, timeout=30) for _ in range(3))
+    semaphore, latch, made = one.get_semaphore("s"), two.get_count_down_latch("l"), three.get_semaphore("made")
+    await semaphore.try_set_permits(2)
+    await latch.try_set_count(3)
+    # The server knows the scripts from now on.
+    await latch.count_down()
+    await semaphore.acquire(2)
+    await semaphore.release()
+    link.stall()
+    calls = [backend.spawn(call) for call in (semaphore.release, latch.count_down, lambda: made.try_set_permits(5))]
+    await backend.until(lambda: link.master.ask("MGET", "s", "l", "made") == ["2", "1", "5"])
+    promoted = link.fail_over()
+    for call in calls:
+        await call.result()
+    assert promoted.ask("MGET", "s", "l", "made") == ["2", "1", "5"]
+
+
+async def test_what_no_replica_confirms_is_lost_unless_permits_have_leases(
+    link: Link, replicated: Replicated, backend: Backend
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT)
+    semaphore, leased = client.get_semaphore("s"), client.get_permit_expirable_semaphore("e")
+    for each in (semaphore, leased):
+        await each.try_set_permits(2)
+    await semaphore.acquire()
+    permit = await leased.acquire(lease_time=1.0)
+    link.stall()
+    await semaphore.release()
+    await leased.try_release(permit)
+    promoted = link.fail_over()
+    assert await semaphore.available_permits() == 1
+    assert promoted.ask("GET", "s") == "1"
+    assert len(await leased.try_acquire_many(2, wait_time=30)) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +16,14 @@ from pyredisson._backends.replica_check import ReplicaCheck
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import NotReplicatedError
-from pyredisson.testing import Cluster, Proxy
-from tests.support.backends import Asyncio, Backend, Threads
-from tests.support.faults import ACQUIRE, FLAGS, LOSSES, InterruptAt, Lose
-from tests.support.programs import PROGRAMS
+from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
+from tests.support.backends import Backend, OtherOwner
+from tests.support.faults import ACQUIRE, FLAGS, LOSSES, InterruptAt, Lose, load_script
 from tests.support.replicated_master import ReplicatedMaster
-from tests.support.waiting import cancel_after, eventually
+from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, permit_waiters
 
 from .conftest import NO_FAILOVER
+from .scenes import known_lock
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,17 +31,22 @@ SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
+STEPS_OF_A_RELEASE = 12
+"""As many as a release needs until its command is on its way, and some more."""
 RELEASE = script("lock_release", with_shebang=FLAGS, pubsub=PubSub.BOTH).sha
+HAND_OVER = b"$1\r\n1\r\n$1\r\n1\r\n$15\r\nredisson_sc:{s}\r\n"
+"""One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
+IN_DOUBT: dict[str, Any] = {"timeout": 1.0, "replicas_sync_timeout": 1.0, "retry_attempts": 0}
 Replicas = ReplicatedMaster[Cluster]
-APP = "app on >secret ~* &* +@all"
+lost_acquires = pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"], ids=["script", "wait"])
+lost_hand_overs = pytest.mark.parametrize("what", [HAND_OVER, b"WAIT"], ids=["script", "wait"])
 
 
 @pytest.fixture(scope="module")
 def shared_master() -> Iterator[Cluster]:
-    with Cluster(
-        masters=1, replicas=1, proxied=True, users=[f"{APP} -wait", f"{APP} -info".replace("app", "no-info")]
-    ) as running:
+    with Cluster(masters=1, replicas=1, proxied=True) as running:
         running.set_node_timeout(NO_FAILOVER)
+        load_script(running.masters()[0], "semaphore_hand_over")
         yield running
 
 
@@ -52,11 +56,25 @@ def proxy(master: Replicas) -> Proxy:
     return master.proxy
 
 
+async def one_waits(backend: Backend, client: Any) -> tuple[Any, OtherOwner[None]]:
+    """The only permit is taken, and another caller waits for it."""
+    semaphore = client.get_semaphore("s")
+    await semaphore.try_set_permits(1)
+    await semaphore.acquire()
+    other = backend.spawn(semaphore.acquire)
+    await backend.until(lambda: permit_waiters(client, "s") == 1)
+    return semaphore, other
+
+
+def free(master: Replicas) -> int:
+    return int(master.node.ask("GET", "s"))
+
+
 # Replies are lost
 
 
 @LOSSES
-@pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"])
+@lost_acquires
 async def test_a_lost_reply_leaves_one_hold(
     master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
@@ -72,13 +90,11 @@ async def test_a_lost_reply_leaves_one_hold(
 
 
 @LOSSES
-@pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"])
+@lost_acquires
 async def test_an_acquire_that_is_given_up_in_doubt_is_undone(
     master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
-    lock = backend.connect(timeout=1.0, replicas_sync_timeout=1.0, retry_attempts=0).get_lock("a")
-    await lock.lock()
-    await lock.unlock()
+    lock = await known_lock(backend.connect(**IN_DOUBT))
     for _ in range(2):
         fault = lose(proxy, what)
     with pytest.raises((ConnectionError, TimeoutError)):
@@ -90,9 +106,7 @@ async def test_an_acquire_that_is_given_up_in_doubt_is_undone(
 
 @LOSSES
 async def test_an_undo_that_is_lost_is_repeated(master: Replicas, backend: Backend, proxy: Proxy, lose: Lose) -> None:
-    lock = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT).get_lock("a")
-    await lock.lock()
-    await lock.unlock()
+    lock = await known_lock(backend.connect(timeout=0.5, replicas_sync_timeout=SHORT))
     master.freeze()
     fault = lose(proxy, RELEASE)
     with pytest.raises(NotReplicatedError):
@@ -103,13 +117,45 @@ async def test_an_undo_that_is_lost_is_repeated(master: Replicas, backend: Backe
     assert await lock.try_lock()
 
 
+@LOSSES
+@lost_hand_overs
+async def test_a_hand_over_whose_reply_is_lost(
+    master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
+) -> None:
+    client = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    semaphore, other = await one_waits(backend, client)
+    fault = lose(proxy, what)
+    await semaphore.release()
+    assert fault.happened.is_set()
+    await other.result()
+    assert free(master) == 0
+    await semaphore.release()
+    assert free(master) == 1
+
+
+@LOSSES
+@lost_hand_overs
+async def test_a_hand_over_that_is_given_up_in_doubt(
+    master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
+) -> None:
+    """The permit is released once, and the waiter acquires it by an attempt."""
+    semaphore, other = await one_waits(backend, backend.connect(**IN_DOUBT, local_hand_over_time=60))
+    for _ in range(2):
+        fault = lose(proxy, what)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await semaphore.release()
+    assert fault.happened.is_set()
+    await other.result()
+    await backend.until(lambda: free(master) == 0)
+    await semaphore.release()
+    assert free(master) == 1
+
+
 async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked_for_its_replicas(
     master: Replicas, proxy: Proxy
 ) -> None:
     async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, retry_attempts=0) as client:
-        lock = client.get_lock("a")
-        await lock.lock()
-        await lock.unlock()
+        lock = await known_lock(client)
         runtime: Any = client._session.runtime
         # The question goes over the connection of other commands, which is closed and can't be made again.
         connections, *_ = runtime._connections.values()
@@ -130,33 +176,46 @@ async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked_for_its_repl
         await asyncio.to_thread(eventually, lambda: not master.exists("a"), 5)
 
 
-@pytest.fixture(params=PROGRAMS)
-def any_master(request: pytest.FixtureRequest) -> Iterator[Replicas]:
-    """A master of this test's own, on each kind of server."""
-    with Cluster(masters=1, replicas=1, proxied=True, executable=request.param()) as running:
-        running.set_node_timeout(NO_FAILOVER)
-        yield ReplicatedMaster(running)
-
-
-@pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def test_a_repeated_acquire_of_permits_is_confirmed_anew(any_master: Replicas, kind: type[Backend]) -> None:
-    backend = kind(any_master.url)
-    client = backend.connect(timeout=0.3, replicas_sync_timeout=SHORT)
-    semaphore, expirable = client.get_semaphore("s"), client.get_permit_expirable_semaphore("e")
-    for each in (semaphore, expirable):
+async def test_repeated_acquires_and_hand_overs_of_permits_are_confirmed_anew(
+    any_master: Replicas, backend: Backend
+) -> None:
+    """The copy finds the permits acquired. Newer servers confirm at once what its connection has not written."""
+    client = backend.connect(timeout=0.3, replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    load_script(any_master.node, "semaphore_hand_over")
+    semaphore, other = await one_waits(backend, client)
+    more, expirable = client.get_semaphore("more"), client.get_permit_expirable_semaphore("e")
+    for each in (more, expirable):
         await each.try_set_permits(3)
         await each.acquire()
     any_master.freeze()
-    proxy = any_master.proxy
-    # The copy finds the permits acquired. Newer servers confirm at once what its connection has not written.
-    for name, acquire in (("s", semaphore.acquire), ("e", expirable.acquire)):
-        fault = proxy.cut_reply(b"WAIT")
+    for name, acquire in (("more", more.acquire), ("e", expirable.acquire)):
+        fault = any_master.proxy.cut_reply(b"WAIT")
         with pytest.raises(NotReplicatedError, match="0 of 1"):
             await acquire()
         assert fault.happened.is_set()
         await backend.until(lambda name=name: any_master.node.ask("GET", name) == "2")  # type: ignore[misc]
-    await backend.close()
-    any_master.restore()
+    fault = any_master.proxy.cut_reply(b"WAIT")
+    await semaphore.release()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await other.result()
+    assert fault.happened.is_set()
+    await backend.until(lambda: free(any_master) == 1)
+
+
+async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation_for_its_waiter(
+    master: Replicas, backend: Backend
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    semaphore, other = await one_waits(backend, client)
+    await semaphore.reduce_permits(1)
+    master.freeze()
+    await semaphore.release()
+    assert free(master) == 0
+    assert not other.done()
+    master.restore()
+    await semaphore.release()
+    await other.result()
+    assert free(master) == 0
 
 
 # Callers are interrupted
@@ -165,9 +224,7 @@ async def test_a_repeated_acquire_of_permits_is_confirmed_anew(any_master: Repli
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(master: Replicas, frozen: bool) -> None:
     async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT) as client:
-        lock = client.get_lock("a")
-        await lock.lock()
-        await lock.unlock()
+        await known_lock(client)
         if frozen:
             master.freeze()
         struck = 0
@@ -184,6 +241,34 @@ async def take_and_end(client: pyredisson.asyncio.Client) -> None:
             await asyncio.sleep(0)
     except NotReplicatedError:
         return
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("whose", ["release", "waiter"])
+async def test_a_hand_over_that_is_cancelled_at_any_turn_loses_no_permit(
+    master: Replicas, whose: str, frozen: bool
+) -> None:
+    struck = 0
+    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(1)
+        for turns in range(1, STEPS_OF_A_RELEASE):
+            await semaphore.acquire()
+            waiter = asyncio.ensure_future(semaphore.acquire())
+            await asyncio.to_thread(eventually, lambda: permit_waiters(client, "s") == 1)
+            if frozen:
+                master.freeze()
+            release = asyncio.ensure_future(semaphore.release())
+            struck += await cancel_after(turns, release if whose == "release" else waiter)
+            async with asyncio.timeout(TIME_LIMIT):
+                _, outcome = await asyncio.gather(release, waiter, return_exceptions=True)
+            assert outcome is None or isinstance(outcome, NotReplicatedError | asyncio.CancelledError)
+            master.restore()
+            expected = 0 if outcome is None else 1
+            await asyncio.to_thread(eventually, lambda: free(master) == expected)  # noqa: B023
+            if outcome is None:
+                await semaphore.release()
+    assert struck
 
 
 async def test_an_interrupt_after_the_script_leaves_no_key(master: Replicas) -> None:
@@ -218,23 +303,32 @@ async def test_many_tasks_share_each_wait(master: Replicas) -> None:
 
 
 async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_master: Replicas) -> None:
-    lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
+    client = backend.connect(replicas_sync_timeout=SHORT)
     (replica,) = own_master.replicas
     for _ in range(2):
-        await lock.lock()
-        await lock.unlock()
+        await known_lock(client)
         own_master.servers.kill(replica)
         await backend.until(lambda: own_master.online() == 0)
         # The number that the client knows is an old one.
-        await lock.lock()
-        await lock.unlock()
+        await known_lock(client)
         own_master.servers.restart(replica)
         await backend.until(lambda: own_master.online() == 1, 10)
         before = own_master.waits()
         await backend.sleep(1.1)
-        await lock.lock()
-        await lock.unlock()
+        await known_lock(client)
         assert own_master.waits() > before
+
+
+async def check_that_the_new_replicas_confirm(backend: Backend, client: Any, promoted: ReplicatedMaster[Any]) -> None:
+    await backend.until(lambda: promoted.online() == 1, 10)
+    waits = promoted.waits()
+    await client.get_lock("b").lock(lease_time=20)
+    assert promoted.exists("b")
+    assert promoted.waits() > waits
+    promoted.freeze()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await client.get_lock("c").lock()
+    promoted.restore()
 
 
 async def test_after_a_failover_the_replicas_of_the_new_master_confirm(backend: Backend, own_master: Replicas) -> None:
@@ -243,20 +337,20 @@ async def test_after_a_failover_the_replicas_of_the_new_master_confirm(backend: 
     own_master.servers.fail_over(own_master.node, takeover=True)
     promoted = ReplicatedMaster(own_master.servers)
     assert promoted.node is own_master.replicas[0]
-    await backend.until(lambda: promoted.online() == 1, 10)
-    await client.get_lock("b").lock(lease_time=20)
-    assert promoted.exists("b")
-    promoted.freeze()
-    with pytest.raises(NotReplicatedError, match="0 of 1"):
-        await client.get_lock("c").lock()
-    promoted.restore()
+    await check_that_the_new_replicas_confirm(backend, client, promoted)
 
 
-@pytest.mark.parametrize("kind", [Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def test_a_master_that_is_replaced_while_an_acquire_waits(kind: type[Backend]) -> None:
+async def test_so_they_do_where_there_are_no_slots(backend: Backend, with_replicas: Sentinels | Replicated) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, retry_attempts=10)
+    await client.get_lock("a").lock()
+    with_replicas.fail_over()
+    await check_that_the_new_replicas_confirm(backend, client, ReplicatedMaster(with_replicas))
+
+
+async def test_a_master_that_is_replaced_while_an_acquire_waits(backend_kind: type[Backend]) -> None:
     with Cluster(masters=1, replicas=2) as cluster:
         cluster.set_node_timeout(NO_FAILOVER)
-        master, backend = ReplicatedMaster(cluster), kind(cluster.url)
+        master, backend = ReplicatedMaster(cluster), backend_kind(cluster.url)
         client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
         lock = client.get_lock("a")
         await client.get_lock("b").lock()
@@ -268,27 +362,3 @@ async def test_a_master_that_is_replaced_while_an_acquire_waits(kind: type[Backe
         await acquire.result()
         assert promoted.ask("HVALS", "a") == ["1"]
         await backend.close()
-
-
-# Rights
-
-
-async def test_without_the_right_to_wait_nothing_is_confirmed(
-    master: Replicas, backend: Backend, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = backend.connect(username="app", password="secret")
-    master.freeze()
-    with caplog.at_level(logging.WARNING, "pyredisson"):
-        for name in "abc":
-            await client.get_lock(name).lock()
-    assert sum("doesn't run WAIT" in record.getMessage() for record in caplog.records) == 1
-
-
-async def test_without_the_right_to_info_the_routing_table_knows_the_replicas(
-    master: Replicas, backend: Backend
-) -> None:
-    client = backend.connect(username="no-info", password="secret", replicas_sync_timeout=SHORT)
-    await client.get_lock("a").lock()
-    master.freeze()
-    with pytest.raises(NotReplicatedError, match="0 of 1"):
-        await client.get_lock("b").lock()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,6 +20,7 @@ from .kinds import NON_REENTRANT, OLD, against
 from .maven import REQUIRED, VERSIONS, NoJavaError, class_path
 from .targets import ClusterOfServers, SingleServer, Target
 
+HERE = Path(__file__).parent
 TARGETS = ("single", "cluster")
 CLUSTER_MODULES = (
     "test_locks",
@@ -43,6 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     left_out = []
     for item in items:
+        if item.path.parent != HERE:  # the hook is called with the tests of all folders
+            continue
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         version, kind = params.get("version"), params.get("kind")
         if (version in OLD and kind in NON_REENTRANT) or not _is_tested_on(params.get("target"), item.path.stem, kind):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,16 @@ class JavaClient:
 
     jvm: Jvm
     id: str
+
+    @cached_property
+    def ann(self) -> JavaThread:
+        """A thread that uses this client."""
+        return self.jvm.thread()
+
+    @cached_property
+    def bob(self) -> JavaThread:
+        """Another thread."""
+        return self.jvm.thread()
 
     def get(self, kind: str, name: str) -> JavaObject:
         """`kind` as in `getFairLock`; "ReadLock" and "WriteLock" are the sides of `getReadWriteLock`."""

@@ -9,6 +9,14 @@ from .jvm import now
 
 REENTRANT = ("Lock", "FairLock", "FencedLock", "SpinLock", "ReadLock", "WriteLock")
 NON_REENTRANT = ("NonReentrantLock", "NonReentrantFairLock")
+PYTHON_NAMES = {
+    "Lock": "get_lock",
+    "FairLock": "get_fair_lock",
+    "FencedLock": "get_fenced_lock",
+    "SpinLock": "get_spin_lock",
+    "NonReentrantLock": "get_non_reentrant_lock",
+    "NonReentrantFairLock": "get_non_reentrant_fair_lock",
+}
 OLD = {"3.27.2"}
 """Versions without non-reentrant locks, which are new in 4.4."""
 OVERSLEEPS = {("FairLock", "3.27.2")}
@@ -25,24 +33,10 @@ def kinds_of(version: str) -> tuple[str, ...]:
 
 def python_lock(client: Any, kind: str, name: str) -> Any:
     """The lock of that kind and name in Python."""
-    match kind:
-        case "Lock":
-            return client.get_lock(name)
-        case "FairLock":
-            return client.get_fair_lock(name)
-        case "FencedLock":
-            return client.get_fenced_lock(name)
-        case "SpinLock":
-            return client.get_spin_lock(name)
-        case "ReadLock":
-            return client.get_read_write_lock(name).read_lock()
-        case "WriteLock":
-            return client.get_read_write_lock(name).write_lock()
-        case "NonReentrantLock":
-            return client.get_non_reentrant_lock(name)
-        case "NonReentrantFairLock":
-            return client.get_non_reentrant_fair_lock(name)
-    raise ValueError(kind)
+    if kind in {"ReadLock", "WriteLock"}:
+        both = client.get_read_write_lock(name)
+        return both.read_lock() if kind == "ReadLock" else both.write_lock()
+    return getattr(client, PYTHON_NAMES[kind])(name)
 
 
 def against(kind: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.backends import Backend
 from tests.support.children import Child
 
-from .jvm import JavaClient, JavaThread, Jvm, now
+from .jvm import JavaClient, Jvm, now
 from .kinds import WOKEN
 from .targets import Target
 
@@ -74,42 +74,34 @@ def line(target: Target, backend: Backend, java: JavaClient) -> Line:
 
 
 class TestOrder:
-    async def test_java_holds(
-        self, line: Line, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
-    ) -> None:
-        lock = java.get("FairLock", "orders")
-        ann.call(lock, "lock")
-        for _ in range(3):
-            await line.join_java()
-            await line.join_python()
-        released = ann.begin(lock, "unlock").answer()
-        moments = await line.moments()
-        assert moments == sorted(moments)
-        assert released.began < moments[0]
-        assert moments[-1] < released.ended + 6 * WOKEN
-        await backend.until(lambda: not target.queue("orders") and not target.holds("orders"))
-
-    async def test_python_holds(self, line: Line, backend: Backend, target: Target) -> None:
-        lock = backend.connect().get_fair_lock("orders")
-        await lock.lock()
+    @pytest.mark.parametrize("side", ["java", "python"])
+    async def test_of_both(self, side: str, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
+        """That side holds the lock first."""
+        theirs, ours = java.get("FairLock", "orders"), backend.connect().get_fair_lock("orders")
+        if side == "java":
+            java.ann.call(theirs, "lock")
+        else:
+            await ours.lock()
         for join in (line.join_python, line.join_python, line.join_java, line.join_java, line.join_python):
             await join()
         began = now()
-        await lock.unlock()
+        if side == "java":
+            java.ann.call(theirs, "unlock")
+        else:
+            await ours.unlock()
+        ended = now()
         moments = await line.moments()
         assert moments == sorted(moments)
         assert began < moments[0]
-        assert moments[-1] < began + 5 * WOKEN
+        assert moments[-1] < ended + 5 * WOKEN
         await backend.until(lambda: not target.queue("orders") and not target.holds("orders"))
 
-    async def test_waiters_that_give_up(
-        self, line: Line, backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
-    ) -> None:
+    async def test_waiters_that_give_up(self, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
         """They leave from the head and from the middle of the queue."""
         lock, client = java.get("FairLock", "orders"), backend.connect()
-        ann.call(lock, "lock")
+        java.ann.call(lock, "lock")
         # Long enough for the others to join meanwhile.
-        gives_up_in_java = bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
+        gives_up_in_java = java.bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
         await backend.until(lambda: len(target.queue("orders")) == 1)
         await line.join_python()
 
@@ -122,7 +114,7 @@ class TestOrder:
         assert not await gives_up_in_python.result()
         await backend.until(gives_up_in_java.done)
         assert not gives_up_in_java.result()
-        released = ann.begin(lock, "unlock").answer()
+        released = java.ann.begin(lock, "unlock").answer()
         moments = await line.moments()
         assert moments == sorted(moments)
         assert moments[-1] < released.ended + 2 * WOKEN
@@ -130,35 +122,22 @@ class TestOrder:
 
 class TestKilledWaiters:
     async def test_of_python(
-        self,
-        line: Line,
-        backend: Backend,
-        java: JavaClient,
-        ann: JavaThread,
-        target: Target,
-        child: Callable[..., Child],
+        self, line: Line, backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
     ) -> None:
         lock = java.get("FairLock", "orders")
-        ann.call(lock, "lock")
+        java.ann.call(lock, "lock")
         killed = child(WAITS, target.url)
         assert killed.receive(STARTS) == "started"
         await backend.until(lambda: len(target.queue("orders")) == 1)
         await line.join_java()
         await line.join_python()
         killed.close()
-        released = ann.begin(lock, "unlock").answer()
+        released = java.ann.begin(lock, "unlock").answer()
         moments = await line.moments()
         assert moments == sorted(moments)
         assert moments[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
 
-    async def test_of_java(
-        self,
-        line: Line,
-        backend: Backend,
-        java: JavaClient,
-        own_jvm: Jvm,
-        target: Target,
-    ) -> None:
+    async def test_of_java(self, line: Line, backend: Backend, java: JavaClient, own_jvm: Jvm, target: Target) -> None:
         """Java's own rule decides: the score of its entry, here what is left of the lease and its time to wait."""
         lease, wait = 2, 4
         thread, client = own_jvm.thread(), own_jvm.connect(target.yaml())

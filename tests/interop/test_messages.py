@@ -42,11 +42,7 @@ def modes(version: str) -> list[dict[str, object]]:
 
 
 async def test_whatever_java_hears_and_wherever_the_slot_goes(
-    backend: Backend,
-    version: str,
-    connect_java: Callable[..., JavaClient],
-    ann: JavaThread,
-    cluster: ClusterOfServers,
+    backend: Backend, version: str, connect_java: Callable[..., JavaClient], ann: JavaThread, cluster: ClusterOfServers
 ) -> None:
     ours = backend.connect(topology_refresh_interval=0.1).get_lock("orders")
     lock_at = cluster.cluster.slot_of_key("orders")
@@ -111,11 +107,7 @@ async def test_java_waits_while_its_slot_is_on_its_way(
 
 
 async def test_java_is_subscribed_on_a_replica(
-    backend: Backend,
-    version: str,
-    connect_java: Callable[..., JavaClient],
-    ann: JavaThread,
-    cluster: ClusterOfServers,
+    backend: Backend, version: str, connect_java: Callable[..., JavaClient], ann: JavaThread, cluster: ClusterOfServers
 ) -> None:
     """The master can't see a subscriber of plain messages there. With the setting "both" they are always published."""
     mode: dict[str, object] = {"subscriptionMode": '"SLAVE"', **modes(version)[0]}

@@ -32,48 +32,46 @@ def names_on(target: Target, *, of_latches: bool = False) -> list[str]:
     return [name for name in NAMES if name != UNEVEN and not (of_latches and "{" in name)]
 
 
-async def test_a_name_that_parts_its_keys_on_a_cluster(
-    backend: Backend, java: JavaClient, ann: JavaThread, target: Target
-) -> None:
+async def test_a_name_that_parts_its_keys_on_a_cluster(backend: Backend, java: JavaClient, target: Target) -> None:
     client = backend.connect()
     if target.name == "single":
         async with client.get_lock(UNEVEN):
-            assert not ann.call(java.get("Lock", UNEVEN), "tryLock")
+            assert not java.ann.call(java.get("Lock", UNEVEN), "tryLock")
     else:
         with pytest.raises(ValueError, match="slot"):
             client.get_lock(UNEVEN)
 
 
 @pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
-async def test_locks(kind: str, backend: Backend, java: JavaClient, ann: JavaThread, target: Target) -> None:
+async def test_locks(kind: str, backend: Backend, java: JavaClient, target: Target) -> None:
     client = backend.connect()
     for name in names_on(target):
         ours, theirs = python_lock(client, kind, name), java.get(kind, name)
         before = target.scripts()
         await ours.lock()
-        waiter = ann.begin(theirs, "lock")
+        waiter = java.ann.begin(theirs, "lock")
         # The attempt before the subscription, and the one after it.
         await backend.until(lambda before=before: target.scripts() >= before + 3)  # type: ignore[misc]
         # See `until_java_waits`.
-        await backend.until(ann.sleeps)
+        await backend.until(java.ann.sleeps)
         assert not waiter.done()
         began = now()
         await ours.unlock()
         assert waiter.answer().ended < began + WOKEN
-        ann.call(theirs, "unlock")
+        java.ann.call(theirs, "unlock")
         assert name not in target.all_keys()
 
 
-async def test_counts(backend: Backend, java: JavaClient, ann: JavaThread, target: Target) -> None:
+async def test_counts(backend: Backend, java: JavaClient, target: Target) -> None:
     client = backend.connect()
     for name in names_on(target):
         permits = client.get_permit_expirable_semaphore(f"{name} permits")
         assert await permits.try_set_permits(1)
-        permit = ann.call(java.get("PermitExpirableSemaphore", f"{name} permits"), "acquire")
+        permit = java.ann.call(java.get("PermitExpirableSemaphore", f"{name} permits"), "acquire")
         await permits.release(permit)
 
         assert await client.get_semaphore(name).try_set_permits(0)
-        waiter = ann.begin(java.get("Semaphore", name), "acquire")
+        waiter = java.ann.begin(java.get("Semaphore", name), "acquire")
         await backend.until(target.waiting("Semaphore", name))
         began = now()
         await client.get_semaphore(name).release()
@@ -81,7 +79,7 @@ async def test_counts(backend: Backend, java: JavaClient, ann: JavaThread, targe
     for name in names_on(target, of_latches=True):
         latch = client.get_count_down_latch(f"{name} latch")
         assert await latch.try_set_count(1)
-        waiter = ann.begin(java.get("CountDownLatch", f"{name} latch"), "await")
+        waiter = java.ann.begin(java.get("CountDownLatch", f"{name} latch"), "await")
         await backend.until(target.waiting("CountDownLatch", f"{name} latch"))
         began = now()
         await latch.count_down()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.backends import Backend, OtherOwner
 
-from .jvm import JavaClient, JavaThread, Jvm, Pending, now
+from .jvm import JavaClient, Jvm, Pending, now
 from .kinds import WOKEN
 from .targets import BEFORE_SLEEP, Target
 
@@ -25,183 +25,159 @@ def writer(client: Any) -> Any:
     return client.get_read_write_lock(NAME).write_lock()
 
 
-def start_reader(backend: Backend, client: Any) -> OtherOwner[float]:
-    """Another owner acquires the read lock; its result is when."""
+def start(backend: Backend, lock: Any) -> OtherOwner[float]:
+    """Another owner acquires the lock; its result is when."""
 
-    async def read() -> float:
-        await reader(client).lock()
+    async def acquire() -> float:
+        await lock.lock()
         return now()
 
-    return backend.spawn(read)
+    return backend.spawn(acquire)
 
 
-async def test_readers_of_both(
-    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
-) -> None:
+async def test_readers_of_both(backend: Backend, java: JavaClient, target: Target) -> None:
     """A writer of either side waits for the last of them."""
     client = backend.connect()
-    ann.call(java.get("ReadLock", NAME), "lock")
+    java.ann.call(java.get("ReadLock", NAME), "lock")
     await reader(client).lock()
     assert await backend.as_another_owner(reader(client).try_lock)
     assert len(target.holds(NAME)) == 3
-    assert not bob.call(java.get("WriteLock", NAME), "tryLock")
+    assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
     assert not await backend.as_another_owner(writer(client).try_lock)
-    ann.call(java.get("ReadLock", NAME), "unlock")
+    java.ann.call(java.get("ReadLock", NAME), "unlock")
     # Redisson counts only readers whose lease keys it finds: without them it would remove the whole lock.
     assert len(target.holds(NAME)) == 2
-    assert not bob.call(java.get("WriteLock", NAME), "tryLock")
+    assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
     await reader(client).unlock()
     assert await backend.as_another_owner(reader(client).force_unlock)
-    assert bob.call(java.get("WriteLock", NAME), "tryLock")
+    assert java.bob.call(java.get("WriteLock", NAME), "tryLock")
 
 
-async def test_the_last_reader_of_java_wakes_a_writer_in_python(
-    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+@pytest.mark.parametrize("last", ["java", "python"])
+async def test_the_last_reader_wakes_a_writer_of_the_other_side(
+    last: str, backend: Backend, java: JavaClient, target: Target
 ) -> None:
     client = backend.connect()
-    for thread in (ann, bob):
-        thread.call(java.get("ReadLock", NAME), "lock")
-
-    async def write() -> float:
-        await writer(client).lock()
-        return now()
-
-    waiter = backend.spawn(write)
+    java.bob.call(java.get("ReadLock", NAME), "lock")
+    if last == "java":
+        java.ann.call(java.get("ReadLock", NAME), "lock")
+        waiter = start(backend, writer(client))
+        done = waiter.done
+    else:
+        await reader(client).lock()
+        in_java = java.ann.begin(java.get("WriteLock", NAME), "lock")
+        done = in_java.done
     await backend.until(target.waiting("WriteLock", NAME))
-    ann.call(java.get("ReadLock", NAME), "unlock")
+    java.bob.call(java.get("ReadLock", NAME), "unlock")
     await backend.sleep(0.1)
-    assert not waiter.done()
-    released = bob.begin(java.get("ReadLock", NAME), "unlock").answer()
-    assert released.began < await waiter.result() < released.ended + WOKEN
-
-
-async def test_the_last_reader_in_python_wakes_a_writer_of_java(
-    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
-) -> None:
-    client = backend.connect()
-    await reader(client).lock()
-    bob.call(java.get("ReadLock", NAME), "lock")
-    waiter = ann.begin(java.get("WriteLock", NAME), "lock")
-    await backend.until(target.waiting("WriteLock", NAME))
-    bob.call(java.get("ReadLock", NAME), "unlock")
-    await backend.sleep(0.1)
-    assert not waiter.done()
+    assert not done()
     began = now()
-    await reader(client).unlock()
-    assert began < waiter.answer().ended < now() + WOKEN
+    if last == "java":
+        java.ann.call(java.get("ReadLock", NAME), "unlock")
+    else:
+        await reader(client).unlock()
+    ended = now()
+    assert began < (await waiter.result() if last == "java" else in_java.answer().ended) < ended + WOKEN
 
 
-class TestAWriterReleases:
-    """All readers are woken, those of Java too."""
-
-    async def test_in_python(self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
-        client, other = backend.connect(), backend.connect()
-        await writer(client).lock()
-        threads = [jvm.thread() for _ in range(3)]
-        in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
-        in_python = [start_reader(backend, other) for _ in range(3)]
-        await target.until_java_waits(backend, "ReadLock", NAME, 2, threads=threads)
-        began = now()
-        await writer(client).unlock()
-        ended = now()
-        for waiter in in_java:
-            await backend.until(waiter.done)
-            assert began < waiter.answer().ended < ended + WOKEN
-        for other_owner in in_python:
-            assert began < await other_owner.result() < ended + WOKEN
-        assert len(target.holds(NAME)) == 6
-
-    async def test_in_java(self, backend: Backend, java: JavaClient, jvm: Jvm, ann: JavaThread, target: Target) -> None:
-        client = backend.connect()
-        ann.call(java.get("WriteLock", NAME), "lock")
-        threads = [jvm.thread() for _ in range(3)]
-        in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
-        in_python = [start_reader(backend, client) for _ in range(3)]
-        await target.until_java_waits(backend, "ReadLock", NAME, 2, threads=threads)
-        released = ann.begin(java.get("WriteLock", NAME), "unlock").answer()
-        for waiter in in_java:
-            await backend.until(waiter.done)
-            assert released.began < waiter.answer().ended < released.ended + WOKEN
-        for other_owner in in_python:
-            assert released.began < await other_owner.result() < released.ended + WOKEN
-        assert len(target.holds(NAME)) == 6
-
-
-async def test_a_downgrade_in_python_wakes_readers_of_java(
-    backend: Backend, java: JavaClient, ann: JavaThread, target: Target
+@pytest.mark.parametrize("side", ["python", "java"])
+async def test_a_writer_wakes_all_readers(
+    side: str, backend: Backend, java: JavaClient, jvm: Jvm, target: Target
 ) -> None:
+    client, other = backend.connect(), backend.connect()
+    if side == "python":
+        await writer(client).lock()
+    else:
+        java.ann.call(java.get("WriteLock", NAME), "lock")
+    threads = [jvm.thread() for _ in range(3)]
+    in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
+    in_python = [start(backend, reader(other)) for _ in range(3)]
+    await target.until_java_waits(backend, "ReadLock", NAME, 2, threads=threads)
+    began = now()
+    if side == "python":
+        await writer(client).unlock()
+    else:
+        java.ann.call(java.get("WriteLock", NAME), "unlock")
+    ended = now()
+    for waiter in in_java:
+        await backend.until(waiter.done)
+        assert began < waiter.answer().ended < ended + WOKEN
+    for other_owner in in_python:
+        assert began < await other_owner.result() < ended + WOKEN
+    assert len(target.holds(NAME)) == 6
+
+
+async def test_a_downgrade_in_python_wakes_readers_of_java(backend: Backend, java: JavaClient, target: Target) -> None:
     """Redisson's own downgrade publishes nothing."""
     client = backend.connect()
     await writer(client).lock()
     await reader(client).lock()
-    waiter = ann.begin(java.get("ReadLock", NAME), "lock")
-    await target.until_java_waits(backend, "ReadLock", NAME, threads=[ann])
+    waiter = java.ann.begin(java.get("ReadLock", NAME), "lock")
+    await target.until_java_waits(backend, "ReadLock", NAME, threads=[java.ann])
     began = now()
     await writer(client).unlock()
     assert began < waiter.answer().ended < now() + WOKEN
     assert len(target.holds(NAME)) == 2
 
 
-async def test_a_downgrade_of_java_lets_readers_in(backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+async def test_a_downgrade_of_java_lets_readers_in(backend: Backend, java: JavaClient) -> None:
     client = backend.connect()
-    ann.call(java.get("WriteLock", NAME), "lock")
-    ann.call(java.get("ReadLock", NAME), "lock")
+    java.ann.call(java.get("WriteLock", NAME), "lock")
+    java.ann.call(java.get("ReadLock", NAME), "lock")
     assert not await reader(client).try_lock()
-    ann.call(java.get("WriteLock", NAME), "unlock")
+    java.ann.call(java.get("WriteLock", NAME), "unlock")
     assert await reader(client).try_lock()
     assert not await backend.as_another_owner(writer(client).try_lock)
 
 
 class TestLeasesOfReaders:
     async def test_a_short_one_of_java_beside_a_long_one(
-        self, backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
+        self, backend: Backend, java: JavaClient, target: Target
     ) -> None:
         client = backend.connect()
         assert await reader(client).try_lock(lease_time=20)
-        ann.call(java.get("ReadLock", NAME), "lock", 300, "MILLISECONDS")
+        java.ann.call(java.get("ReadLock", NAME), "lock", 300, "MILLISECONDS")
         await backend.sleep(0.4)
-        bob.call(java.get("ReadLock", NAME), "lock")
+        java.bob.call(java.get("ReadLock", NAME), "lock")
         # This release removes readers whose leases have ended.
-        bob.call(java.get("ReadLock", NAME), "unlock")
+        java.bob.call(java.get("ReadLock", NAME), "unlock")
         assert await reader(client).is_held()
         assert 10_000 < target.redis.pttl(NAME) <= 20_000
-        assert not bob.call(java.get("WriteLock", NAME), "tryLock")
+        assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
 
     async def test_a_short_one_in_python_beside_a_long_one(
-        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
+        self, backend: Backend, java: JavaClient, target: Target
     ) -> None:
         client = backend.connect()
-        ann.call(java.get("ReadLock", NAME), "lock", 20, "SECONDS")
+        java.ann.call(java.get("ReadLock", NAME), "lock", 20, "SECONDS")
         assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=1))
         await backend.sleep(1.1)
         assert await reader(client).try_lock()
         await reader(client).unlock()
-        assert ann.call(java.get("ReadLock", NAME), "isHeldByCurrentThread")
+        assert java.ann.call(java.get("ReadLock", NAME), "isHeldByCurrentThread")
         assert 10_000 < target.redis.pttl(NAME) <= 20_000
         assert not await writer(client).try_lock()
-        ann.call(java.get("ReadLock", NAME), "unlock")
+        java.ann.call(java.get("ReadLock", NAME), "unlock")
         assert await writer(client).try_lock()
 
 
-async def test_writers_in_turn(
-    backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
-) -> None:
+async def test_writers_in_turn(backend: Backend, java: JavaClient, target: Target) -> None:
     """A writer that waits in Python doesn't keep Java out for ever, nor the other way round."""
     client = backend.connect()
-    ann.call(java.get("WriteLock", NAME), "lock")
+    java.ann.call(java.get("WriteLock", NAME), "lock")
 
     async def write() -> None:
         await writer(client).lock()
         # Until the thread of Java that came second sleeps again: see `until_java_waits`.
         await backend.sleep(BEFORE_SLEEP)
-        await backend.until(lambda: waiting[0].done() or bob.sleeps())
+        await backend.until(lambda: waiting[0].done() or java.bob.sleeps())
         await writer(client).unlock()
 
-    waiting: list[Pending] = [bob.begin(java.get("WriteLock", NAME), "lock")]
-    waiting.append(bob.begin(java.get("WriteLock", NAME), "unlock"))
+    waiting: list[Pending] = [java.bob.begin(java.get("WriteLock", NAME), "lock")]
+    waiting.append(java.bob.begin(java.get("WriteLock", NAME), "unlock"))
     in_python = backend.spawn(write)
-    await target.until_java_waits(backend, "WriteLock", NAME, 2, threads=[bob])
-    ann.call(java.get("WriteLock", NAME), "unlock")
+    await target.until_java_waits(backend, "WriteLock", NAME, 2, threads=[java.bob])
+    java.ann.call(java.get("WriteLock", NAME), "unlock")
     await in_python.result()
     for each in waiting:
         await backend.until(each.done)

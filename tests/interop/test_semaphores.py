@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.backends import Backend
 
-from .jvm import JavaClient, JavaThread, Jvm, now
+from .jvm import JavaClient, Jvm, now
 from .kinds import WOKEN
 from .targets import Target
 
@@ -14,32 +14,30 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestSemaphore:
-    async def test_one_number_of_permits(self, backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+    async def test_one_number_of_permits(self, backend: Backend, java: JavaClient) -> None:
         ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
-        assert ann.call(theirs, "trySetPermits", 5)
+        assert java.ann.call(theirs, "trySetPermits", 5)
         assert not await ours.try_set_permits(7)
         assert await ours.try_acquire(2)
-        assert ann.call(theirs, "availablePermits") == 3
-        assert ann.call(theirs, "tryAcquire", 3)
+        assert java.ann.call(theirs, "availablePermits") == 3
+        assert java.ann.call(theirs, "tryAcquire", 3)
         assert await ours.available_permits() == 0
         assert not await ours.try_acquire()
-        assert not ann.call(theirs, "tryAcquire", 1)
+        assert not java.ann.call(theirs, "tryAcquire", 1)
         # Permits have no owners: what one side has acquired, the other may release.
         await ours.release(3)
-        ann.call(theirs, "release", 2)
-        assert await ours.available_permits() == ann.call(theirs, "availablePermits") == 5
+        java.ann.call(theirs, "release", 2)
+        assert await ours.available_permits() == java.ann.call(theirs, "availablePermits") == 5
         await ours.add_permits(2)
-        ann.call(theirs, "addPermits", 3)
+        java.ann.call(theirs, "addPermits", 3)
         assert await ours.available_permits() == 10
         await ours.reduce_permits(4)
-        assert ann.call(theirs, "drainPermits") == 6
+        assert java.ann.call(theirs, "drainPermits") == 6
         assert await ours.drain_permits() == 0
 
-    async def test_python_waits_for_java(
-        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
-    ) -> None:
+    async def test_python_waits_for_java(self, backend: Backend, java: JavaClient, target: Target) -> None:
         client, theirs = backend.connect(), java.get("Semaphore", "seats")
-        ann.call(theirs, "trySetPermits", 0)
+        java.ann.call(theirs, "trySetPermits", 0)
 
         async def acquire() -> float:
             await client.get_semaphore("seats").acquire(2)
@@ -47,11 +45,11 @@ class TestSemaphore:
 
         waiter = backend.spawn(acquire)
         await backend.until(target.waiting("Semaphore", "seats"))
-        ann.call(theirs, "release", 1)
+        java.ann.call(theirs, "release", 1)
         assert not waiter.done()
-        released = ann.begin(theirs, "release", 1).answer()
+        released = java.ann.begin(theirs, "release", 1).answer()
         assert released.began < await waiter.result() < released.ended + WOKEN
-        assert ann.call(theirs, "availablePermits") == 0
+        assert java.ann.call(theirs, "availablePermits") == 0
 
     async def test_java_waits_for_python(self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
         """One message frees several threads: Java wakes as many as it says there are permits."""
@@ -67,17 +65,15 @@ class TestSemaphore:
             assert began < answer.ended < began + WOKEN
         assert await ours.available_permits() == 0
 
-    async def test_permits_that_appear(
-        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target
-    ) -> None:
+    async def test_permits_that_appear(self, backend: Backend, java: JavaClient, target: Target) -> None:
         """Whoever makes the semaphore wakes those who wait for it on the other side."""
         ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
-        waiter = ann.begin(theirs, "acquire")
+        waiter = java.ann.begin(theirs, "acquire")
         await backend.until(target.waiting("Semaphore", "seats"))
         began = now()
         assert await ours.try_set_permits(1)
         assert waiter.answer().ended < began + WOKEN
-        waiter = ann.begin(theirs, "acquire")
+        waiter = java.ann.begin(theirs, "acquire")
         await backend.sleep(0.1)
         began = now()
         await ours.add_permits(1)
@@ -85,49 +81,41 @@ class TestSemaphore:
 
 
 class TestCountDownLatch:
-    async def test_one_count(self, backend: Backend, java: JavaClient, ann: JavaThread) -> None:
+    async def test_one_count(self, backend: Backend, java: JavaClient) -> None:
         ours, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
         assert await ours.try_set_count(4)
-        assert not ann.call(theirs, "trySetCount", 2)
+        assert not java.ann.call(theirs, "trySetCount", 2)
         for left in (2, 0):
             await ours.count_down()
-            ann.call(theirs, "countDown")
-            assert await ours.get_count() == ann.call(theirs, "getCount") == left
-        assert ann.call(theirs, "trySetCount", 1)
+            java.ann.call(theirs, "countDown")
+            assert await ours.get_count() == java.ann.call(theirs, "getCount") == left
+        assert java.ann.call(theirs, "trySetCount", 1)
         assert not await ours.try_set_count(1)
         assert await ours.delete()
-        assert ann.call(theirs, "getCount") == 0
+        assert java.ann.call(theirs, "getCount") == 0
 
-    async def test_waiters_of_both(
-        self, backend: Backend, java: JavaClient, ann: JavaThread, bob: JavaThread, target: Target
-    ) -> None:
-        client, theirs = backend.connect(), java.get("CountDownLatch", "done")
-        for last_in_java in (True, False):
-            assert await client.get_count_down_latch("done").try_set_count(2)
+    @pytest.mark.parametrize("last", ["java", "python"])
+    async def test_waiters_of_both(self, last: str, backend: Backend, java: JavaClient, target: Target) -> None:
+        latch, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
+        assert await latch.try_set_count(2)
 
-            async def wait() -> float:
-                assert await client.get_count_down_latch("done").wait(20)
-                return now()
+        async def wait() -> float:
+            assert await latch.wait(20)
+            return now()
 
-            in_python = backend.spawn(wait)
-            in_java = bob.begin(theirs, "await", 20, "SECONDS")
-            await target.until_java_waits(backend, "CountDownLatch", "done", 2)
-            if last_in_java:
-                await client.get_count_down_latch("done").count_down()
-            else:
-                ann.call(theirs, "countDown")
+        in_python, in_java = backend.spawn(wait), java.bob.begin(theirs, "await", 20, "SECONDS")
+        await target.until_java_waits(backend, "CountDownLatch", "done", 2)
+        for side in ("python", "java") if last == "java" else ("java", "python"):
             assert not in_java.done()
             assert not in_python.done()
             began = now()
-            if last_in_java:
-                ann.call(theirs, "countDown")
+            if side == "java":
+                java.ann.call(theirs, "countDown")
             else:
-                await client.get_count_down_latch("done").count_down()
+                await latch.count_down()
             ended = now()
-            answer = in_java.answer()
-            assert answer.result is True
-            assert began < answer.ended < ended + WOKEN
-            assert began < await in_python.result() < ended + WOKEN
-            assert not target.redis.exists("done")
-            # Its subscription ends with its last waiter; that of Python stays for some seconds.
-            await backend.until(target.waiting("CountDownLatch", "done", 1))
+        answer = in_java.answer()
+        assert answer.result is True
+        assert began < answer.ended < ended + WOKEN
+        assert began < await in_python.result() < ended + WOKEN
+        assert not target.redis.exists("done")

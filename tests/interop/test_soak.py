@@ -1,4 +1,4 @@
-"""Four threads of Java and four Python processes beside each other, on one object of each kind, for a minute."""
+"""Four threads of Java and four Python processes beside each other, on one object of each kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .targets import Target
 
 pytestmark = pytest.mark.slow
 
-SECONDS = {"single": 60, "cluster": 20}
+SECONDS = {"single": 20, "cluster": 10}
 LOCKS = ("Lock", "FairLock", "FencedLock", "SpinLock", "WriteLock", "ReadLock")
 SEMAPHORES = ("Semaphore", "PermitExpirableSemaphore")
 KINDS = (*LOCKS, *SEMAPHORES)

@@ -103,13 +103,7 @@ class TestKilledHolders:
             assert killed < await waiter.result() < killed + TIMEOUT + WOKEN
 
     async def test_of_python(
-        self,
-        backend: Backend,
-        java: JavaClient,
-        jvm: Jvm,
-        target: Target,
-        child: Callable[..., Child],
-        version: str,
+        self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target, child: Callable[..., Child], version: str
     ) -> None:
         holder = child(HOLDS, target.url, TIMEOUT, *KILLED)
         assert holder.receive(STARTS) == "held"
@@ -125,14 +119,14 @@ class TestKilledHolders:
             assert killed < waiter.answer().ended < killed + TIMEOUT + WOKEN
 
     async def test_of_a_fair_lock_for_which_both_wait(
-        self, backend: Backend, java: JavaClient, ann: JavaThread, target: Target, child: Callable[..., Child]
+        self, backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
     ) -> None:
         """A waiter in Python sees to it that one of Java which oversleeps is woken."""
         holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
         assert holder.receive(STARTS) == "held"
         client = backend.connect()
-        in_java = ann.begin(java.get("FairLock", "FairLock"), "lock")
-        ann.begin(java.get("FairLock", "FairLock"), "unlock")
+        in_java = java.ann.begin(java.get("FairLock", "FairLock"), "lock")
+        java.ann.begin(java.get("FairLock", "FairLock"), "unlock")
         await backend.until(target.waiting("FairLock", "FairLock"))
         in_python = backend.spawn(acquired(client.get_fair_lock("FairLock")))
         await backend.until(target.waiting("FairLock", "FairLock", 2))

@@ -1,0 +1,155 @@
+"""What the tests with several servers have in common: kinds of locks, nodes, and slots on their way."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pyredisson._client.servers import SeveralServers
+from pyredisson.testing import AtomicMove, Cluster, ClusterNode
+
+LOCKS: dict[str, Callable[[Any, str], Any]] = {
+    "lock": lambda client, name: client.get_lock(name),
+    "fair": lambda client, name: client.get_fair_lock(name),
+    "fenced": lambda client, name: client.get_fenced_lock(name),
+    "spin": lambda client, name: client.get_spin_lock(name),
+    "non-reentrant": lambda client, name: client.get_non_reentrant_lock(name),
+    "write": lambda client, name: client.get_read_write_lock(name).write_lock(),
+    "read": lambda client, name: client.get_read_write_lock(name).read_lock(),
+}
+SINGLE_KEY = ("lock", "spin", "non-reentrant")
+"""The other kinds have several keys, or create them: the cluster answers TRYAGAIN as long as these are on two nodes."""
+COPYING_SECONDS = 2.0
+"""How long the source copies the keys of a slow move: long enough for some calls."""
+KEYS_OF_A_SLOW_MOVE = 20
+
+
+def against(kind: str, client: Any, name: str) -> Any:
+    """A lock that a hold of this kind excludes."""
+    return LOCKS["write" if kind == "read" else kind](client, name)
+
+
+async def known_lock(client: Any) -> Any:
+    """A lock whose scripts the server knows."""
+    lock = client.get_lock("a")
+    await lock.lock()
+    await lock.unlock()
+    return lock
+
+
+def map_of(client: Any) -> SeveralServers:
+    lifecycle = getattr(client, "_target", client)._lifecycle
+    assert isinstance(lifecycle.servers, SeveralServers)
+    return lifecycle.servers
+
+
+def other_than(node: ClusterNode, cluster: Cluster) -> ClusterNode:
+    return next(master for master in cluster.masters() if master is not node)
+
+
+def names_on(cluster: Cluster, node: ClusterNode, count: int, prefix: str = "name") -> list[str]:
+    """Names of locks whose keys are on that node."""
+    found = (f"{prefix}-{number}" for number in range(100_000) if cluster.node_of_key(f"{prefix}-{number}") is node)
+    return [next(found) for _ in range(count)]
+
+
+def tag_on(cluster: Cluster, node: ClusterNode) -> str:
+    """A hash tag whose slot is on this node."""
+    return next(tag for tag in map(str, range(1000)) if cluster.node_of_key(tag) is node)
+
+
+def places(cluster: Cluster) -> tuple[str, ClusterNode, ClusterNode]:
+    """A hash tag, the node of its slot, and another master."""
+    source, other = cluster.masters()[:2]
+    return tag_on(cluster, source), source, other
+
+
+def calls(node: ClusterNode, command: str) -> int:
+    """How often a node has executed a command."""
+    return int(node.ask("INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], object]) -> str:
+    """Runs the action, with Ctrl-C on this line of those that it executes in these files.
+
+    Returns where that was. Empty: it executes fewer lines.
+    """
+    left, where = line, ""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left, where
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        left -= event == "line"
+        if left == 0 and not where:
+            where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            raise KeyboardInterrupt
+        return trace
+
+    # The finalizer of an earlier client would be interrupted instead.
+    collects = gc.isenabled()
+    gc.disable()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        assert where
+    finally:
+        sys.settrace(None)
+        if collects:
+            gc.enable()
+    return where
+
+
+class MovingCluster(Cluster):
+    """A cluster whose slots move in steps, or atomically."""
+
+    atomic = False
+
+    def move(self, slot: int, to: ClusterNode) -> None:
+        if self.atomic:
+            self.move_atomically(slot, slot, to)
+        else:
+            self.move_slot(slot, to)
+
+
+@contextmanager
+def half_moved(cluster: Cluster, name: str, *keys: str) -> Iterator[tuple[ClusterNode, ClusterNode]]:
+    """The slot of that name is on its way from one node to another; these keys have moved. Behind it all have."""
+    slot = cluster.slot_of_key(name)
+    source = cluster.node_of(slot)
+    target = other_than(source, cluster)
+    cluster.begin_move(slot, target)
+    try:
+        if keys:
+            cluster.move_keys(slot, *keys)
+        yield source, target
+    finally:
+        cluster.move_keys(slot)
+        cluster.finish_move(slot)
+
+
+def begin_slow_move(cluster: Cluster, tag: str, to: ClusterNode, seconds: float = COPYING_SECONDS) -> AtomicMove:
+    """Begins an atomic move whose keys take a while to copy. Meanwhile the source goes on serving the slot."""
+    slot = cluster.slot_of_key(tag)
+    source = cluster.node_of(slot)
+    for number in range(KEYS_OF_A_SLOW_MOVE):
+        source.ask("SET", f"{{{tag}}}:{number}", number, "PX", 60_000)
+    source.ask("CONFIG", "SET", "rdb-key-save-delay", round(seconds / KEYS_OF_A_SLOW_MOVE * 1e6))
+    return cluster.begin_atomic_move(slot, slot, to)
+
+
+@contextmanager
+def while_it_is_copied(cluster: Cluster, tag: str, to: ClusterNode) -> Iterator[None]:
+    """The keys of the slot are copied while the body runs. Behind it the slot has moved."""
+    source = cluster.node_of_key(tag)
+    move = begin_slow_move(cluster, tag, to)
+    yield
+    assert cluster.node_of_key(tag) is source, "the copying did not take long enough for the test"
+    cluster.finish_atomic_move(move)
+    source.ask("CONFIG", "SET", "rdb-key-save-delay", 0)
+    assert cluster.node_of_key(tag) is to

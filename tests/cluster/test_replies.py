@@ -1,0 +1,261 @@
+"""What nodes of a cluster, Sentinels and servers reply, in all forms that their versions and settings produce."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.exceptions import AskError, ClusterDownError, InvalidResponse, NoPermissionError, ResponseError
+
+from pyredisson._protocol.cluster import Redirect, is_redirect, read_redirect, read_slots, read_view
+from pyredisson._protocol.error_codes import NonLocalKeyError, is_transient
+from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.sentinel import (
+    SentinelAnswer,
+    names_master,
+    read_role,
+    read_sentinel,
+    sentinel_query,
+    unconfirmed_master,
+)
+from pyredisson._protocol.topology import ALL_SLOTS, Member, Shard, TopologyView
+from pyredisson._settings.address import Address
+
+ASKED = Address("asked.example", 7000)
+
+
+def member(port: int, id_: bytes, host: str = "10.0.0.1") -> Member:
+    return Member(Address(host, port), id_)
+
+
+def test_masters_replicas_and_slots() -> None:
+    reply = [
+        [8192, 16383, [b"10.0.0.1", 7001, b"b", []], [b"10.0.0.1", 7003, b"d", []], [b"10.0.0.1", 7004, b"e", []]],
+        [0, 99, [b"10.0.0.1", 7000, b"a", []], [b"10.0.0.1", 7002, b"c", []]],
+        [101, 8191, [b"10.0.0.1", 7000, b"a", []], [b"10.0.0.1", 7002, b"c", []]],
+    ]
+    view = read_slots(reply, ASKED)
+    assert view.shards == (
+        Shard(member(7000, b"a"), (member(7002, b"c"),), ((0, 99), (101, 8191))),
+        Shard(member(7001, b"b"), (member(7003, b"d"), member(7004, b"e")), ((8192, 16383),)),
+    )
+    assert view.covered == 16383
+
+
+def test_nodes_that_report_in_another_order_give_equal_views() -> None:
+    here = [[0, 5, [b"h", 1, b"a"], [b"h", 2, b"b"], [b"h", 3, b"c"]], [6, 9, [b"h", 1, b"a"], [b"h", 2, b"b"]]]
+    there = [[0, 9, [b"h", 1, b"a"], [b"h", 3, b"c"], [b"h", 2, b"b"]]]
+    here[1].append([b"h", 3, b"c"])
+    assert read_slots(here, ASKED) == read_slots(there, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("node", "address"),
+    [
+        ([b"10.0.0.1", 7000, b"a"], Address("10.0.0.1", 7000)),
+        ([b"::1", 7000, b"a", []], Address("::1", 7000)),
+        ([b"node.example", 7000, b"a", [b"ip", b"10.0.0.1"]], Address("node.example", 7000)),
+        # cluster-preferred-endpoint-type unknown-endpoint
+        ([None, 7009, b"a", [b"ip", b"10.0.0.1"]], Address("asked.example", 7009)),
+        # A node that hasn't met another one doesn't know its address.
+        ([b"", 7000, b"a", []], Address("asked.example", 7000)),
+        # cluster-preferred-endpoint-type hostname, without a host name
+        ([b"?", 7000, b"a", [b"ip", b"10.0.0.1"]], Address("10.0.0.1", 7000)),
+        ([b"10.0.0.1", 7000], Address("10.0.0.1", 7000)),
+    ],
+)
+def test_the_address_of_a_node(node: list[object], address: Address) -> None:
+    (shard,) = read_slots([[0, 16383, node]], ASKED).shards
+    assert shard.master.address == address
+
+
+@pytest.mark.parametrize("node", [[b"?", 7000, b"a", []], [b"?", 7000, b"a"], [b"10.0.0.1", 0, b"a", []]])
+def test_a_node_without_an_address_is_left_out(node: list[object]) -> None:
+    master = [b"10.0.0.1", 7001, b"b", []]
+    assert read_slots([[0, 5, node], [6, 9, master]], ASKED).covered == 4
+    (shard,) = read_slots([[0, 5, master, node]], ASKED).shards
+    assert shard.replicas == ()
+
+
+def test_an_empty_cluster() -> None:
+    assert read_slots([], ASKED) == TopologyView(())
+
+
+@pytest.mark.parametrize("reply", [None, 1, b"OK", [1], [[0, 5, b"x"]], [[0, 5]], [[b"x", 5, [b"h", 1, b"a"]]]])
+def test_an_unreadable_reply_is_an_error_of_redis(reply: object) -> None:
+    with pytest.raises(InvalidResponse, match=r"asked\.example:7000"):
+        read_slots(reply, ASKED)
+
+
+SLOTS = [[0, 16383, [b"h", 1, b"a"]]]
+
+
+@pytest.mark.parametrize(
+    ("info", "healthy", "epoch"),
+    [
+        (b"cluster_state:ok\r\ncluster_current_epoch:17\r\ncluster_my_epoch:3\r\n", True, 17),
+        (b"cluster_state:fail\r\ncluster_current_epoch:17\r\n", False, 17),
+        (NoPermissionError("NOPERM"), True, 0),
+    ],
+)
+def test_the_state_of_the_cluster(info: object, healthy: bool, epoch: int) -> None:
+    view = read_view([SLOTS, info], ASKED)
+    assert (view.healthy, view.epoch, view.covered) == (healthy, epoch, 16384)
+
+
+def test_an_error_reply_is_raised() -> None:
+    with pytest.raises(NoPermissionError):
+        read_view([NoPermissionError("NOPERM"), b""], ASKED)
+
+
+@pytest.mark.parametrize(
+    ("text", "redirect"),
+    [
+        ("MOVED 3999 10.0.0.1:6381", Redirect(False, 3999, Address("10.0.0.1", 6381))),
+        ("ASK 0 node.example:6381", Redirect(True, 0, Address("node.example", 6381))),
+        ("MOVED 16383 ::1:6381", Redirect(False, 16383, Address("::1", 6381))),
+        ("MOVED 5 :6381", Redirect(False, 5, Address("asked.example", 6381))),
+        ("MOVED 5 ?:6381", Redirect(False, 5, None)),
+        ("MOVED 5 10.0.0.1:0", Redirect(False, 5, None)),
+    ],
+)
+def test_redirects(text: str, redirect: Redirect) -> None:
+    error = ResponseError(text)
+    assert is_redirect(error)
+    assert read_redirect(error, ASKED) == redirect
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterDownError("CLUSTERDOWN down"),
+        ResponseError("ERR MOVED 1 h:1"),
+        ValueError("MOVED 1 h:1"),
+        # redis-py's class takes the text without its first word; ours are plain error replies.
+        AskError("5 h:1"),
+    ],
+)
+def test_other_errors_are_no_redirects(error: Exception) -> None:
+    assert not is_redirect(error)
+
+
+@pytest.mark.parametrize("text", ["MOVED", "MOVED 5", "MOVED x h:1", "ASK 5 h", "MOVED 5 h:1 "])
+def test_an_unreadable_redirect_is_an_error_of_redis(text: str) -> None:
+    with pytest.raises(InvalidResponse, match=r"asked\.example:7000"):
+        read_redirect(ResponseError(text), ASKED)
+
+
+@given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.randoms(use_true_random=False))
+def test_ranges_are_joined(slots: list[int], random: object) -> None:
+    reply = [[slot, slot, [b"h", 1, b"a"]] for slot in slots]
+    (shard,) = read_slots(reply, ASKED).shards
+    assert [slot for first, last in shard.slots for slot in range(first, last + 1)] == sorted(slots)
+    assert all(last + 1 < first for (_, last), (first, _) in zip(shard.slots, shard.slots[1:], strict=False))
+
+
+SENTINEL = Address("10.0.0.9", 26379)
+MASTER = Address("10.0.0.1", 6379)
+NAMED = [b"10.0.0.1", b"6379"]
+DETAILS = [b"name", b"mymaster", b"ip", b"10.0.0.1", b"port", b"6379", b"config-epoch", b"7"]
+OTHERS = [[b"name", b"x", b"ip", b"10.0.0.8", b"port", b"26379"], [b"ip", b"::1", b"port", b"26380"]]
+
+
+def test_the_query_names_the_master() -> None:
+    assert all(payload.endswith(b"$8\r\nmymaster\r\n") for payload in sentinel_query("mymaster"))
+
+
+REFUSED, UNKNOWN = NoPermissionError("NOPERM"), ResponseError("ERR No such master with that name")
+REPLICAS = [[b"ip", b"10.0.0.2", b"port", b"6380", b"flags", b"s_down,slave,disconnected"]]
+
+
+@pytest.mark.parametrize(
+    ("replies", "answer"),
+    [
+        (
+            [NAMED, DETAILS, OTHERS, REPLICAS],
+            SentinelAnswer(
+                MASTER, 7, (Address("10.0.0.8", 26379), Address("::1", 26380)), (Address("10.0.0.2", 6380),)
+            ),
+        ),
+        ([NAMED, REFUSED, REFUSED, REFUSED], SentinelAnswer(MASTER, 0, ())),
+        ([None, UNKNOWN, UNKNOWN, UNKNOWN], None),
+    ],
+    ids=["", "without-details", "no-such-master"],
+)
+def test_the_answer_of_a_sentinel(replies: list[object], answer: SentinelAnswer | None) -> None:
+    assert read_sentinel(replies, SENTINEL) == answer
+
+
+def test_an_error_reply_of_a_sentinel_is_raised() -> None:
+    with pytest.raises(NoPermissionError):
+        read_sentinel([REFUSED, DETAILS, OTHERS, []], SENTINEL)
+
+
+@pytest.mark.parametrize(
+    "replies", [[[b"10.0.0.1"], DETAILS, [], []], [[b"h", b"x"], DETAILS, [], []], [[b"h", b"1"], [b"odd"], [], []]]
+)
+def test_an_unreadable_answer_is_an_error_of_redis(replies: list[object]) -> None:
+    with pytest.raises(InvalidResponse, match=r"10\.0\.0\.9:26379"):
+        read_sentinel(replies, SENTINEL)
+
+
+def test_messages_about_other_masters() -> None:
+    assert names_master(b"mymaster 10.0.0.1 6379 10.0.0.2 6379", "mymaster")
+    assert not names_master(b"mymaster2 10.0.0.1 6379 10.0.0.2 6379", "mymaster")
+    assert not names_master(b"", "mymaster")
+
+
+SERVER = b"# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n"
+REPLICATION = (
+    b"# Replication\r\nrole:master\r\nconnected_slaves:1\r\nslave0:ip=10.0.0.2,port=6380,state=online,lag=0\r\n"
+)
+FIRST, SECOND = Member(Address("10.0.0.2", 6380)), Member(Address("10.0.0.3", 6381))
+SLAVES = [[b"10.0.0.3", b"6381", b"0"], [b"10.0.0.2", b"6380", b"0"]]
+
+
+def one_master(*replicas: Member, id_: bytes = b"abc", epoch: int = 0) -> TopologyView:
+    return TopologyView((Shard(Member(MASTER, id_), replicas, ALL_SLOTS),), epoch)
+
+
+@pytest.mark.parametrize(
+    ("replies", "view"),
+    [
+        ([[b"master", 100, SLAVES], REPLICATION, SERVER], one_master(FIRST, SECOND, epoch=5)),
+        ([[b"slave", b"10.0.0.1", 6379, b"connected", 1], b"role:slave\r\n", SERVER], None),
+        ([[b"sentinel", [b"mymaster"]], b"", SERVER], None),
+        # INFO tells it too.
+        ([REFUSED, REPLICATION, SERVER], one_master(FIRST, epoch=5)),
+        ([REFUSED, b"role:slave\r\n", SERVER], None),
+    ],
+    ids=["master", "replica", "sentinel", "master-without-role", "replica-without-role"],
+)
+def test_the_role_of_a_server(replies: list[object], view: TopologyView | None) -> None:
+    assert read_role(replies, MASTER, 5) == view
+
+
+def test_without_any_right_the_role_is_unknown() -> None:
+    with pytest.raises(NoPermissionError):
+        read_role([REFUSED] * 3, MASTER)
+    assert unconfirmed_master([REFUSED] * 3, MASTER, 3) == one_master(id_=b"", epoch=3)
+    assert unconfirmed_master([REFUSED, REPLICATION, SERVER], MASTER, 3) is None
+    assert unconfirmed_master([[b"master", 0, []], REFUSED, SERVER], MASTER, 3) is None
+
+
+@pytest.mark.parametrize("role", [None, 1, [], [b"master"], [b"master", 0, [[b"h"]]], [b"master", 0, [[b"h", b"x"]]]])
+def test_an_unreadable_role_is_an_error_of_redis(role: object) -> None:
+    with pytest.raises(InvalidResponse, match=r"10\.0\.0\.1:6379"):
+        read_role([role, REPLICATION, SERVER], MASTER)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERR Script attempted to access a non local key in a cluster node script: e46d14b4, on @user_script:2.",
+        "ERR Attempted to access a non local key in a cluster node script: on @user_script:2.",
+        "ERR Error running script (call to f_e): Lua script attempted to access a non local key in a cluster node",
+    ],
+)
+def test_the_error_of_each_server(text: str) -> None:
+    error = as_error(text)
+    assert type(error) is NonLocalKeyError
+    assert is_transient(error)

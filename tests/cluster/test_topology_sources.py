@@ -1,0 +1,521 @@
+"""The keeper of a client of real servers: whom it asks, which answers it relies on, and how soon it knows a change."""
+
+from __future__ import annotations
+
+import gc
+import random
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionError, NoPermissionError, ResponseError
+from redis.sentinel import MasterNotFoundError
+
+import pyredisson
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.routing import Changes
+from pyredisson._settings.address import Address
+from pyredisson._settings.config import Config
+from pyredisson.errors import UnsupportedServerError
+from pyredisson.testing import Cluster, Replicated, Sentinels, Server
+from tests.support.keepers import Watched
+from tests.support.waiting import TIME_LIMIT, eventually
+
+from .conftest import CALM_NODE_TIMEOUT
+
+Servers = Cluster | Sentinels | Replicated
+Watch = Callable[..., Watched]
+ALL_SLOTS = frozenset(range(16384))
+KINDS: dict[str, Callable[..., Any]] = {"cluster": Cluster, "sentinel": Sentinels, "replicated": Replicated}
+strikes = pytest.mark.parametrize("how", ["kill", "pause"])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """Servers of this module. Not to be changed."""
+    with KINDS[request.param]() as running:
+        if isinstance(running, Cluster):
+            running.set_node_timeout(CALM_NODE_TIMEOUT)
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+def own(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """Servers of this test's own."""
+    with KINDS[request.param]() as running:
+        yield running
+
+
+on_sentinels = pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
+on_a_cluster = pytest.mark.parametrize("shared", ["cluster"], indirect=True)
+
+
+def named(servers: Servers) -> Any:
+    """The servers whose addresses a user gives."""
+    return servers.sentinels if isinstance(servers, Sentinels) else servers.nodes
+
+
+@pytest.fixture
+def watch(watch_topology: Watch) -> Watch:
+    """Makes keepers for such servers, which know them (`discover=False`: not yet). `nodes`: what the user names."""
+
+    def make(servers: Servers | str, nodes: Any = None, *, discover: bool = True, **fields: Any) -> Watched:
+        kind = servers if isinstance(servers, str) else type(servers).__name__.lower().removesuffix("s")
+        if kind == "sentinel":
+            fields = {"master_name": "mymaster"} | fields
+        watched = watch_topology(kind, named(servers) if nodes is None else nodes, **fields)  # type: ignore[arg-type]
+        if discover:
+            watched.discover()
+        return watched
+
+    return make
+
+
+def source_of(watched: Watched) -> Any:
+    return watched.keeper._source
+
+
+def listening(watched: Watched) -> bool:
+    """Whether the keeper has subscribed to a Sentinel and has looked at the topology after that."""
+    connection = source_of(watched)._listener._connection
+    return connection is not None and connection.fileno() >= 0
+
+
+def masters(servers: Servers) -> tuple[Any, ...]:
+    return servers.masters() if isinstance(servers, Cluster) else (servers.master(),)
+
+
+def assert_same(watched: Watched, servers: Servers) -> None:
+    assert set(watched.table.nodes) == {Address(node.host, node.port) for node in masters(servers)}
+    if not isinstance(servers, Cluster):
+        assert watched.only_node is watched.node_at(servers.master())
+        return
+    for slot in (*range(0, 16384, 500), 16383):
+        assert watched.table.node_of_slot(slot) is watched.node_at(servers.node_of(slot))
+
+
+def silent_server() -> socket.socket:
+    """It accepts connections, and says nothing."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def test_the_whole_map_comes_from_any_of_them(shared: Servers, watch: Watch) -> None:
+    choices = [[each] for each in named(shared)]
+    if isinstance(shared, Replicated):
+        choices = [[*shared.nodes], [*shared.nodes[::-1]], [shared.master()]]
+    for nodes in choices:
+        watched = watch(shared, nodes)
+        assert_same(watched, shared)
+        assert set(watched.table.replicas.values()) == {1}
+        assert watched.table.epoch > 0 or not isinstance(shared, Cluster)
+
+
+def test_addresses_are_translated(shared: Servers, watch: Watch) -> None:
+    """The user's addresses are those of this client's network, and are not translated."""
+    outside = {(each.host, each.port): Address("localhost", each.port) for each in (*named(shared), *shared.nodes)}
+    nodes = [
+        ("localhost", each.port) for each in (masters(shared) if isinstance(shared, Replicated) else named(shared))
+    ]
+    watched = watch(shared, nodes[:1], address_mapper=lambda address: outside[address])
+    assert set(watched.table.nodes) == {Address("localhost", node.port) for node in masters(shared)}
+    if isinstance(shared, Sentinels):
+        assert {sentinel.host for sentinel in source_of(watched)._sentinels.known()} == {"localhost"}
+
+
+def test_most_of_the_users_addresses_are_dead_or_hang(
+    shared: Servers, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that hang may take all the time of the first refresh, but not that of the next one too."""
+    monkeypatch.setattr(random, "sample", lambda population, count: list(population)[:count])
+    with silent_server() as one, silent_server() as other:
+        with silent_server() as third:
+            dead = third.getsockname()[:2]
+        silent = [each.getsockname()[:2] for each in (one, other)]
+        entry = masters(shared)[0] if isinstance(shared, Replicated) else named(shared)[0]
+        assert_same(watch(shared, [dead, silent[0], entry]), shared)
+        watched = watch(shared, [*silent, entry], discover=False)
+        try:
+            watched.discover()
+        except NoReply:
+            began = time.monotonic()
+            watched.discover()
+            assert time.monotonic() - began < 1
+        assert_same(watched, shared)
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_a_server_of_another_kind(server: Server, watch: Watch, kind: str) -> None:
+    with pytest.raises(UnsupportedServerError, match="redis://"):
+        watch(kind, [server])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_server_replies(watch: Watch, kind: str) -> None:
+    with silent_server() as closed:
+        address = closed.getsockname()[:2]
+    with pytest.raises(NoReply) as caught:
+        watch(kind, [address])
+    assert isinstance(caught.value.error, ConnectionError)
+
+
+def test_a_failover_on_request(own: Servers, watch: Watch) -> None:
+    """The former master still replies. A Sentinel tells of it; otherwise a redirect or an error does."""
+    watched = watch(own)
+    former = masters(own)[0]
+    old = watched.node_at(former)
+    if isinstance(own, Sentinels):
+        eventually(lambda: listening(watched))
+    promoted = own.fail_over(former, takeover=True) if isinstance(own, Cluster) else own.fail_over()
+    if not isinstance(own, Sentinels):
+        watched.table.request_refresh("READONLY")
+    eventually(lambda: watched.changes)
+    slots = watched.changes[0].failed_over_slots
+    assert len(slots) > 5000 if isinstance(own, Cluster) else slots == ALL_SLOTS
+    assert watched.changes[0] == Changes(
+        failed_over_slots=slots, new_masters=(watched.node_at(promoted),), removed_nodes=(old,), demoted_nodes=(old,)
+    )
+    assert_same(watched, own)
+
+
+@strikes
+def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: str) -> None:
+    """No redirect comes from a master that died or hangs: the failure of a connection has to be enough.
+
+    When it comes back, it believes to be the master.
+    """
+    watched = watch(own)
+    former = masters(own)[0]
+    old = watched.node_at(former)
+    getattr(own, how)(former)
+    old.on_failure()
+    promoted = own.fail_over() if isinstance(own, Replicated) else own.wait_for_promotion(former)
+    promoted_at = time.monotonic()
+    eventually(lambda: watched.changes, 20.0)
+    # The time that other nodes need to hear of it; a Sentinel asks for the role once a second. The next refresh is far.
+    assert watched.known_at - promoted_at < 5
+    assert watched.changes[0].demoted_nodes == (old,)
+    assert watched.changes[0].new_masters == (watched.node_at(promoted),)
+    eventually(lambda: not watched.table.troubled)
+    if how == "pause":
+        former.resume()
+    elif not isinstance(own, Cluster):
+        former.start()
+    watched.changes.clear()
+    for _ in range(5):
+        watched.table.apply(*watched.keeper._source.look())
+    assert watched.table.node_of_slot(0) is not old
+    assert not watched.changes
+
+
+class TestClusters:
+    def test_a_slot_that_moves(self, cluster: Cluster, watch: Watch) -> None:
+        watched = watch(cluster)
+        source = cluster.node_of(77)
+        target = next(node for node in cluster.masters() if node is not source)
+        cluster.move_slot(77, target)
+        watched.table.redirect(ResponseError(f"MOVED 77 {target.host}:{target.port}"), watched.node_at(source))
+        eventually(lambda: watched.changes)
+        assert watched.changes == [Changes(moved_slots=frozenset({77}))]
+        assert_same(watched, cluster)
+
+    @on_a_cluster
+    def test_a_node_that_hangs_is_asked_last(self, shared: Cluster, watch: Watch) -> None:
+        source = source_of(watch(shared))
+        with silent_server() as silent:
+            address = Address(*silent.getsockname()[:2])
+            source._members = [address]
+            source.look()
+            assert address in source._servers._silent
+            source._members.append(address)
+            assert all(source._known()[-1] == address for _ in range(50))
+
+    def test_all_nodes_behind_one_name_are_replaced(self, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Managed services do so in maintenance. The name is the only thing that stays."""
+        resolve = socket.getaddrinfo
+        behind: list[Cluster] = []
+
+        def getaddrinfo(host: str, port: int, **options: Any) -> Any:
+            if host == "cluster.example":
+                return [entry for node in behind[0].living for entry in resolve(node.host, node.port, **options)]
+            return resolve(host, port, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        with Cluster(masters=1, replicas=0) as former, Cluster(masters=1, replicas=0) as present:
+            behind[:] = [former]
+            watched = watch(former, [("cluster.example", 6379)])
+            old = watched.node_at(former.nodes[0])
+            behind[:] = [present]
+            former.stop()
+            old.on_failure()
+            eventually(lambda: watched.changes)
+            assert_same(watched, present)
+            assert watched.changes[0].removed_nodes == (old,)
+            assert source_of(watched)._members == [Address(present.nodes[0].host, present.nodes[0].port)]
+
+    def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(self, own_cluster: Cluster, watch: Watch) -> None:
+        """The former master was forgotten by the others and forgot them, so it still believes in its slots."""
+        former = own_cluster.masters()[0]
+        [replica] = own_cluster.replicas_of(former)
+        others = [node for node in own_cluster.nodes if node is not former]
+        for node in others:
+            former.ask("CLUSTER", "FORGET", node.id)
+        replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+        eventually(lambda: all(node.view()[replica.id].has(0) for node in others))
+        watched = watch(own_cluster, others)
+        assert watched.table.node_of_slot(0) is watched.node_at(replica)
+        epoch, alone = watched.table.epoch, Address(former.host, former.port)
+        for _ in range(20):
+            source_of(watched)._members = [alone, Address(replica.host, replica.port)]
+            view, _ = source_of(watched).look()
+            assert view.epoch >= epoch
+            assert view.covered == 16384
+            assert alone not in {shard.master.address for shard in view.shards}
+
+    def test_passwords_and_rights(self, watch: Watch) -> None:
+        users = ["limited on >word ~* &* +@all -cluster", "locker on >word ~* &* +@all -cluster +cluster|slots"]
+        with Cluster(masters=1, replicas=0, password="right", users=users) as cluster:
+            watch(cluster, password="right")
+            assert_same(watch(cluster, username="locker", password="word"), cluster)
+            for credentials in ({"password": "wrong"}, {}):
+                with pytest.raises(AuthenticationError):
+                    watch(cluster, **credentials)
+            with pytest.raises(NoPermissionError):
+                watch(cluster, username="limited", password="word")
+
+    def test_a_cluster_without_slots(self, watch: Watch) -> None:
+        with Server(config={"cluster-enabled": "yes"}) as server:
+            watched = watch("cluster", [server], discover=False)
+            with pytest.raises(NoReply) as caught:
+                watched.discover()
+            assert isinstance(caught.value.error, ClusterDownError)
+            with server.redis() as redis:
+                redis.execute_command("CLUSTER ADDSLOTSRANGE", 100, 16383)
+                watched.discover()
+                assert watched.table.node_of_slot(99) is None
+                assert watched.table.node_of_slot(100) is watched.node_at(server)
+                redis.execute_command("CLUSTER ADDSLOTSRANGE", 0, 99)
+            watched.table.request_refresh("slot 99 has no node")
+            eventually(lambda: watched.table.node_of_slot(99))
+            assert watched.changes == [Changes(moved_slots=frozenset(range(100)))]
+
+    def test_tls(self, watch: Watch) -> None:
+        with Cluster(masters=1, replicas=0, tls=True) as cluster:
+            nodes = [(node.host, node.tls_port) for node in cluster.nodes]
+            context = ssl.create_default_context(cafile=cluster.ca_file)
+            watched = watch(cluster, nodes, ssl=True, ssl_context=context)
+            assert [(node.endpoint.host, node.endpoint.port) for node in watched.table.nodes.values()] == nodes
+            # A certificate that isn't trusted is reported at once.
+            with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED") as caught:
+                watch(cluster, nodes, ssl=True)
+            assert not isinstance(caught.value, NoReply)
+
+
+class TestSentinels:
+    @on_sentinels
+    def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(self, shared: Sentinels, watch: Watch) -> None:
+        with silent_server() as silent:
+            began = time.monotonic()
+            watched = watch(shared, [silent.getsockname()[:2], shared.sentinels[0]])
+            # Twice as long as `LONGEST`, if it were asked twice.
+            assert time.monotonic() - began < 1.9
+        # The one that has answered goes first from now on.
+        known = source_of(watched)._sentinels.known()
+        assert len(known) == 4
+        assert known[0].port == shared.sentinels[0].port
+
+    def test_a_sentinel_that_is_listened_to_fails(self, sentinels: Sentinels, watch: Watch) -> None:
+        """First the one that the user has named hangs, then another one dies. The third one tells of the failover."""
+        watched = watch(sentinels, sentinels.sentinels[:1], ping_interval=0.2, timeout=0.3)
+        for strike in (sentinels.pause, sentinels.kill):
+            eventually(lambda: listening(watched))
+            connection = source_of(watched)._listener._connection
+            assert connection is not None
+            [heard] = [each for each in sentinels.sentinels if each.port == connection._node.config.port]
+            strike(heard)
+            eventually(
+                lambda connection=connection: (  # type: ignore[misc]
+                    source_of(watched)._listener._connection not in (None, connection) and listening(watched)
+                )
+            )
+            if strike == sentinels.pause:
+                sentinels.resume(heard)
+        sentinels.fail_over()
+        eventually(lambda: watched.changes)
+
+    @on_sentinels
+    def test_an_unknown_name(self, shared: Sentinels, watch: Watch) -> None:
+        with pytest.raises(MasterNotFoundError, match="nobody"):
+            watch(shared, master_name="nobody")
+
+    @pytest.mark.parametrize(
+        ("sentinel_password", "fields"),
+        [
+            ("one", {"sentinel_password": "one", "password": "two"}),
+            (None, {"password": "two"}),
+            # Without a password of their own they get that of the servers, as in Redisson.
+            ("two", {"password": "two"}),
+        ],
+    )
+    def test_passwords(self, sentinel_password: str | None, fields: dict[str, str], watch: Watch) -> None:
+        with Sentinels(sentinels=1, password="two", sentinel_password=sentinel_password) as sentinels:
+            watched = watch(sentinels, **fields)
+            assert_same(watched, sentinels)
+            eventually(lambda: listening(watched))
+            wrong = [{}, {"password": "three"}, {"password": "two", "sentinel_password": "three"}]
+            for credentials in wrong if sentinel_password else wrong[:2]:
+                with pytest.raises(AuthenticationError):
+                    watch(sentinels, **credentials)
+
+    def test_tls_to_both(self, watch: Watch) -> None:
+        with Sentinels(sentinels=1, tls=True) as sentinels:
+            context = ssl.create_default_context(cafile=sentinels.ca_file)
+            nodes = [(each.host, each.tls_port) for each in sentinels.sentinels]
+            watched = watch(sentinels, nodes, ssl=True, ssl_context=context, sentinel_ssl=True)
+            assert watched.only_node.endpoint.port == sentinels.master().tls_port
+            eventually(lambda: listening(watched))
+
+    def test_a_user_that_may_not_ask_for_the_role(self, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+        with Sentinels(sentinels=1, users=["locker on >word ~* &* +@all -role -info"]) as sentinels:
+            watched = watch(sentinels, username="locker", password="word")
+            assert_same(watched, sentinels)
+            watched.keeper.request()
+            eventually(lambda: listening(watched))
+        assert [record.levelname for record in caplog.records if "confirmed" in record.message] == ["WARNING"]
+
+    @on_sentinels
+    def test_closing_ends_both_threads(self, shared: Sentinels, watch: Watch) -> None:
+        watched = watch(shared)
+        eventually(lambda: listening(watched))
+        thread = source_of(watched)._listener._thread
+        assert isinstance(thread, threading.Thread)
+        watched.close()
+        thread.join(TIME_LIMIT)
+        assert not thread.is_alive()
+
+
+class TestReplicated:
+    def test_replicas_alone_are_no_master(self, replicated: Replicated, watch: Watch) -> None:
+        with pytest.raises(NoReply) as caught:
+            watch(replicated, replicated.replicas())
+        assert isinstance(caught.value.error, ConnectionError)
+        assert "is a replica" in str(caught.value.error)
+
+    def test_of_two_masters_the_one_that_has_replaced_the_other_counts(
+        self, replicated: Replicated, watch: Watch
+    ) -> None:
+        old, promoted = replicated.nodes
+        watched = watch(replicated)
+        promoted.ask("REPLICAOF", "NO", "ONE")
+        assert old.is_master
+        watched.table.request_refresh("its replica has left")
+        eventually(lambda: watched.changes)
+        assert watched.changes[0].demoted_nodes
+        for nodes in (replicated.nodes, replicated.nodes[::-1]):
+            other = watch(replicated, nodes)
+            assert watched.only_node is watched.node_at(promoted)
+            assert other.only_node is other.node_at(promoted)
+
+    def test_a_master_that_was_restarted_is_another_server(self, watch: Watch) -> None:
+        with Server() as server:
+            watched = watch("replicated", [server])
+            node = watched.only_node
+            server.kill()
+            node.on_failure()
+            server.start()
+            eventually(lambda: watched.changes)
+            assert watched.changes == [Changes(failed_over_slots=ALL_SLOTS, demoted_nodes=(node,))]
+            assert watched.only_node is node
+
+    def test_the_number_of_replicas_follows(self, replicated: Replicated, watch: Watch) -> None:
+        watched = watch(replicated)
+        replicated.kill(replicated.replicas()[0])
+        watched.table.request_refresh("a replica is gone")
+        eventually(lambda: list(watched.table.replicas.values()) == [0])
+        assert not watched.changes
+
+    def test_a_user_without_the_right_to_ask_for_the_role(self, watch: Watch) -> None:
+        users = ["blind on >word ~* &* +@all -role -info", "locker on >word ~* &* +@all -role"]
+        with Server(users=users) as server:
+            with pytest.raises(NoPermissionError):
+                watch("replicated", [server], username="blind", password="word")
+            watched = watch("replicated", [server], username="locker", password="word")
+            assert watched.only_node is watched.node_at(server)
+
+
+FOLLOWING = ("pyredisson-topology", "pyredisson-sentinel")
+
+
+def following() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name in FOLLOWING]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_dropped_client(sentinels: Sentinels) -> None:
+    # Those of the tests before end at about the same time as this test.
+    eventually(lambda: not following())
+    client = pyredisson.connect(sentinels.url)
+    with client.get_lock("a"):
+        eventually(lambda: len(following()) == 2)
+    reference = weakref.ref(client._lifecycle)
+    del client
+    eventually(lambda: gc.collect() >= 0 and reference() is None)
+    eventually(lambda: not following())
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/mymaster"])
+def test_the_interpreter_exits_while_a_server_hangs(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = f"""
+import threading, pyredisson
+client = pyredisson.connect({url.format(silent.getsockname()[1])!r})
+started = threading.Event()
+def call():
+    started.set()
+    client.get_lock("a").lock()
+threading.Thread(target=call, daemon=True).start()
+started.wait()
+while not any(thread.name == "pyredisson-topology" for thread in threading.enumerate()):
+    pass
+"""
+        began = time.monotonic()
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert time.monotonic() - began < 6.0
+
+
+def answers(config: Config) -> bool:
+    with redis.Redis(config.host, config.port, username=config.username, password=config.password) as client:
+        return bool(client.ping())
+
+
+def test_a_cluster(cluster: Cluster) -> None:
+    addresses = {node.address for node in cluster.nodes}
+    config = Config.of(cluster.url)
+    assert {*config.nodes} == addresses
+    assert all(answers(config.at(node)) for node in config.nodes)
+    with cluster.redis() as client:
+        from_client = Config.of(client)
+    assert from_client.topology == "cluster"
+    assert {*from_client.nodes} <= addresses
+
+
+def test_sentinels_and_a_master_with_other_passwords() -> None:
+    with Sentinels(sentinels=1, replicas=1, password="p", sentinel_password="s") as sentinels:
+        with sentinels.redis() as client:
+            configs = [Config.of(sentinels.url), Config.of(client)]
+        for config in configs:
+            assert config.topology == "sentinel"
+            assert {*config.nodes} == {(each.host, each.port) for each in sentinels.sentinels}
+            assert (config.password, config.sentinel_password) == ("p", "s")
+            assert config.master_name == sentinels.master_name
+            assert answers(config.at_sentinel(config.nodes[0]))
+            assert answers(config.at(config.nodes[0]._replace(port=sentinels.master().port)))
