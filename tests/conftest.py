@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import hypothesis
 import pytest
 import pytest_asyncio
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from redis import Redis
 
 from pyredisson._protocol.scripts import NAMES, script
@@ -21,6 +23,12 @@ from tests.support.children import Child
 from tests.support.items import awaits, depends_on_time
 
 DETERMINISTIC = (
+    "tests/cluster/test_keeper.py",
+    "tests/cluster/test_replica_state.py",
+    "tests/cluster/test_replies.py",
+    "tests/cluster/test_routed_channels.py",
+    "tests/cluster/test_routing_table.py",
+    "tests/cluster/test_settling.py",
     "tests/core/",
     "tests/docs/",
     "tests/logic/",
@@ -56,7 +64,9 @@ for hangs; what works for 10 s on an idle machine may take minutes on a busy one
 
 
 # An example has no time limit of its own: on a busy machine any limit is exceeded now and then.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# The examples are the same in each run, whichever modules are loaded. Numbers in these would become examples, too.
+hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
+providers._get_local_constants = Constants
 hypothesis.settings.load_profile("untimed")
 
 

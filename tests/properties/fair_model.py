@@ -185,8 +185,8 @@ class QueueModel:
         return Place(name.startswith(FOREIGN), self.server.now, has_left)
 
     def clear(self, now: State) -> None:
-        """The queue was deleted."""
-        self.state, self.places, self.key_lost = now, {}, False
+        """The queue was deleted, with the signs of life."""
+        self.state, self.places, self.heartbeats, self.key_lost = now, {}, {}, False
         self.free_since = self.offered = self.forgotten_at = None
 
     def _check_places(self, actor: bytes | None, now: State, *, arrives: bool, leaves: bool) -> None:

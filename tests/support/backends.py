@@ -136,7 +136,6 @@ class _Awaited:
             "hold",
             "holds",
             "is_set",
-            "locked",
             "on_lost",
             "permit",
             "read_lock",
@@ -146,7 +145,7 @@ class _Awaited:
             "write_lock",
         }
     )
-    """Methods that are not awaited on either backend, beside the factories of a client (`get_...`)."""
+    """Methods that are not awaited on either backend, beside the factories of a client."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -163,7 +162,8 @@ class _Awaited:
         async def awaited(*args: Any, **kwargs: Any) -> Any:
             return at_once(*args, **kwargs)
 
-        factory = isinstance(self._target, pyredisson.Client) and name.startswith("get_")
+        # `locked()` of a lock is awaited, and `locked(name)` of a client makes a decorator.
+        factory = isinstance(self._target, pyredisson.Client) and (name.startswith("get_") or name == "locked")
         return at_once if factory or name in self._at_once else awaited
 
     async def __aenter__(self) -> Any:
