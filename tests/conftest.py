@@ -70,9 +70,11 @@ providers._get_local_constants = Constants
 hypothesis.settings.load_profile("untimed")
 
 
-# A shell starts jobs in the background with SIGINT ignored, which children inherit: then no test of Ctrl-C works.
+# A shell starts jobs in the background with SIGINT ignored, and `nohup` with SIGHUP. Children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

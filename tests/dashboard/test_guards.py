@@ -48,6 +48,7 @@ class TestGuards:
     def test_forms_of_other_sites(self, dashboard: Dashboard, redis: Any) -> None:
         owner = "00000000-0000-4000-8000-000000000001:1"
         redis.hset("orders", owner, 1)
+        dashboard.until(dashboard.rows)
         wrong: list[dict[str, str | None]] = [
             {"X-Pyredisson": None},
             {"Content-Type": "text/plain"},
