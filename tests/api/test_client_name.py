@@ -44,27 +44,25 @@ async def test_a_name_that_a_person_recognizes(backend: Backend, server_state: S
     await other.result()
 
 
-async def test_a_chosen_name(backend: Backend, server_state: ServerState) -> None:
-    await backend.connect(client_name="billing").get_lock("a").lock()
-    assert "billing" in names(server_state.redis)
-    # As above.
-    await backend.until(lambda: own_name() not in names(server_state.redis))
+async def test_a_chosen_name(backend: Backend, own_server: Server) -> None:
+    await backend.connect(own_server.url, client_name="billing").get_lock("a").lock()
+    with own_server.redis() as admin:
+        assert set(names(admin)) == {"billing"}
 
 
-async def test_a_user_may_lack_the_right(backend: Backend, server: Server, admin: Redis) -> None:
+async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -> None:
     """The default name is a courtesy. Without a chosen one somebody may not find this client."""
-    admin.acl_setuser(
-        "plain", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|setname"]
-    )
-    try:
-        lock = backend.connect(username="plain", password="any").get_lock("a")
+    user = {"username": "plain", "password": "any"}
+    with own_server.redis() as admin:
+        admin.acl_setuser(
+            "plain", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|setname"]
+        )
+        lock = backend.connect(own_server.url, **user).get_lock("a")
         await lock.lock()
         assert names(admin) == []
         await lock.unlock()
         with pytest.raises(NoPermissionError):
-            await backend.connect(username="plain", password="any", client_name="billing").get_lock("a").lock()
-    finally:
-        admin.acl_deluser("plain")
+            await backend.connect(own_server.url, **user, client_name="billing").get_lock("a").lock()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
