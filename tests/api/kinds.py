@@ -8,18 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.backends import Backend, OtherOwner
+from tests.support.kinds import KINDS
 from tests.support.waiting import fair_waiters, waiters
 
-KINDS: dict[str, Callable[[Any, str, Any], Any]] = {
-    "lock": lambda client, name, owner: client.get_lock(name, owner=owner),
-    "fair": lambda client, name, owner: client.get_fair_lock(name, owner=owner),
-    "fenced": lambda client, name, owner: client.get_fenced_lock(name, owner=owner),
-    "spin": lambda client, name, owner: client.get_spin_lock(name, owner=owner),
-    "read": lambda client, name, owner: client.get_read_write_lock(name, owner=owner).read_lock(),
-    "write": lambda client, name, owner: client.get_read_write_lock(name, owner=owner).write_lock(),
-    "non-reentrant": lambda client, name, owner: client.get_non_reentrant_lock(name, owner=owner),
-    "non-reentrant fair": lambda client, name, owner: client.get_non_reentrant_fair_lock(name, owner=owner),
-}
 GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
     "multi": lambda client, name, owner: client.get_multi_lock(
         client.get_lock(name, owner=owner), client.get_fair_lock(f"{name}:2", owner=owner)

@@ -12,9 +12,10 @@ import pytest
 from pyredisson._diagnostics import tracing
 from pyredisson.errors import ClosedError
 from tests.support.backends import Backend
+from tests.support.kinds import KINDS
 from tests.support.waiting import permit_waiters
 
-from .kinds import KINDS, kinds, lock_of, rival_of
+from .kinds import kinds, lock_of, rival_of
 
 pytestmark = pytest.mark.asyncio
 LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}

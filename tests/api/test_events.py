@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from pyredisson.errors import ClosedError, LockAlreadyHeldError, LockLostError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend
+from tests.support.kinds import LOCKS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import fair_waiters, permit_waiters, waiters
 
@@ -27,20 +27,13 @@ pytestmark = pytest.mark.asyncio
 LONG = 60.0
 """A hand-over time that doesn't end in a test."""
 
-GET: dict[str, Callable[[Any, int], Any]] = {
-    "lock": lambda client, owner: client.get_lock("a", owner=owner),
-    "fair": lambda client, owner: client.get_fair_lock("a", owner=owner),
-    "fenced": lambda client, owner: client.get_fenced_lock("a", owner=owner),
-    "spin": lambda client, owner: client.get_spin_lock("a", owner=owner),
-    "read": lambda client, owner: client.get_read_write_lock("a", owner=owner).read_lock(),
-    "write": lambda client, owner: client.get_read_write_lock("a", owner=owner).write_lock(),
-}
+GET = {kind: make for kind, make in LOCKS.items() if kind != "non-reentrant"}
 kinds = pytest.mark.parametrize("kind", GET)
 
 
 def writer(client: Any, kind: str, owner: int) -> Any:
     """A lock of that name that nobody can share."""
-    return GET["write" if kind == "read" else kind](client, owner)
+    return GET["write" if kind == "read" else kind](client, "a", owner)
 
 
 def sleepers(client: Any, kind: str) -> int:
@@ -69,7 +62,7 @@ def is_wait(begin: Event, end: Event) -> None:
 
 @kinds
 async def test_an_uncontended_pair(client: Any, kind: str) -> None:
-    lock = GET[kind](client, 7)
+    lock = GET[kind](client, "a", 7)
     for _ in range(2):
         await lock.lock()
         await lock.unlock()
@@ -91,11 +84,11 @@ async def test_an_uncontended_pair(client: Any, kind: str) -> None:
 async def test_a_wait_for_another_client(backend: Backend, client: Any, other: Any, kind: str) -> None:
     holder = writer(other, kind, 1)
     await holder.lock()
-    acquired = backend.spawn(lambda: GET[kind](client, 2).lock())
+    acquired = backend.spawn(lambda: GET[kind](client, "a", 2).lock())
     await backend.until(lambda: whats(told(client)) == ["waiting"])
     await holder.unlock()
     await acquired.result()
-    await GET[kind](client, 2).unlock()
+    await GET[kind](client, "a", 2).unlock()
     events = told(client)
     assert whats(events) == ["waiting", "acquired", "released"]
     check_pairs(events)
@@ -110,8 +103,8 @@ async def test_a_hand_over_inside_a_client(backend: Backend, client: Any, kind: 
 
     async def work(owner: int) -> None:
         name.set(f"owner {owner}")
-        await GET[kind](client, owner).lock()
-        await GET[kind](client, owner).unlock()
+        await GET[kind](client, "a", owner).lock()
+        await GET[kind](client, "a", owner).unlock()
 
     holder = writer(client, kind, 1)
     await holder.lock()
@@ -164,7 +157,7 @@ async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wai
     await writer(other, kind, 1).lock()
     # It connects here. That must not use up the time of the first attempt, as a call that makes none doesn't wait.
     await client.get_lock("another").is_locked()
-    assert not await GET[kind](client, 2).try_lock(wait)
+    assert not await GET[kind](client, "a", 2).try_lock(wait)
     events = told(client)
     assert whats(events) == (["waiting", "timed_out"] if wait else ["timed_out"])
     check_pairs(events)
@@ -178,7 +171,7 @@ async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any
     """What it holds is released, and who waits fails."""
     await writer(other, kind, 1).lock()
     await client.get_lock("b").lock()
-    waiting = backend.spawn(GET[kind](client, 2).lock)
+    waiting = backend.spawn(GET[kind](client, "a", 2).lock)
     await backend.until(lambda: "waiting" in whats(told(client)))
     await client.close()
     with pytest.raises(ClosedError):
@@ -200,7 +193,7 @@ async def test_a_task_that_is_cancelled(tasks: Backend, kind: str) -> None:
         task = asyncio.create_task(client.get_semaphore("a").acquire())
     else:
         await writer(other, kind, 1).lock()
-        task = asyncio.create_task(GET[kind](client, 2).lock())
+        task = asyncio.create_task(GET[kind](client, "a", 2).lock())
     await tasks.until(lambda: whats(told(client)) == ["waiting"])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -221,9 +214,9 @@ async def test_an_owner_that_must_not_acquire_it(client: Any) -> None:
 
 @kinds
 async def test_a_loss(client: Any, kind: str) -> None:
-    lock = GET[kind](client, 1)
+    lock = GET[kind](client, "a", 1)
     await lock.lock()
-    assert await GET[kind](client, 2).force_unlock()
+    assert await GET[kind](client, "a", 2).force_unlock()
     events = told(client)
     assert whats(events) == ["acquired", "lost"]
     assert events[1].reason is not None

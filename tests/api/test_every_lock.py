@@ -17,9 +17,10 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import JAVA, KINDS, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
+from .kinds import JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
 
 pytestmark = pytest.mark.asyncio
 reentrant = pytest.mark.parametrize("kind", REENTRANT)

@@ -15,8 +15,9 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from tests.support.backends import NOWHERE, Backend
+from tests.support.kinds import KINDS
 
-from .kinds import GROUPS, KINDS, kinds, lock_of
+from .kinds import GROUPS, kinds, lock_of
 
 pytestmark = pytest.mark.asyncio
 NAMES: list[tuple[Any, type[Exception], str]] = [

@@ -8,9 +8,10 @@ import pytest
 
 from pyredisson import ClosedError
 from tests.support.backends import NOWHERE, WOKEN, Backend
+from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, KINDS, kinds, left, lock_of, one_waits
+from .kinds import GROUPS, kinds, left, lock_of, one_waits
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,9 +8,10 @@ import pytest
 
 from pyredisson import LockLostError
 from tests.support.backends import Backend
+from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, KINDS, lock_of
+from .kinds import GROUPS, lock_of
 
 pytestmark = pytest.mark.asyncio
 

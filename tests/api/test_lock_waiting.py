@@ -11,10 +11,11 @@ import pytest
 from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend, OtherOwner
+from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import KINDS, lock_of, one_waits
+from .kinds import lock_of, one_waits
 
 pytestmark = pytest.mark.asyncio
 LONG = 60.0

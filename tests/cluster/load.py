@@ -13,11 +13,11 @@ import pyredisson
 from pyredisson.testing import Cluster, Sentinels
 from tests.faults.soak_worker import clock
 from tests.support.children import Child
+from tests.support.kinds import LOCKS
 from tests.support.waiting import eventually
 
 from .history import History, Taken, left_behind, starved
 from .load_worker import PERMITS, Wanted
-from .scenes import LOCKS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (

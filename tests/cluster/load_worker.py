@@ -23,8 +23,7 @@ import redis.exceptions
 import pyredisson
 import pyredisson.asyncio
 from tests.faults.soak_worker import STEP, Journal, clock, drive
-
-from .scenes import LOCKS
+from tests.support.kinds import LOCKS
 
 PERMITS = 2
 PERMIT_LEASE = 2.0

@@ -11,16 +11,8 @@ from typing import Any
 
 from pyredisson._client.servers import SeveralServers
 from pyredisson.testing import AtomicMove, Cluster, ClusterNode
+from tests.support.kinds import LOCKS
 
-LOCKS: dict[str, Callable[[Any, str], Any]] = {
-    "lock": lambda client, name: client.get_lock(name),
-    "fair": lambda client, name: client.get_fair_lock(name),
-    "fenced": lambda client, name: client.get_fenced_lock(name),
-    "spin": lambda client, name: client.get_spin_lock(name),
-    "non-reentrant": lambda client, name: client.get_non_reentrant_lock(name),
-    "write": lambda client, name: client.get_read_write_lock(name).write_lock(),
-    "read": lambda client, name: client.get_read_write_lock(name).read_lock(),
-}
 SINGLE_KEY = ("lock", "spin", "non-reentrant")
 """The other kinds have several keys, or create them: the cluster answers TRYAGAIN as long as these are on two nodes."""
 COPYING_SECONDS = 2.0

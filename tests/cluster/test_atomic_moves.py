@@ -12,12 +12,13 @@ from pyredisson import LockLostError, NotReplicatedError
 from pyredisson.testing import Cluster
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend
+from tests.support.kinds import LOCKS
 from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import eventually
 
 from .conftest import CALM_NODE_TIMEOUT, NO_FAILOVER
 from .load import NOTICE_SECONDS, OPTIONS
-from .scenes import COPYING_SECONDS, LOCKS, against, begin_slow_move, places, tag_on, while_it_is_copied
+from .scenes import COPYING_SECONDS, against, begin_slow_move, places, tag_on, while_it_is_copied
 from .test_messages import MODES, Scene, flavour_of
 
 

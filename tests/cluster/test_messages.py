@@ -14,10 +14,11 @@ from pyredisson._backends.threads import listener
 from pyredisson.logic import channels
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
+from tests.support.kinds import LOCKS
 from tests.support.waiting import permit_waiters
 from tests.support.waiting import waiters as lock_waiters
 
-from .scenes import LOCKS, other_than
+from .scenes import other_than
 
 pytestmark = pytest.mark.asyncio
 

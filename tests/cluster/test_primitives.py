@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.children import Child
-
-from .scenes import LOCKS, against
+from tests.support.kinds import KINDS
 
 NAMES = [f"orders-{number}" for number in range(12)]
 HOLD = """
@@ -66,15 +64,12 @@ def keys(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("kind", [*LOCKS, "non-reentrant fair"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_locks(cluster: Cluster, backend: Backend, kind: str) -> None:
-    def lock_of(client: Any, name: str) -> Any:
-        return client.get_non_reentrant_fair_lock(name) if "fair" in kind else against(kind, client, name)
-
     assert {cluster.node_of_key(name) for name in NAMES} == set(cluster.masters())
     one, other = backend.connect(), backend.connect()
     for name in NAMES:
-        lock, same = LOCKS.get(kind, lock_of)(one, name), lock_of(other, name)
+        lock, same = KINDS[kind](one, name), KINDS["write" if kind == "read" else kind](other, name)
         await lock.lock()
         assert await lock.is_held()
         assert not await same.try_lock()

@@ -12,10 +12,11 @@ import pytest
 from pyredisson.testing import Cluster, ClusterNode, ServerError
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend
+from tests.support.kinds import LOCKS
 from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 
 from .load import ALL, LEASE, Load, wants
-from .scenes import LOCKS, SINGLE_KEY, against, begin_slow_move, other_than, places, tag_on, while_it_is_copied
+from .scenes import SINGLE_KEY, against, begin_slow_move, other_than, places, tag_on, while_it_is_copied
 
 MOVE: dict[str, Callable[[Cluster, int, str, ClusterNode], object]] = {
     "begun": lambda cluster, slot, _, to: cluster.begin_move(slot, to),

@@ -11,11 +11,11 @@ import pytest
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import Backend
+from tests.support.kinds import LOCKS
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import fair_waiters, permit_waiters, waiters
 
 from .conftest import NO_FAILOVER
-from .scenes import LOCKS
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,17 +13,9 @@ from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
 from tests.support.children import Child
 from tests.support.faults import FLAGS
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import BackgroundCall, RawBackend
 
-LOCKS: dict[str, Callable[[Any, Any], Any]] = {
-    "lock": lambda client, owner: client.get_lock("a", owner=owner),
-    "fair": lambda client, owner: client.get_fair_lock("a", owner=owner),
-    "fenced": lambda client, owner: client.get_fenced_lock("a", owner=owner),
-    "spin": lambda client, owner: client.get_spin_lock("a", owner=owner),
-    "non-reentrant": lambda client, owner: client.get_non_reentrant_lock("a", owner=owner),
-    "read": lambda client, owner: client.get_read_write_lock("a", owner=owner).read_lock(),
-    "write": lambda client, owner: client.get_read_write_lock("a", owner=owner).write_lock(),
-}
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
     "multi": lambda client, owner: client.get_multi_lock(*[client.get_lock(name, owner=owner) for name in "ab"]),
     "red": lambda client, owner: client.get_red_lock(*[client.get_lock(name, owner=owner) for name in "abc"]),
@@ -59,7 +51,7 @@ def sha(name: str) -> bytes:
 
 def lock_of(client: Any, kind: str, owner: Any = None) -> Any:
     """A lock, or a group of locks."""
-    return (LOCKS | GROUPS)[kind](client, owner)
+    return LOCKS[kind](client, "a", owner) if kind in LOCKS else GROUPS[kind](client, owner)
 
 
 def semaphore_of(client: Any, kind: str, _: Any = None) -> Any:

@@ -12,10 +12,11 @@ import pyredisson.asyncio
 from pyredisson import LockLostError
 from pyredisson._core import ReleaseCall
 from pyredisson.testing import Proxy, Server
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import cancel_after, eventually
 
-from .kinds import KINDS, LOCKS, Start, Used, excluding, kinds, prepare, sha, taken
+from .kinds import KINDS, Start, Used, excluding, kinds, prepare, sha, taken
 
 pytestmark = pytest.mark.asyncio
 STEPS = 40

@@ -24,11 +24,12 @@ from pyredisson._settings.config import Config
 from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import RELEASE, pool_of
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import TIME_LIMIT, eventually
 
-from .kinds import GROUPS, LOCKS, Used, lock_of, prepare, start
+from .kinds import GROUPS, Used, lock_of, prepare, start
 
 pytestmark = pytest.mark.asyncio
 UNUSED = 0.02

@@ -15,9 +15,10 @@ import pyredisson
 from pyredisson.logic.permits.registry import DOUBT_LASTS
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 
-from .kinds import LOCKS, PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, start, taken
+from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, start, taken
 
 pytestmark = pytest.mark.asyncio
 TIMEOUT = 0.25

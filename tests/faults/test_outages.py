@@ -15,10 +15,11 @@ from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionE
 from pyredisson import ClosedError, LockLostError, PermitNotHeldError
 from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 
-from .kinds import GROUPS, KINDS, LOCKS, Used, away, excluding, lock_of, prepare, start
+from .kinds import GROUPS, KINDS, Used, away, excluding, lock_of, prepare, start
 
 pytestmark = pytest.mark.asyncio
 AT_ONCE = 1.0

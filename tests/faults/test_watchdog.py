@@ -18,10 +18,11 @@ import pyredisson
 from pyredisson._backends.threads.operations import start as start_loop
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually
 
-from .kinds import LOCKS, lock_of, taken
+from .kinds import lock_of, taken
 
 LEASE = 2.0
 

@@ -1,0 +1,19 @@
+"""The kinds of locks, and how each is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": lambda client, name, owner=None: client.get_lock(name, owner=owner),
+    "fair": lambda client, name, owner=None: client.get_fair_lock(name, owner=owner),
+    "fenced": lambda client, name, owner=None: client.get_fenced_lock(name, owner=owner),
+    "spin": lambda client, name, owner=None: client.get_spin_lock(name, owner=owner),
+    "read": lambda client, name, owner=None: client.get_read_write_lock(name, owner=owner).read_lock(),
+    "write": lambda client, name, owner=None: client.get_read_write_lock(name, owner=owner).write_lock(),
+    "non-reentrant": lambda client, name, owner=None: client.get_non_reentrant_lock(name, owner=owner),
+    "non-reentrant fair": lambda client, name, owner=None: client.get_non_reentrant_fair_lock(name, owner=owner),
+}
+LOCKS = {kind: make for kind, make in KINDS.items() if kind != "non-reentrant fair"}
+"""Without the kind that is two of the others at once."""
