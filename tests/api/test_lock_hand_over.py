@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.server_state import ServerState
 
-from .kinds import left, lock_of, one_waits, sleeping
+from .kinds import left, lock_of, one_waits, rival_of, sleeping
 
 pytestmark = pytest.mark.asyncio
 kinds = pytest.mark.parametrize("kind", ["lock", "fair"])
@@ -357,3 +358,27 @@ async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
     assert await waiter.is_held()
     await waiter.unlock()
     assert left(server_state.redis) == set()
+
+
+@pytest.mark.parametrize("kind", ["lock", "fenced", "fair", "read", "write"])
+@pytest.mark.parametrize("patience", [0.3, TIME_LIMIT])
+async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, kind: str, patience: float) -> None:
+    """Another task blocks the event loop when the lock is handed on: the waiter relies on nothing that has ended."""
+    lease = 0.3
+    client = tasks.connect(local_hand_over_time=LONG)
+    holder, waiter = lock_of(client, rival_of(kind), owner=1), lock_of(client, kind, owner=2)
+    await holder.lock()
+
+    async def wait() -> tuple[bool, bool]:
+        return await waiter.try_lock(patience, lease_time=lease), await waiter.is_held()
+
+    async def block() -> None:
+        await client.get_lock("other").lock()
+        time.sleep(1.5 * lease)
+
+    waiting = asyncio.ensure_future(wait())
+    await tasks.until(lambda: sleeping(client, kind) == 1)
+    await asyncio.gather(block(), holder.unlock())
+    acquired, held = await waiting
+    assert acquired == held
+    assert held or patience == lease

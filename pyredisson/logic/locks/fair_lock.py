@@ -179,6 +179,13 @@ class FairLockLogic(LockLogic):
         assert isinstance(call, FairAcquireCall)
         return call.ticket.name
 
+    def _release_late_entry(self, call: AcquireCall) -> None:
+        assert isinstance(call, FairAcquireCall)
+        super()._release_late_entry(call)
+        call.ticket.name = call.ticket.owner.name
+        call.ticket.channel_name = b""
+        call.ticket.needs_attempt = True
+
     def undo_grant(self, call: AcquireCall) -> None:
         assert isinstance(call, FairAcquireCall)
         super().undo_grant(call)
@@ -195,15 +202,9 @@ class FairLockLogic(LockLogic):
         # Last: if an interrupt strikes before, it is sent once more.
         ticket.withdrawn = True
 
-    async def _wait(self, call: AcquireCall, wait: float) -> bool:
+    def _waiter(self, call: AcquireCall) -> FairWait:
         assert isinstance(call, FairAcquireCall)
-        waiter = FairWait(self, call)
-        try:
-            return await waiter.run(wait)
-        except BaseException:
-            # An interrupt may have come on the way out, before the waiter had left.
-            waiter.end()
-            raise
+        return FairWait(self, call)
 
     def choose_successor(self, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
         """The first of this client's waiters. The server enters it only if it is the head of the queue."""

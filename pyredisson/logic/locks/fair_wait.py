@@ -96,11 +96,10 @@ class FairWait(LockWaiter[FairLock]):
         self._attempt_interval = ATTEMPT_INTERVAL * (0.75 + session.runtime.jitter() / 2)
         call.ticket.waiter = self
 
-    async def run(self, wait: float) -> bool:
-        """Waits until the lock is acquired, or until the deadline of the call: False."""
+    async def run(self, wait: float | None) -> bool:
         began = self._session.begin_waiting()
         try:
-            self._join(wait)
+            self._join(wait or 0.0)
             # Each function between a message and the next attempt counts, see docs/architecture.md.
             while True:
                 self.wakeup.clear()

@@ -57,6 +57,18 @@ class LockWaiter(LockWaiterFields, HandedWaiter, Generic[Lock]):
     def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
         self.begin(LOOKING, lock, hold_key, call, wakeup, channel_name)
 
+    async def run(self, wait: float | None) -> bool:
+        """Waits until the lock is acquired, or until the deadline of the call: False. To be called once.
+
+        `wait`: for how long at most, as the first attempt of the caller has returned. None: it has made none. After an
+        exception the caller calls `end`: an interrupt may have prevented it in here.
+        """
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Waits no longer. Never suspends. Idempotent."""
+        raise NotImplementedError
+
     # By a release
 
     def set_aside(self, channels: ChannelRegistry) -> int | None:

@@ -49,7 +49,7 @@ def joins_at_once(lock: QueuedLock, call: AcquireCall) -> bool:
 
 
 class QueuedWait(LockWaiter[QueuedLock]):
-    """The wait of one call. `run` is called once."""
+    """The wait of one call."""
 
     __slots__ = ()
 
@@ -63,11 +63,6 @@ class QueuedWait(LockWaiter[QueuedLock]):
         self.begin(LOOKING, lock, (lock.identity, call.owner.id), call, wakeup, lock.commands.channel)
 
     async def run(self, wait: float | None) -> bool:
-        """Waits until the lock is acquired or the deadline has passed: False.
-
-        `wait`: for how long at most, as the first attempt of the caller has returned. None: it has made none. After an
-        exception the caller calls `end`: an interrupt may have prevented it in here.
-        """
         session, wakeup = self.lock.session, self.wakeup
         runtime, began = session.runtime, session.begin_waiting()
         try:

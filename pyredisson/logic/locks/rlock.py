@@ -14,6 +14,7 @@ from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED
+from pyredisson.logic.locks.local_queue import LockWaiter
 from pyredisson.logic.locks.queued_wait import QueuedWait, joins_at_once
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended, tell_waiting
@@ -55,13 +56,11 @@ class LockLogic(ReleasingLock):
 
     async def _acquire(self, call: AcquireCall) -> bool:
         session = self.session
-        waiter: QueuedWait | None = None
         try:
             if session.lock_queues and self.is_handed_on and self._joins_at_once(call):
-                waiter = self._waiter(call)
                 if tracing.on:
                     self._tell_waiting(call)
-                acquired = await waiter.run(None)
+                acquired = await self._wait(call, None)
             else:
                 if self.is_handed_on and session.channels.by_name:
                     call.events = session.channels.events(self.commands.channel)
@@ -79,8 +78,6 @@ class LockLogic(ReleasingLock):
                 self._tell_end(call, acquired=acquired)
             return acquired
         except BaseException as error:
-            if waiter is not None:
-                waiter.end()
             # A cancellation, an interrupt or the end of the client after the lock was acquired.
             self.release_acquired(call)
             # An answer, and no failure, see `retry`: the lock was not acquired in time.
@@ -91,14 +88,28 @@ class LockLogic(ReleasingLock):
                 return False
             raise
 
-    async def _wait(self, call: AcquireCall, wait: float) -> bool:
-        """Makes attempts until the lock is acquired. `wait` is the result of the first attempt, in seconds."""
-        waiter = self._waiter(call)
-        try:
-            return await waiter.run(wait)
-        except BaseException:
-            waiter.end()
-            raise
+    async def _wait(self, call: AcquireCall, wait: float | None) -> bool:
+        """Waits until the lock is acquired. `wait`: the result of the first attempt, in seconds; None: it made none."""
+        while True:
+            waiter = self._waiter(call)
+            try:
+                if not await waiter.run(wait):
+                    return False
+            except BaseException:
+                # An interrupt may have come on the way out, before the waiter had left.
+                waiter.end()
+                raise
+            if call.hold.valid_until > self.session.clock():
+                return True
+            # The lock was handed on, and the caller goes on so late that the lease has ended: the same as for an
+            # attempt of its own, see `_apply`.
+            logger.info("lock %r was handed on, and its lease has ended: it is released", readable(self.key))
+            self._release_late_entry(call)
+            wait = 0.0
+
+    def _release_late_entry(self, call: AcquireCall) -> None:
+        """Releases what a release has acquired for the call, whose lease has ended. An attempt is due."""
+        self.release_acquired(call)
 
     def _tell_waiting(self, call: AcquireCall) -> None:
         observing = self.session.observing
@@ -123,7 +134,7 @@ class LockLogic(ReleasingLock):
         """Whether the call waits before it makes any attempt."""
         return joins_at_once(self, call)
 
-    def _waiter(self, call: AcquireCall) -> QueuedWait:
+    def _waiter(self, call: AcquireCall) -> LockWaiter[Any]:
         return QueuedWait(self, call)
 
     async def _attempt(self, call: AcquireCall) -> float | None:

@@ -40,7 +40,8 @@ class SpinLockLogic(LockLogic):
         super().__init__(session, key)
         self._backoff = backoff
 
-    async def _wait(self, call: AcquireCall, wait: float) -> bool:
+    async def _wait(self, call: AcquireCall, wait: float | None) -> bool:
+        assert wait is not None
         began = self.session.begin_waiting()
         try:
             return await self._try_again(call, wait)
