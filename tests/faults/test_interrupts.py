@@ -26,7 +26,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.server_state import listeners
-from tests.support.waiting import eventually
+from tests.support.waiting import TIME_LIMIT, eventually
 
 from .kinds import PERMITS, Start, prepare, semaphore_of, sha, taken
 
@@ -649,3 +649,60 @@ class TestPermits:
         assert taken(admin, "permits") == 1
         with InterruptAt(arguments.permit_ids_of), pytest.raises(KeyboardInterrupt):
             semaphore.release(permit)
+
+
+HANDLER_THAT_JOINS = """
+import signal, sys, threading
+import pyredisson
+client = pyredisson.connect(sys.argv[1])
+
+def work():
+    with client.get_lock("b"):
+        print("b", flush=True)
+
+worker = threading.Thread(target=work)
+
+def start():
+    sys.stdin.readline()
+    worker.start()
+
+def stop(*_):
+    print("handler", flush=True)
+    starting.join()
+    worker.join()
+    print("joined", flush=True)
+    raise SystemExit
+
+starting = threading.Thread(target=start)
+starting.start()
+signal.signal(signal.SIGTERM, stop)
+# After this wait there is a connection, which the next waiter finds.
+client.get_lock("first").lock()
+client.get_lock("a").lock()
+"""
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["waits before", "waits later"])
+def test_a_handler_keeps_messages_from_nobody(server: Server, admin: Redis, child: Start, *, before: bool) -> None:
+    """The main thread waits for a lock. Its handler waits for another thread, which waits for another lock."""
+    with pyredisson.connect(server.url) as holder:
+        first, held, wanted = locks = [holder.get_lock(name) for name in ("first", "a", "b")]
+        for lock in locks:
+            lock.lock()
+        user = child(HANDLER_THAT_JOINS, server.url)
+        eventually(lambda: listeners(admin, "first"))
+        first.unlock()
+        eventually(lambda: listeners(admin, "a"))
+        if before:
+            user.send()
+            eventually(lambda: listeners(admin, "b"))
+        user.signal(signal.SIGTERM)
+        assert user.receive() == "handler"
+        if not before:
+            user.send()
+            eventually(lambda: listeners(admin, "b"))
+        wanted.unlock()
+        # Long before the end of the lease, after which the worker would look without a message.
+        assert [user.receive(TIME_LIMIT), user.receive(TIME_LIMIT)] == ["b", "joined"]
+        assert user.wait() == 0
+        held.unlock()

@@ -9,7 +9,7 @@ from time import monotonic
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.handlers import raised_by_handler
+from pyredisson._backends.threads.handlers import may_run_handlers, raised_by_handler
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe
 from pyredisson._backends.threads.reader_role import ListenerState, ReaderRole
 from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
@@ -28,7 +28,8 @@ class ThreadListener:
 
     A waiter that finds no other reader reads the connection itself, and so gets its message without a switch of
     threads. That switch would be a large part of the time of a hand-off. The listener's own thread connects, and reads
-    while others wait and none of them reads. Over TLS only that thread reads.
+    while others wait and none of them reads. Over TLS only that thread reads. And a thread on which a handler of a
+    signal may run doesn't read: while it runs, it would keep the messages from all others, which it may wait for.
     """
 
     def __init__(self, node: Node, channels: ListenedChannels) -> None:
@@ -81,6 +82,11 @@ class ThreadListener:
         role, waiting = self._role, self._channels.waiting
         messages = role.messages
         if messages is None or messages.connection.secure or wakeup not in waiting:
+            wakeup.wait(seconds)
+            return
+        if may_run_handlers():
+            if role.state is ListenerState.UNREAD:
+                self._wakeup.set()
             wakeup.wait(seconds)
             return
         try:
