@@ -266,7 +266,10 @@ class _Retry:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
         if self._reply_if_done is None or not self._servers_in_doubt:
             return reply
-        return self._reply_if_done(reply) if self._continues or self._is_in_doubt(server) else reply
+        # Of several servers in doubt the first one had what the command is about, which the others may not have.
+        in_doubt = self._servers_in_doubt
+        same = server is None or None in in_doubt or in_doubt == {server}
+        return self._reply_if_done(reply) if self._continues or same else reply
 
     def _is_in_doubt(self, server: bytes | None) -> bool:
         """Whether a copy in doubt may have been sent to that server."""

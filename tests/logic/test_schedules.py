@@ -26,7 +26,7 @@ SCHEDULES = {
     "multi": 250,
     "red": 250,
     **{kind: 80 for kind in KINDS if kind.startswith("moving_")},
-    **{kind: 150 for kind in KINDS if kind.endswith("restarts")},
+    **{kind: 300 for kind in KINDS if kind.endswith("restarts")},
 }
 """How many schedules each kind of primitive goes through."""
 
