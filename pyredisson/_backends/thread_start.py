@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread, so that an exception of a signal's handler is raised unchanged.
+    """Starts a thread. RuntimeError: no thread can be started, for example because the interpreter exits.
 
-    CPython waits on a condition until the thread runs. If a signal's handler raises while the condition acquires its
-    lock again, CPython then releases a lock that it doesn't hold, and raises "release unlocked lock" in place of the
-    handler's exception.
+    Before 3.12 CPython would wait for ever while it exits, as no other thread runs any more.
+
+    An exception of a signal's handler is raised unchanged. CPython waits on a condition until the thread runs. If a
+    signal's handler raises while the condition acquires its lock again, CPython then releases a lock that it doesn't
+    hold, and raises "release unlocked lock" in place of the handler's exception.
     """
+    if sys.is_finalizing():
+        raise RuntimeError("can't start a thread while the interpreter exits")
     try:
         thread.start()
     except RuntimeError as error:

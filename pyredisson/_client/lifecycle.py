@@ -201,8 +201,10 @@ class ClientLifecycle:
             # Not a daemon: the program may end now.
             start_thread(threading.Thread(target=self.send_final_releases, name=THREAD_NAME))
         except RuntimeError:
-            # No thread can be started, for example because the interpreter exits.
-            self.send_final_releases()
+            # No thread can be started. While the interpreter exits, this thread can't send either: modules are gone.
+            # What a task has acquired that only the exit ends, stays until its lease ends, as after a kill.
+            if not sys.is_finalizing():
+                self.send_final_releases()
 
     def _final_release(self, deadline: float) -> FinalRelease:
         in_flight = self._count_calls_in_flight

@@ -248,6 +248,32 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire(proxy: Proxy, admin:
     eventually(lambda: not admin.exists("lock") and admin.get("a") == b"5", 5)
 
 
+EXIT_WITH_A_TASK = """
+import asyncio, sys
+import pyredisson.asyncio
+client = pyredisson.asyncio.connect(sys.argv[1])
+loop = asyncio.new_event_loop()
+
+async def begin():
+    await client.get_lock("other").is_locked()
+    task = asyncio.create_task(client.get_lock("lock").lock())
+    await asyncio.sleep(0)
+    return task
+
+# The loop is closed without the task. The interpreter ends the task when it exits.
+task = loop.run_until_complete(begin())
+loop.close()
+sys.stderr = None
+"""
+
+
+async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing can be sent any more, and no thread started. The process ends at once, as if it had been killed."""
+    proxy.hold_reply(sha("lock_acquire"))
+    assert child(EXIT_WITH_A_TASK, proxy.url).wait() == 0
+    assert "Exception ignored" not in capfd.readouterr().err
+
+
 async def test_a_close_at_any_moment_of_connecting_leaves_no_connection(server: Server, admin: Redis) -> None:
     """A transport that nobody closes is a ResourceWarning, which is an error here; the server counts it, too."""
     for steps in range(12):
