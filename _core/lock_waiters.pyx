@@ -38,9 +38,12 @@ cdef class ChannelFields:
             self.waiters[wakeup] = need
 
     cdef bint owes_nothing(self, wakeup) except -1:
-        """Whether a waiter can be removed without any other change. It has no wakeup to pass on, and others stay."""
+        """Whether a waiter can be removed without any other change: it has no wakeup to pass on, and others stay.
+
+        While messages may be lost, the next one has to know that it makes attempts.
+        """
         need = self.waiters.get(wakeup)
-        if need is None or self.leader is wakeup or len(self.waiters) == 1:
+        if need is None or self.leader is wakeup or len(self.waiters) == 1 or not self.confirmed:
             return False
         return not (need and is_set(wakeup))
 

@@ -106,6 +106,10 @@ class Channel(ChannelFields):
         """Messages arrive from now on. Earlier ones are lost."""
         self.wake_all()
 
+    def on_unconfirmed(self) -> None:
+        """Messages don't arrive any more."""
+        self.wake_all()
+
     def on_missed(self, wakeup: Wakeup) -> None:
         """A waiter joined that may have missed messages since its latest attempt."""
         wakeup.set()
@@ -306,7 +310,7 @@ class ChannelRegistry:
             self.unconfirm(self.by_name.get(name))
 
     def on_disconnected(self) -> None:
-        """The connection broke. All waiters are woken, and until the next confirmation they retry every second.
+        """The connection broke. Waiters are woken, and until the next confirmation they retry every second.
 
         The caller holds the mutex.
         """
@@ -318,7 +322,7 @@ class ChannelRegistry:
         if channel is not None and channel.confirmed:
             channel.confirmed = False
             channel.events = next(_event_numbers)
-            channel.wake_all()
+            channel.on_unconfirmed()
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""

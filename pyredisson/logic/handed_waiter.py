@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
-from pyredisson._core import ReleaseCall, WaiterFields
+from pyredisson._core import InOrder, ReleaseCall, WaiterFields
 from pyredisson.logic.owner_calls import SHORTEST_WAIT, TURN_CHECK
 from pyredisson.logic.ports import Runtime, Wakeup
 
@@ -72,6 +73,18 @@ class HandedWaiter(WaiterFields):
     def stop(self) -> None:
         """It waits no longer, whatever its state is."""
         self.leave(GIVEN, LEFT)
+
+    def is_contender(self, waiters: dict[Any, None], *, stuck: bool = False) -> bool:
+        """Whether it is the first of these waiters, and so makes attempts for all: what it is told concerns the others.
+
+        `stuck`: one that was woken and hasn't gone on is passed over, as its thread may be doing something else.
+        """
+        for waiter in InOrder(waiters):
+            if waiter is self:
+                return True
+            if waiter.state is not GIVEN and waiter.wakeup.alive and not (stuck and waiter.wakeup.is_set()):
+                return False
+        return True
 
     async def outcome(self, runtime: Runtime) -> bool:
         """Waits for the outcome of the hand-over. True: this waiter has what it waits for.

@@ -94,6 +94,38 @@ class TestCalls:
             await other.result()
         assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
 
+    @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])
+    async def test_one_attempt_tells_all_that_a_lease_has_ended(
+        self, backend: Backend, server_state: ServerState, kind: str
+    ) -> None:
+        """The holder is another client, which releases nothing."""
+        client = backend.connect(local_hand_over_time=LONG)
+        await lock_of(backend.connect(), kind).lock(lease_time=1)
+        others, had = await wait_in_order(backend, client, kind, 30)
+        before = server_state.scripts()
+        for other in others:
+            await other.result()
+        assert had == sorted(had)
+        # Some attempts of the first, and a call for each release.
+        assert server_state.scripts() - before <= 4 + 30
+
+    async def test_one_attempt_tells_all_what_the_subscription_has_missed(
+        self, backend: Backend, proxy: Proxy, server_state: ServerState
+    ) -> None:
+        client = backend.connect(proxy.url, local_hand_over_time=LONG)
+        holder = backend.connect().get_lock("orders")
+        await holder.lock()
+        others, _ = await wait_in_order(backend, client, "lock", 30)
+        await backend.until(lambda: server_state.listeners("orders") == 1)
+        before = server_state.scripts()
+        proxy.cut()
+        await backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 2 and server_state.listeners("orders") == 1)
+        await holder.unlock()
+        for other in others:
+            await other.result()
+        # Some attempts of the first, the holder's release, and a call for each release.
+        assert server_state.scripts() - before <= 8 + 1 + 30
+
     @pytest.mark.parametrize(
         ("kind", "seconds", "messages"), [("lock", LONG, 1), ("lock", 0, 5), ("fair", LONG, 0), ("fair", 0, 4)]
     )

@@ -11,6 +11,7 @@ import pytest
 
 import pyredisson
 from pyredisson.logic.permits import expirable_acquire, refusal
+from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend
 from tests.support.server_state import ServerState
 
@@ -125,6 +126,23 @@ async def test_no_script_runs_while_waiting(stock: Stock) -> None:
     stock.java_adds(1)
     await other.result()
     assert stock.scripts() == before + 3
+
+
+@pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
+async def test_one_attempt_tells_all_what_the_subscription_has_missed(stock: Stock, proxy: Proxy) -> None:
+    await (await stock.made(1)).acquire()
+    there = stock.open(proxy.url)
+    others = [await stock.waiter(there) for _ in range(30)]
+    await stock.listened()
+    before = stock.scripts()
+    proxy.cut()
+    await stock.backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 2)
+    await stock.listened()
+    await stock.open().add_permits(30)
+    for other in others:
+        assert await other.result()
+    # Some attempts of the first, the permits, and the attempts that acquire them.
+    assert stock.scripts() - before <= 8 + 1 + 30
 
 
 async def test_a_message_wakes_as_many_as_it_has_permits_for(stock: Stock) -> None:

@@ -35,6 +35,9 @@ class LockChannel(Channel):
     def on_confirmed(self) -> None:
         self.wake(1)
 
+    def on_unconfirmed(self) -> None:
+        self.wake(1)
+
 
 class LockWaiter(LockWaiterFields, HandedWaiter, Generic[Lock]):
     """One call that waits for a lock. Its state is a `WaiterState`; only methods of it and its queue change it."""

@@ -20,6 +20,9 @@ from pyredisson.logic.locks.local_queue import LocalQueue, LockChannel, LockWait
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
+LONGEST_SLEEP = 1e9
+"""Seconds. A waiter that makes no attempt sleeps until something happens."""
+
 
 class QueuedLock(Protocol):
     """What a wait needs of the lock."""
@@ -72,12 +75,14 @@ class QueuedWait(LockWaiter[QueuedLock]):
                     return True
                 if self.channel.error is not None:
                     raise copy_error(self.channel.error)
-                seconds = self.seconds_to_sleep(session.clock(), UNCONFIRMED_WAIT)
+                # Before the look at who is the contender: one that leaves wakes the next waiter that sleeps.
+                self.sleep()
+                asks = self.is_contender(self.queue.waiters)
+                seconds = self.seconds_to_sleep(session.clock(), UNCONFIRMED_WAIT if asks else LONGEST_SLEEP)
                 if seconds <= 0:
-                    if self.state is LOOKING:
+                    if self.wake_up():
                         return False
                     seconds = 0.0
-                self.sleep()
                 if tracing.debug:
                     logger.debug("waiting on channel %r for %.3f s at most", readable(self.channel_name), seconds)
                 await runtime.wait(wakeup, seconds)
@@ -145,9 +150,20 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     def _is_due(self) -> bool:
         """Whether to make an attempt after a sleep. An attempt that other clients come before is put off."""
-        now, deadline, put_off = self.lock.session.clock(), self.call.deadline, self.queue.put_off_until()
-        if self.wakeup.is_set():
+        session, queue = self.lock.session, self.queue
+        now, deadline, put_off = session.clock(), self.call.deadline, queue.put_off_until()
+        woken = self.wakeup.is_set()
+        if woken:
             self.wakeup.clear()
+        # After the wakeup was cleared: a contender that leaves sets it again.
+        if not self.is_contender(queue.waiters, stuck=now >= self.look_at):
+            # The contender makes an attempt for all. If it has just acquired the lock, the next attempt is due at the
+            # end of that lease.
+            held, longest = queue.is_held, now + session.lease_ms / 1000
+            if held or now >= self.look_at:
+                self.look_at = min(queue.next_look(now, held), longest) if held else longest
+            return False
+        if woken:
             self.owes_attempt = True
             if now < put_off:
                 self.look_at = put_off
@@ -184,7 +200,10 @@ class QueuedWait(LockWaiter[QueuedLock]):
             queue = session.lock_queues.get(self.hold_key[0])
             if queue is not None:
                 queue.waiters.pop(self, None)
-                if self.call.hold is None and self.look_at == queue.busy_until:
+                if self.channel is not None and not self.channel.confirmed:
+                    # The next contender makes an attempt every second.
+                    queue.wake_first()
+                elif self.call.hold is None and self.look_at == queue.busy_until:
                     # The latest attempt was its own: nobody else knows when the lease ends.
                     queue.wake_if_later(self.look_at)
                 if not queue.is_held and not queue.waiters:

@@ -7,7 +7,7 @@ of its claim, is what the reader waits for anyway, and both are announced by a m
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import Channel
@@ -166,6 +166,10 @@ class ReaderWait(QueuedWait):
     queue_class = ReaderQueue
     joins_quietly = False
     lock: SideLock
+
+    def is_contender(self, waiters: dict[Any, None], *, stuck: bool = False) -> bool:
+        """All readers may acquire the lock at the same time."""
+        return True
 
     def _starts_with_attempt(self, *, alone: bool) -> bool:
         """As for a lock, but it is a writer of the same client that keeps this reader out."""

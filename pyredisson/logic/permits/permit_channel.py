@@ -66,6 +66,10 @@ class PermitChannel(Channel):
         self._unchecked_since = next(_attempt_numbers)
         self._wake_first()
 
+    def on_unconfirmed(self) -> None:
+        """The same: more messages may be lost."""
+        self.on_confirmed()
+
     def on_missed(self, wakeup: Wakeup) -> None:
         """The same: one attempt after this moment is enough for all who have come before it."""
         self.on_confirmed()
@@ -128,6 +132,9 @@ class ExpirablePermitChannel(PermitChannel):
         self.wake(free)
 
     def on_confirmed(self) -> None:
+        self.wake_all()
+
+    def on_unconfirmed(self) -> None:
         self.wake_all()
 
     def on_missed(self, wakeup: Wakeup) -> None:

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING
+from pyredisson.logic.handed_waiter import GIVEN, LEFT
 from pyredisson.logic.permits.claims import Claimant
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_channel import PermitChannel
 from pyredisson.logic.permits.permit_queue import KNOWN_FOR, PermitQueue, PermitWaiter
-from pyredisson.logic.permits.refusal import Refusal
+from pyredisson.logic.permits.refusal import LONGEST_WAIT, Refusal
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
@@ -79,12 +79,13 @@ class PermitWait(PermitWaiter):
             while True:
                 if self._channel.error is not None:
                     raise copy_error(self._channel.error)
+                # Before the look at who is the first: one that leaves wakes the next one.
+                self.sleep()
                 seconds = self._seconds_to_sleep()
                 if seconds <= 0:
-                    if self.state is LOOKING:
+                    if self.wake_up():
                         return False
                     seconds = 0.0
-                self.sleep()
                 tracing.look()
                 if tracing.debug:
                     self._log(f"waiting for {seconds:.3f} s at most")
@@ -133,7 +134,8 @@ class PermitWait(PermitWaiter):
         """For how long to sleep at most. 0 or less: the deadline has passed."""
         now, deadline = self._semaphore.session.clock(), self.deadline
         seconds = max(self._look_at - now, 0.001)
-        if not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
+        asks = self._claimant is not None or self.is_contender(self._queue.waiters)
+        if asks and not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
             seconds = UNCONFIRMED_WAIT
         return seconds if deadline is None else min(seconds, deadline - now)
 
@@ -145,10 +147,19 @@ class PermitWait(PermitWaiter):
             self.owes_attempt = True
             if now < others_first_until:
                 self._look_at = others_first_until
-        if self.deadline is not None and now >= self.deadline:
+        looks, over = now >= self._look_at, self.deadline is not None and now >= self.deadline
+        if self.owes_attempt:
+            return looks or over or now >= others_first_until or not self._channel.confirmed
+        if self._claimant is None and not self.is_contender(self._queue.waiters, stuck=looks):
+            # Nothing was heard. The first waiter asks, and the others hear of it if it acquires its permits.
+            if looks:
+                self._look_at = now + LONGEST_WAIT
+            return False
+        if looks or not self._channel.confirmed:
+            with self._semaphore.session.channels.mutex:
+                self._channel.on_missed(self.wakeup)
             return True
-        due = now >= self._look_at or (self.owes_attempt and now >= others_first_until)
-        return due or not self._channel.confirmed
+        return over
 
     async def _attempt(self) -> bool:
         """One attempt. A wakeup is only a hint: it may be late, or meant for another waiter."""
@@ -193,6 +204,9 @@ class PermitWait(PermitWaiter):
                 if not queue.waiters:
                     queues.forget_if_idle(semaphore.key, session.clock())
             session.channels.leave(semaphore.commands.channel, self.wakeup)
+            if queue is not None and queue.waiters and queue.channel is not None and not queue.channel.confirmed:
+                # The first one asks every second.
+                queue.channel.on_missed(self.wakeup)
         if self._claimant is not None and not self._has_acquired:
             self._claimant.withdraw()
 
