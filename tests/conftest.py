@@ -51,7 +51,6 @@ HEAVY = (
     "tests/interop/",
     "tests/logic/test_planted_bugs.py",
     "tests/logic/test_schedules.py",
-    "tests/logic/test_shards.py",
     "tests/packaging/test_packaging.py",
     "tests/properties/",
     "tests/pytest_plugin/",

@@ -22,7 +22,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def scripts(server: Server, admin: Redis) -> Iterator[Scripted]:
-    found = Scripted(server, admin)
+def scripts(request: pytest.FixtureRequest, server: Server, admin: Redis) -> Iterator[Scripted]:
+    """Of the class that the module names as `SCRIPTS`, if any."""
+    found: Scripted = getattr(request.module, "SCRIPTS", Scripted)(server, admin)
     yield found
     found.listening.close()

@@ -37,8 +37,8 @@ def write(writer: str, level: int, lease: int, *, waits: bool = False) -> Call:
     return Call("write_acquire", ["orders", CLAIM, TURN], [writer, level, lease, int(waits)])
 
 
-def write_release(left: int) -> Call:
-    return Call("write_release", ["orders", LEASES], [CHANNEL, MY_WRITE, left])
+def write_release(left: int, writer: str = MY_WRITE) -> Call:
+    return Call("write_release", ["orders", LEASES], [CHANNEL, writer, left])
 
 
 def let_in(**readers: int) -> Call:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import NAMES, Script
+from tests.properties.servers import Memory
 from tests.support.damage import Key, commands, state
 from tests.support.script_headers import Header, header
 
@@ -97,3 +99,53 @@ def test_it_ends_and_raises_nothing_of_its_own(scripts: Scripted, name: str) -> 
                     # Redisson reads no fraction and no infinite score.
                     assert score == int(score), (member, made)
                     assert abs(score) <= 2**53, (member, made)
+
+
+STEP = 1_000
+"""Milliseconds between two calls. A heartbeat of the fair lock is sent as often."""
+STEPS = 2_000
+"""A dead waiter of Redisson keeps its turn for 300 s."""
+KEPT_OUT = ("pyredisson_once:", "pyredisson_permit_withdrawn:")
+"""These keys say what became of one call, so they have no other content that a later call could meet."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("_acquire")])
+def test_it_is_acquired(name: str) -> None:
+    """Whatever somebody else has written into the companions of a free lock, whoever keeps asking acquires it."""
+    for seed in range(EXAMPLES // 2):
+        assert _is_acquired(name, Random(f"{name} {seed}")), seed
+
+
+def _is_acquired(name: str, random: Random) -> bool:
+    memory = Memory()
+    lock, *_ = header(name).keys
+    is_number = header(name).types[0] == "string"
+    for words in commands(state(name, random)):
+        if words[1] != lock and not str(words[1]).startswith(KEPT_OUT):
+            memory.command(*words)
+    if is_number:
+        memory.command("SET", lock, 5)
+    for _ in range(STEPS):
+        if name.startswith("fair"):
+            _run(memory, "fair_heartbeat")
+        reply = _run(memory, name)
+        if isinstance(reply, ResponseError):
+            # A companion of another type, or a counter that isn't one: an error, not a wait.
+            return True
+        if (
+            reply is None
+            or (isinstance(reply, int) and reply > 0 and is_number)
+            or (name.startswith("fenced") and isinstance(reply, list))
+        ):
+            return True
+        memory.advance_time(STEP)
+    return False
+
+
+def _run(memory: Memory, name: str) -> Reply:
+    known = header(name)
+    try:
+        reply: Reply = memory.script(name, *known.keys, args=known.args)
+    except ResponseError as error:
+        return error
+    return reply

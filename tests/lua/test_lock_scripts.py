@@ -1,4 +1,4 @@
-"""The scripts of the lock, also with fencing tokens: every branch, sent twice, and read as Redisson would."""
+"""The scripts of clients and of locks, also with fencing tokens: every branch, sent twice, read as Redisson would."""
 
 from __future__ import annotations
 
@@ -8,6 +8,58 @@ import pytest
 from redis.exceptions import ResponseError
 
 from .scripted import ANYTHING, ME, YOU, About, Call, Case, Scripted
+
+CLIENT_KEY = "pyredisson_client:{me}"
+CLIENT_LEASE = 30_000
+
+
+def announce(number: int, base: int, *stored: object, removed: tuple[str, ...] = ()) -> Call:
+    words: list[Any] = [number, base, CLIENT_LEASE, len(removed), *removed, *stored]
+    return Call("client_announce", [CLIENT_KEY], words)
+
+
+def announced(number: int, lasts: Any = CLIENT_LEASE, **fields: Any) -> dict[str, Any]:
+    return {CLIENT_KEY: ({"n": number, **fields}, lasts)}
+
+
+FIRST = {"host": "web-3", "h:1 a": "x", "h:1 b": "x"}
+CHANGES = announce(2, 1, "h:1 c", "x", -1, removed=("h:1 a", "h:1 d"))
+LATER = announce(3, 2, "h:1 c", "x", -1)
+WHOLE = announce(4, 0, "host", "web-4", -1)
+CLIENT = {
+    "changes": Case(
+        announced(1, 1_000, **FIRST), [(CHANGES, 1, 2)], announced(2, **{"host": "web-3", "h:1 b": "x", "h:1 c": "x"})
+    ),
+    "changes of another one": Case(announced(1, host="web-3"), [(LATER, 0)]),
+    "changes of none": Case({}, [(LATER, 0)]),
+    "a whole one replaces another": Case(announced(1, **FIRST), [(WHOLE, 1, 2)], announced(4, host="web-4")),
+    "late": Case(announced(5, host="web-3"), [(WHOLE, 2), (LATER, 2)]),
+    **{
+        f"somebody else's: {value}": Case({CLIENT_KEY: value}, [(LATER, 0), (WHOLE, 1, 2)], announced(4, host="web-4"))
+        for value in ("text", {"n": "9" * 30}, {"n": "text"})
+    },
+    "many": Case(
+        {},
+        [
+            (announce(1, 0, *(word for number in range(500) for word in (f"h:1 {number}", " lock", 5))), 1, 2),
+            (announce(2, 1, removed=tuple(f"h:1 {number}" for number in range(500))), 1, 2),
+        ],
+        announced(2),
+    ),
+}
+
+
+def test_times_of_a_client(scripts: Scripted) -> None:
+    """A number behind a value is how long ago it began; the server adds its own time."""
+    call = announce(1, 0, "host", "web-3", -1, "h:1 a b", " lock", 2_000, "since", "", 0)
+    for reply in (1, 2):
+        assert scripts.call(call) == reply
+        fields, ttl = scripts.contents()[CLIENT_KEY]
+        began, kind = fields.pop("h:1 a b").split()
+        assert kind == "lock"
+        assert scripts.now() - 10_000 < int(began) == int(fields.pop("since")) - 2_000
+        assert (fields, ttl) == ({"n": "1", "host": "web-3"}, About(CLIENT_LEASE))
+
 
 CHANNEL = "redisson_lock__channel:{orders}"
 COUNTER, NEWEST = "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
@@ -90,7 +142,7 @@ def test_release(scripts: Scripted, kind: str, messages: list[str]) -> None:
         scripts.check(case)
 
 
-CASES = {
+LOCK = {
     # What a spin lock sends: scripts that publish nothing.
     "release, no channel": Case({"orders": (MINE, 30_000)}, [(release(0, ""), 1, None)], {}),
     "release by force, no channel": Case({"orders": (YOURS, 30_000)}, [(force_release(""), 1, 0)], {}),
@@ -156,6 +208,9 @@ CASES = {
         for wrong in ("7", "text", "", 2**53, 2**63 - 1, ["1"])
     },
 }
+
+
+CASES = LOCK | {f"client, {name}": case for name, case in CLIENT.items()}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

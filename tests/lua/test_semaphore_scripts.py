@@ -1,4 +1,4 @@
-"""The scripts of the semaphore: every branch, sent twice, and late."""
+"""The scripts of the count-down latch and of the semaphore: every branch, sent twice, and late."""
 
 from __future__ import annotations
 
@@ -8,6 +8,44 @@ import pytest
 from redis.exceptions import ResponseError
 
 from .scripted import About, Call, Case, Scripted
+
+LATCH_CHANNEL = "redisson_countdownlatch__channel__{done}"
+LATCH_SLOT = "pyredisson_once:{done}:me:0"
+
+
+def set_count(number: int, count: int) -> Call:
+    return Call("latch_set", ["done", LATCH_SLOT], [number, count, LATCH_CHANNEL])
+
+
+def count_down(number: int, slot: str = LATCH_SLOT) -> Call:
+    return Call("latch_count_down", ["done", slot], [number, LATCH_CHANNEL])
+
+
+def delete_latch(number: int) -> Call:
+    return Call("exactly_once_delete", ["done", LATCH_SLOT], [number, LATCH_CHANNEL, "1"])
+
+
+def once(text: str) -> dict[str, tuple[str, int]]:
+    return {LATCH_SLOT: (text, 660_000)}
+
+
+LATCH = {
+    "set, one that counts": Case({"done": 2}, [(set_count(2, 3), 0)], {"done": 2, **once("2 0")}),
+    "the largest count": Case(
+        {}, [(set_count(2, 2**63 - 1), 1), (count_down(4), 0)], {"done": 2**63 - 2, **once("4 0")}, ["1"]
+    ),
+    "count down": Case({"done": 3}, [(count_down(2), 0), (count_down(4), 0)], {"done": 1, **once("4 0")}),
+    "count down to zero": Case({"done": 1}, [(count_down(2), 1)], once("2 1"), ["0"]),
+    "delete": Case({"done": 3}, [(delete_latch(2), 1)], once("2 1"), ["1"]),
+    "delete, none": Case({}, [(delete_latch(2), 0)], once("2 0")),
+    # The message makes Redisson's clients wait for the new count.
+    **{
+        f"set, open: {count}": Case({"done": count}, [(set_count(2, 3), 1)], {"done": 3, **once("2 1")}, ["1"])
+        for count in (0, -2)
+    },
+    **{f"count down, open: {count}": Case({"done": count}, [(count_down(2), 0)], once("2 0")) for count in (0, -2)},
+}
+
 
 CHANNEL = "redisson_sc:{stock}"
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
@@ -216,7 +254,7 @@ CLAIMS = {
         for free, messages in ((None, []), (-1, []), (0, []), (2, ["2"]), (["x"], []))
     },
 }
-CASES = ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS
+CASES = ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS | {f"latch, {name}": case for name, case in LATCH.items()}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

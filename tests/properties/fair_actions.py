@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from . import fair_java as java
+from tests.lua.fair.scripts import Java
+
 from .fair_model import CHANNEL, WAIT, FairServer, QueueModel, State, Unfair, readable
 
 LEASE = 30_000
@@ -128,7 +129,7 @@ class FairActions(RuleBasedStateMachine):
         person.notified = False
         server.begin()
         if person.foreign:
-            taken = java.acquire(server, name, LEASE, queues=queues)
+            taken = Java(server, name).acquire(lease=LEASE, queues=queues) is None
         else:
             for _ in range(1 + twice):
                 reply = server.script("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
@@ -180,7 +181,7 @@ class FairActions(RuleBasedStateMachine):
         mine = model.state.holders.get(person.name, 0) > 0
         server.begin()
         if person.foreign:
-            java.release(server, person.name, LEASE)
+            Java(server, person.name).release(LEASE)
         else:
             for _ in range(1 + twice):
                 server.script("fair_release", CHANNEL, person.name, count, WAIT)
@@ -239,7 +240,7 @@ class FairActions(RuleBasedStateMachine):
             model.places[name].has_left = True
         server.begin()
         if person.foreign:
-            java.give_up(server, name)
+            Java(server, name).give_up()
         else:
             for _ in range(1 + twice):
                 server.script("fair_leave", *args)
@@ -297,7 +298,7 @@ class FairActions(RuleBasedStateMachine):
         held = bool(model.state.holders)
         server.begin()
         if foreign:
-            java.force_release(server)
+            Java(server, "java").force_release()
         else:
             server.script("fair_force_release", CHANNEL, WAIT)
         now = server.end()

@@ -9,7 +9,7 @@ from pyredisson._core import prefixed
 
 from .servers import Memory, Word
 
-LOCK = b"fair"
+LOCK = b"orders"
 QUEUE = prefixed(b"redisson_lock_queue", LOCK)
 SCORES = prefixed(b"redisson_lock_timeout", LOCK)
 WAITERS = prefixed(b"pyredisson_fair_waiters", LOCK)

@@ -16,6 +16,7 @@ from pyredisson.testing import Server as RealServer
 from tests.logic.simulator.containers import readable
 from tests.logic.simulator.keys import Hash, SortedSet, Value
 from tests.logic.simulator.server import Server
+from tests.lua.scripted import Call
 
 Word = bytes | str | int
 SETTINGS = settings(
@@ -90,6 +91,10 @@ class Memory:
     def script(self, name: str, *keys: Word, args: tuple[Word, ...] = ()) -> Any:
         """The reply to a script."""
         return self.command("EVALSHA", script(name, with_shebang=True).sha, len(keys), *keys, *args)
+
+    def call(self, call: Call) -> Any:
+        """The same."""
+        return self.script(call.name, *call.keys, args=tuple(call.args))
 
     def command(self, *words: Word) -> Any:
         """The reply to a command, as another program would send it."""

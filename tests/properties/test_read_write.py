@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pyredisson.logic.locks.read_write_lock import CLAIMED
 from pyredisson.testing import Server
+from tests.lua import read_write as ours
+from tests.lua.read_write import CLAIM, TURN, lease_key
 
-from .read_write_players import CLAIM, LOCK, TURN, Java, Ours, lease_key
 from .servers import SETTINGS, Beside, Memory, beside, play
 
+LOCK = "orders"
 WATCHDOG = 30_000
 CLOSE = 10
 """Milliseconds: the lock need not outlive a reader's lease if another one ends so close to the end of the lock."""
@@ -22,6 +25,81 @@ OWNERS, JAVAS = st.sampled_from(OURS), st.sampled_from(JAVA)
 LEASE = st.sampled_from([20_000, 60_000, 200_000])
 LEASES = st.lists(LEASE, min_size=1, max_size=3)
 COPIES = st.sampled_from([1, 2])
+
+
+class Java:
+    """Redisson's steps."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._do = memory.command
+
+    def read(self, reader: str, lease: int) -> bool:
+        do = self._do
+        mode = do("HGET", LOCK, "mode")
+        if mode is None:
+            do("HSET", LOCK, "mode", "read")
+        elif mode == b"write" and not do("HEXISTS", LOCK, reader + ":write"):
+            return False
+        do("SET", lease_key(reader, do("HINCRBY", LOCK, reader, 1)), "1", "PX", lease)
+        do("PEXPIRE", LOCK, max(do("PTTL", LOCK), lease))
+        return True
+
+    def leave(self, reader: str) -> None:
+        do = self._do
+        if not do("HEXISTS", LOCK, reader):
+            return
+        count = do("HINCRBY", LOCK, reader, -1)
+        if count == 0:
+            do("HDEL", LOCK, reader)
+        do("DEL", lease_key(reader, count + 1))
+        if do("HLEN", LOCK) > 1:
+            words = do("HGETALL", LOCK)
+            counts = {
+                field.decode(): int(value)
+                for field, value in zip(words[::2], words[1::2], strict=True)
+                if value.isdigit()
+            }
+            keys = [lease_key(field, hold) for field, count in counts.items() for hold in range(1, count + 1)]
+            longest = max((do("PTTL", key) for key in keys), default=-3)
+            if longest > 0:
+                do("PEXPIRE", LOCK, longest)
+                return
+            if do("HGET", LOCK, "mode") == b"write":
+                return
+        do("DEL", LOCK)
+
+    def renew(self, reader: str, lease: int) -> None:
+        count = int(self._do("HGET", LOCK, reader) or 0)
+        for hold in range(count, 0, -1):
+            self._do("PEXPIRE", lease_key(reader, hold), lease)
+        if count:
+            self._do("PEXPIRE", LOCK, lease)
+
+    def write(self, writer: str, lease: int) -> bool:
+        do = self._do
+        mode = do("HGET", LOCK, "mode")
+        if mode is None:
+            do("HSET", LOCK, "mode", "write", writer, 1)
+            do("PEXPIRE", LOCK, lease)
+        elif mode == b"write" and do("HEXISTS", LOCK, writer):
+            do("HINCRBY", LOCK, writer, 1)
+            do("PEXPIRE", LOCK, do("PTTL", LOCK) + lease)
+        else:
+            return False
+        return True
+
+    def stop(self, writer: str, lease: int) -> None:
+        do = self._do
+        if do("HGET", LOCK, "mode") != b"write" or not do("HEXISTS", LOCK, writer):
+            return
+        if do("HINCRBY", LOCK, writer, -1) > 0:
+            do("PEXPIRE", LOCK, lease)
+            return
+        do("HDEL", LOCK, writer)
+        if do("HLEN", LOCK) == 1:
+            do("DEL", LOCK)
+        else:
+            do("HSET", LOCK, "mode", "read")
 
 
 @dataclass
@@ -38,7 +116,7 @@ class ReadWrite(RuleBasedStateMachine):
     def __init__(self, memory: Memory) -> None:
         super().__init__()
         self.memory = memory
-        self.ours, self.java = Ours(memory), Java(memory)
+        self.call, self.java = memory.call, Java(memory)
         self.reads: dict[str, Belief] = {}
         self.writes: dict[str, Belief] = {}
         self.foreign: dict[str, int] = {}
@@ -89,7 +167,7 @@ class ReadWrite(RuleBasedStateMachine):
         count = self.believed(self.reads, owner) + 1
         allowed = self.may_read(owner, count)
         # The first copy may find the lock free. A later copy must not change that result.
-        replies = [self.ours.read(owner, count, lease, owner + ":write") for _ in range(copies)]
+        replies = [self.call(ours.read(owner, count, lease)) for _ in range(copies)]
         assert [reply is None for reply in replies] == [allowed] * copies
         if allowed:
             self.come_in(self.reads, owner, count, lease)
@@ -113,7 +191,7 @@ class ReadWrite(RuleBasedStateMachine):
             return  # LockUpgradeError
         fields = self.fields()
         allowed = owner + ":write" in fields or (not fields and count == 1)
-        replies = [self.ours.write(owner + ":write", count, lease, waits) for _ in range(copies)]
+        replies = [self.call(ours.write(owner + ":write", count, lease, waits=waits)) for _ in range(copies)]
         assert [reply is None for reply in replies] == [allowed] * copies
         if allowed:
             self.come_in(self.writes, owner, count, lease)
@@ -127,7 +205,7 @@ class ReadWrite(RuleBasedStateMachine):
     def leave(self, owner: str, left: int, copies: int) -> None:
         count = self.believed(self.reads, owner)
         if left < count:
-            replies = [self.ours.leave(owner, left) for _ in range(copies)]
+            replies = [self.call(ours.read_release(owner, left)) for _ in range(copies)]
             assert replies[0] is not None
             assert (replies[-1] is None) == (copies > 1 and left == 0)
             self.give_back(self.reads, owner, left)
@@ -136,7 +214,7 @@ class ReadWrite(RuleBasedStateMachine):
     def stop(self, owner: str, left: int, copies: int) -> None:
         count = self.believed(self.writes, owner)
         if left < count:
-            replies = [self.ours.stop(owner + ":write", left) for _ in range(copies)]
+            replies = [self.call(ours.write_release(left, owner + ":write")) for _ in range(copies)]
             assert replies[0] is not None
             assert (replies[-1] is None) == (copies > 1 and left == 0)
             self.give_back(self.writes, owner, left)
@@ -155,14 +233,14 @@ class ReadWrite(RuleBasedStateMachine):
         before = self.fields()
         for _ in range(copies):
             if writes:
-                self.ours.write(name + ":write", 1, lease, waits=False)
+                self.call(ours.write(name + ":write", 1, lease))
             else:
-                self.ours.read(name, 1, lease, owner + ":write")
+                self.call(ours.read(name, 1, lease, owner + ":write"))
         for _ in range(undone):
             if writes:
-                self.ours.stop(name + ":write", 0)
+                self.call(ours.write_release(0, name + ":write"))
             else:
-                self.ours.leave(name, 0)
+                self.call(ours.read_release(name, 0))
         after = self.fields()
         if after:
             assert after == before
@@ -174,15 +252,15 @@ class ReadWrite(RuleBasedStateMachine):
     def give_up(self, owner: str) -> None:
         before = self.fields()
         claim = self.memory.command("GET", CLAIM)
-        assert self.ours.withdraw_claim(owner) == int(claim == f"{owner}:write".encode())
-        assert self.ours.withdraw_claim(owner) == 0
+        assert self.call(ours.withdraw(owner)) == int(claim == f"{owner}:write".encode())
+        assert self.call(ours.withdraw(owner)) == 0
         assert self.fields() == before
 
     @rule(owner=OWNERS, extended=st.booleans(), copies=COPIES)
     def renew(self, owner: str, extended: bool, copies: int) -> None:
         if self.believed(self.reads, owner):
             for _ in range(copies):
-                assert self.ours.renew(owner, WATCHDOG if extended else 0)
+                assert self.renewed(owner, WATCHDOG if extended else 0)
             if extended:
                 belief = self.reads[owner]
                 belief.valid_until = max(belief.valid_until, self.now + WATCHDOG)
@@ -209,10 +287,13 @@ class ReadWrite(RuleBasedStateMachine):
         # Our watchdog comes long before that time is over.
         self.visit()
 
+    def renewed(self, owner: str, lease: int) -> bool:
+        return bool(self.call(ours.renew((LOCK, owner, lease))) == [1])
+
     def visit(self) -> None:
         for owner in OURS:
             if self.believed(self.reads, owner):
-                assert self.ours.renew(owner, 0)
+                assert self.renewed(owner, 0)
 
     @rule(owner=JAVAS, lease=LEASE)
     def java_writes(self, owner: str, lease: int) -> None:
@@ -240,7 +321,7 @@ class ReadWrite(RuleBasedStateMachine):
     @rule(side=st.sampled_from(["read", "write"]))
     def force(self, side: str) -> None:
         held = self.fields()["mode"] == side
-        assert self.ours.force(side) == int(held)
+        assert self.call(ours.force(side)) == int(held)
         assert bool(self.fields()) is not held
         if held:
             self.reads, self.writes, self.foreign = {}, {}, {}
@@ -286,9 +367,9 @@ class ReadWrite(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for owner in OURS:
-            self.ours.stop(owner + ":write", 0)
-            self.ours.leave(owner, 0)
-            self.ours.withdraw_claim(owner)
+            self.call(ours.write_release(0, owner + ":write"))
+            self.call(ours.read_release(owner, 0))
+            self.call(ours.withdraw(owner))
         for owner in JAVA:
             while owner + ":write" in self.fields():
                 self.java.stop(owner + ":write", WATCHDOG)
@@ -332,18 +413,18 @@ class HeldBack:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._ours = Ours(memory)
+        self._call = memory.call
         self._readers = 0
         self._since: int | None = None
         """Since when readers have been held back without a turn."""
-        assert self._ours.read("ours:4", 1, 3_600_000, "ours:4:write") is None
+        assert self._call(ours.read("ours:4", 1, 3_600_000)) is None
 
     def step(self, writer: str, gives_up: bool, ms: int) -> None:
-        again = self._ours.write(f"{writer}:write", 1, 30_000, waits=True)
+        again = self._call(ours.write(f"{writer}:write", 1, 30_000, waits=True))
         # The reply contains when to ask again: it misses no claim and no turn.
         assert 0 <= (CLAIMED - again if again <= CLAIMED else again) <= 1_000
         if gives_up:
-            self._ours.withdraw_claim(writer)
+            self._call(ours.withdraw(writer))
         self._look()
         self._memory.advance_time(ms)
         self._look()
@@ -351,13 +432,31 @@ class HeldBack:
     def _look(self) -> None:
         self._readers += 1
         reader = f"ours:{100 + self._readers}"
-        claimed = self._ours.read(reader, 1, 30_000, f"{reader}:write")
+        claimed = self._call(ours.read(reader, 1, 30_000))
         if claimed is None:
             self._since = None
-            self._ours.leave(reader, 0)
+            self._call(ours.read_release(reader, 0))
             return
         assert self._memory.command("PTTL", TURN) >= READERS_TURN
         assert claimed <= 2_000
         if self._since is None:
             self._since = self._memory.now
         assert self._memory.now - self._since <= IN_A_ROW
+
+
+SHORT = 50
+
+
+@pytest.mark.parametrize(("passed", "left"), [(SHORT - 1, 1), (SHORT, 1), (SHORT + 1, None)])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_readers_lease_is_valid_to_its_very_end(passed: int, left: int | None, asked: bool) -> None:
+    """Another reader leaves, or the watchdog asks for a hold with a fixed lease."""
+    memory = Memory()
+    assert [memory.call(ours.read(*reader)) for reader in (("me:1", 1, SHORT), ("you:1", 1, 30_000))] == [None, None]
+    memory.advance_time(passed)
+    if asked:
+        assert memory.call(ours.renew((LOCK, "me:1", 0))) == [int(left is not None)]
+    else:
+        assert memory.call(ours.read_release("you:1", 0)) == (1 if left is None else 0)
+        assert memory.command("PTTL", LOCK) == (left or -2)
+        assert memory.command("HEXISTS", LOCK, "me:1") == (left is not None)

@@ -15,9 +15,8 @@ from tests.support.items import awaits
 
 from .install import install
 from .network import SERVERS, connect
-from .proxy import MemoryProxy
+from .proxy import MemoryProxy, MemoryStub
 from .server import MemoryServer
-from .stub import MemoryStub
 from .time import VirtualClock, VirtualLoop
 
 REAL = {"child", "tls_server"}

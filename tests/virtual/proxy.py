@@ -1,4 +1,4 @@
-"""`pyredisson.testing.Proxy` in memory: its own relays and faults, between connections that are in memory too."""
+"""`pyredisson.testing.Proxy` in memory, with its own relays and faults; and `tests.faults.stub.Stub`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import selectors
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Self, cast
+
+import hiredis
 
 from pyredisson.testing.proxy import Proxy
 from pyredisson.testing.relay import Relay
+from tests.faults.stub import Answer
 
 from .network import PORTS, SERVERS, Close, Connection, Send
 from .time import VirtualClock
@@ -167,3 +171,50 @@ class Ends(selectors.BaseSelector):
 
     def select(self, _: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return [(key, selectors.EVENT_READ) for end, key in self._keys.items() if end.readable]
+
+
+class MemoryStub:
+    """Answers each command with `answer`'s bytes: one by one if `drip` is above 0."""
+
+    clock: VirtualClock
+
+    def __init__(self, answer: Answer, drip: float = 0.0) -> None:
+        self.answer = answer
+        self.drip = drip
+        self.connections = 0
+        self.port = next(PORTS)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        SERVERS["127.0.0.1", self.port] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del SERVERS["127.0.0.1", self.port]
+
+    def open_session(self, send: Send, _: Close) -> StubSession:
+        self.connections += 1
+        return StubSession(self, send)
+
+
+class StubSession:
+    """One connection of a stub."""
+
+    def __init__(self, stub: MemoryStub, send: Send) -> None:
+        self._stub = stub
+        self._send = send
+        self._reader = hiredis.Reader()
+
+    def receive(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (words := self._reader.gets()) is not False:
+            reply = self._stub.answer(words)
+            if not self._stub.drip:
+                self._send(reply)
+                continue
+            for number, byte in enumerate(reply):
+                when = self._stub.clock() + number * self._stub.drip
+                self._stub.clock.call_beside(when, partial(self._send, bytes([byte])))
+
+    def left(self) -> None:
+        pass

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from .schedule import KINDS, Violation, run
+from .shards import run_with_shards
 
 
 def main() -> None:
     """Prints the events of a schedule, and what was wrong with it."""
-    logic = KINDS[sys.argv[1]]
+    kind = sys.argv[1]
+    play = run_with_shards if kind == "shards" else partial(run, logic=KINDS[kind])
     first, *last = map(int, sys.argv[2:])
     if last:
         for seed in range(first, last[0]):
             try:
-                run(seed, logic)
+                play(seed)
             except Violation as error:
                 print(f"{seed}: {error!r}")
         return
     trace: list[str] = []
     try:
-        print(run(first, logic, trace=trace))
+        print(play(first, trace=trace))
     finally:
         print("\n".join(trace))
 

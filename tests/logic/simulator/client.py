@@ -1,20 +1,129 @@
-"""A client in a schedule, with the real logic inside."""
+"""A client in a schedule, with the real logic inside, and the runtime over which that runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
+from redis.exceptions import RedisError
+
+from pyredisson._backends.runtime import OneServer, ReplyApplier
+from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
+from pyredisson.logic.ports import Operation, Wakeup
 from pyredisson.logic.session import Resources, Session
 from pyredisson.logic.watchdog import Watchdog
 
-from .network import Network, Node
-from .runtime import SimRuntime
-from .simulation import Process, Simulation
-from .subscription import Subscription
+from .network import Connections, Network, Node, Subscription
+from .simulation import Flag, Park, Process, Simulation
+
+OVERSHOOT = 5e-5
+"""Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
+
+
+class SimRuntime(ReplyApplier, OneServer):
+    """A `Runtime` over this network."""
+
+    blocking = False
+    _node: Node
+
+    def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
+        self._node = node
+        self._simulation = node.network.simulation
+        self._connections = Connections(node, pipelined=pipelined)
+        self._repair = repair
+        self.scripts = node.scripts
+        self.clock = self._simulation.clock
+
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
+        reply, _ = await self.send_identified(payload, new_connection=new_connection)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
+
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+        (reply,), server = await self._exchange((payload,), new_connection=new_connection)
+        return reply, server
+
+    async def follow(
+        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
+    ) -> tuple[Reply, bytes | None]:
+        raise AssertionError("a single server doesn't redirect")
+
+    async def _exchange(self, payloads: Sequence[bytes], *, new_connection: bool) -> tuple[list[Reply], bytes | None]:
+        return await self._connections.exchange(payloads, new_connection=new_connection)
+
+    def continues(self, redirect: Redirected) -> bool:
+        return redirect.is_ask
+
+    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
+        return False
+
+    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
+        pass
+
+    def on_command_served(self, payload: bytes) -> None:
+        pass
+
+    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies, _ = await self._exchange(payloads, new_connection=new_connection)
+        return replies
+
+    def is_open(self) -> bool:
+        return self._connections.is_open()
+
+    def post(self, payload: bytes) -> None:
+        process = self._node.process
+        if not process.alive:
+            return
+        if self._connections.shared is None:
+            self._repair(payload)
+        else:
+            process.spawn(self._post(payload))
+
+    async def _post(self, payload: bytes) -> None:
+        try:
+            await self.send(payload)
+        except (NoReply, RedisError):
+            self._repair(payload)
+
+    def spawn(self, operation: Operation) -> None:
+        if self._node.process.alive:
+            self._node.process.spawn(operation())
+
+    def spawner(self) -> Callable[[Operation], None]:
+        return self.spawn
+
+    async def wait(self, signal: Wakeup, seconds: float) -> None:
+        assert isinstance(signal, Flag)
+        if signal.is_set():
+            return
+        signal.park = park = Park()
+        self._simulation.after(seconds + OVERSHOOT, park.resolve)
+        try:
+            await park
+        finally:
+            signal.park = None
+
+    async def sleep(self, seconds: float) -> None:
+        park = Park()
+        self._simulation.after(seconds + OVERSHOOT, park.resolve)
+        await park
+
+    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
+        await self.sleep(seconds)
+
+    def wakeup(self) -> Flag:
+        return Flag(self._simulation)
+
+    def jitter(self) -> float:
+        return self._simulation.random.random()
+
+    async def close(self) -> None:
+        raise AssertionError("no part of the logic closes a runtime")
 
 
 class Client(Process):

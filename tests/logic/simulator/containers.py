@@ -40,9 +40,6 @@ class Hashes(Keys):
     def do_hlen(self, key: bytes) -> int:
         return len(self.of(Hash, key) or ())
 
-    def do_hsetnx(self, key: bytes, field: bytes, text: bytes) -> int:
-        return 0 if self.do_hexists(key, field) else self.do_hset(key, field, text)
-
     def do_hrandfield(self, key: bytes) -> bytes | None:
         """The latest field: as good as any."""
         return next(reversed(self.of(Hash, key) or Hash()), None)
@@ -221,12 +218,6 @@ class SortedSets(Keys):
         if b"REV" in words:
             members.reverse()
         return self._listed(key, _part(members, first_index, last_index), scores=b"WITHSCORES" in words)
-
-    def do_zpopmin(self, key: bytes) -> list[bytes]:
-        popped = self.do_zrange(key, b"0", b"0", b"WITHSCORES")
-        if popped:
-            self.do_zrem(key, popped[0])
-        return popped
 
     def _sorted(self, key: bytes) -> list[bytes]:
         scores = self.of(SortedSet, key) or SortedSet()

@@ -93,8 +93,6 @@ class Keys:
             self.drop(key)
         return len(there)
 
-    do_unlink = do_del
-
     def do_rename(self, key: bytes, name: bytes) -> Status:
         value = self.value(key)
         if value is None:

@@ -25,11 +25,8 @@ from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Granted, Wakeup
 from pyredisson.logic.session import Resources
 
-from .client import Client
-from .connections import Connections
-from .fault_plan import FAULTS_END
-from .network import Network, Node
-from .runtime import SimRuntime
+from .client import Client, SimRuntime
+from .network import FAULTS_END, Connections, Network, Node
 from .simulation import Cancelled, Flag
 
 SLOTS = 16384

@@ -1,21 +1,88 @@
-"""The network of a schedule: the server, whether it can be reached, and a client's view of it."""
+"""The network of a schedule: its faults, the server, connections that are slow and break, and subscriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
 
-from pyredisson._protocol.no_reply import Reply
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.scripts import ScriptSet
+from pyredisson.logic.channels import LINGER, ChannelRegistry
 
-from .fault_plan import FaultPlan
 from .server import Server
-from .simulation import Process, Simulation
+from .simulation import Cancelled, Park, Process, Simulation
 
-if TYPE_CHECKING:
-    from .connections import Connection
-    from .subscription import Subscriber
+FAULTS_END = 1020.0
+"""No faults happen from then on, so that the final state can be checked."""
+LONGEST_PAUSE = 15.0
+"""Seconds for which a process may stand still."""
+REPLY_TIMEOUT = 3.0
+PASSING = (
+    "LOADING Redis is loading the dataset in memory",
+    "BUSY Redis is busy running a script.",
+    "READONLY You can't write against a read only replica.",
+)
+
+
+class FaultPlan:
+    """Draws every fault. `calm`: messages and replies arrive; only cancellations happen."""
+
+    def __init__(self, random: Random, *, calm: bool) -> None:
+        self._random = random
+        self.calm = calm
+        self.slowest = random.choice((0.001, 0.005, 0.02))
+        """The longest way to the server or back, in seconds."""
+        self.cancels = random.choice((0.0, 0.2, 0.5))
+        self.pipelined = random.random() < 0.5
+
+        def chance(highest: float) -> float:
+            return 0.0 if calm or random.random() < 0.5 else random.random() * highest
+
+        self._lost = chance(0.2)
+        self._unanswered = chance(0.3)
+        self._late = chance(0.2)
+        self._unreachable = chance(0.3)
+        self._passing = chance(0.2)
+        self.subscription_cuts = chance(3.0)
+        """How many subscription connections fail, a client."""
+        self.flushes = chance(4.0)
+        self.deaths = chance(1.0)
+        self.pauses = chance(3.0)
+        self.forces = 0.2 if calm and random.random() < 0.2 else chance(0.3)
+        self._faults = self._lost + self._unanswered + self._late
+
+    def delay(self) -> float:
+        """One way."""
+        return self.slowest * (0.05 + 0.95 * self._random.random())
+
+    def fate(self, now: float) -> str | None:
+        """The fate of a request: None, or it is lost, gets no reply or arrives late."""
+        if not self._faults or now >= FAULTS_END:
+            return None
+        die = self._random.random()
+        if die < self._lost:
+            return "lost"
+        if die < self._lost + self._unanswered:
+            return "unanswered"
+        return "late" if die < self._faults else None
+
+    def unreachable(self, now: float) -> bool:
+        """Whether connecting fails."""
+        return bool(self._unreachable) and now < FAULTS_END and self._random.random() < self._unreachable
+
+    def passing(self, now: float) -> str | None:
+        """An error reply that passes by itself."""
+        if not self._passing or now >= FAULTS_END or self._random.random() >= self._passing:
+            return None
+        return self._random.choice(PASSING)
+
+    def times(self, average: float) -> list[float]:
+        """When something happens that happens so often in a schedule."""
+        count = int(average) + (self._random.random() < average % 1)
+        return [1000 + self._random.random() * (FAULTS_END - 1000) for _ in range(count)]
 
 
 class Network:
@@ -105,3 +172,260 @@ class Node:
         self.scripts = scripts
         self.suspects: list[Connection] = []
         self.cuts = 0
+
+
+class Connection:
+    """One connection: what is sent over it arrives in order, or not at all."""
+
+    __slots__ = ("_answered", "_arrived", "_node", "_parks", "closed", "killed", "made_after", "server")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._arrived = 0.0
+        self._answered = 0.0
+        self._parks: dict[Park, None] = {}
+        self.closed = False
+        self.killed = False
+        """The server has dropped it: commands that are still on their way are not executed."""
+        self.made_after = node.cuts
+        self.server = node.network.identity if node.network.identified else None
+        node.network.connections.append(self)
+
+    def request(self, payloads: Sequence[bytes], park: Park) -> None:
+        """Sends commands; the park is resolved with their replies, or with `NoReply`."""
+        simulation, fault_plan = self._node.network.simulation, self._node.network.fault_plan
+        arrives = max(self._arrived, simulation.now + fault_plan.delay())
+        fate = "lost" if self._node.network.down else fault_plan.fate(simulation.now)
+        self._parks[park] = None
+        if fate is None:
+            simulation.at(arrives, self._arrive, payloads, park)
+        else:
+            simulation.log("%s: a request is %s", self._node.process.name, fate)
+            silent = fault_plan.delay() if simulation.random.random() < 0.5 else REPLY_TIMEOUT
+            if fate == "late":
+                arrives += simulation.random.random() * 2 * REPLY_TIMEOUT
+            if fate != "lost":
+                simulation.at(arrives, self._arrive, payloads, None)
+            simulation.at(simulation.now + silent if fate == "late" else arrives + silent, self._break, silent)
+        self._arrived = arrives
+
+    def abandon(self) -> None:
+        """The client closes it with a command in flight."""
+        if not self.closed:
+            self.closed = True
+            self._node.cuts += 1
+            self._node.suspects.append(self)
+
+    def hang_up(self) -> None:
+        """The server closes it. Commands that are still on their way are not executed."""
+        self.killed = True
+        if not self.closed:
+            self.closed = True
+            self._node.cuts += 1
+            for park in self._parks:
+                park.resolve(error=self.no_reply(ConnectionError("the server has gone")))
+
+    def no_reply(self, error: RedisError) -> NoReply:
+        """The error for a command that was sent over this connection: it may have run."""
+        return NoReply(error, may_have_run=True, server_id=self.server)
+
+    def _arrive(self, payloads: Sequence[bytes], park: Park | None) -> None:
+        if self.killed:
+            return
+        network = self._node.network
+        replies = [network.execute(payload) for payload in payloads]
+        if park is not None and not self.closed:
+            self._answered = max(self._answered, network.simulation.now + network.fault_plan.delay())
+            network.simulation.at(self._answered, self._answer, park, replies)
+
+    def _answer(self, park: Park, replies: list[Reply]) -> None:
+        if not self.closed:
+            self._parks.pop(park, None)
+            park.resolve(replies)
+
+    def cut(self) -> None:
+        """It fails now. Commands that are on their way may still arrive."""
+        self._break(0.0)
+
+    def _break(self, silent: float) -> None:
+        if self.closed:
+            return
+        self.abandon()
+        kind = TimeoutError if silent == REPLY_TIMEOUT else ConnectionError
+        for park in self._parks:
+            park.resolve(error=self.no_reply(kind("the line is cut")))
+
+
+class Connections:
+    """The connections of one runtime: one at a time for each call, or one that all calls share."""
+
+    def __init__(self, node: Node, *, pipelined: bool) -> None:
+        self._node = node
+        self._pipelined = pipelined
+        self._idle: list[Connection] = []
+
+    @property
+    def shared(self) -> Connection | None:
+        """The connection that is open, where all calls share one."""
+        return self._idle[0] if self._pipelined and self._idle and not self._idle[0].closed else None
+
+    def is_open(self) -> bool:
+        """Whether a connection is open that no call uses."""
+        return any(not connection.closed for connection in self._idle)
+
+    async def exchange(
+        self, payloads: Sequence[bytes], *, new_connection: bool = False
+    ) -> tuple[list[Reply], bytes | None]:
+        """Commands in one write, their replies, and the identity of the server that gave them."""
+        connection = await (
+            self._share(new_connection=new_connection) if self._pipelined else self._take(new_connection=new_connection)
+        )
+        if connection.closed:
+            if self._node.network.checked:
+                raise NoReply(ConnectionError("closed while it was idle"), may_have_run=False, stale=True)
+            raise connection.no_reply(ConnectionError("closed"))
+        park = Park()
+        connection.request(payloads, park)
+        try:
+            replies: list[Reply] = await park
+        except Cancelled:
+            if not self._pipelined:
+                connection.abandon()
+                # A command that is on its way may be lost with the closed socket, or may arrive.
+                connection.killed = self._node.network.simulation.random.random() < 0.5
+            raise
+        if not self._pipelined:
+            self._idle.append(connection)
+        return replies, connection.server
+
+    async def _take(self, *, new_connection: bool) -> Connection:
+        if new_connection:
+            self._idle.clear()
+        return self._idle.pop() if self._idle else await self._open()
+
+    async def _share(self, *, new_connection: bool) -> Connection:
+        while True:
+            connection = self.shared
+            if connection is not None and not (new_connection and connection.made_after != self._node.cuts):
+                return connection
+            made = await self._open()
+            if self.shared is connection:
+                self._idle[:] = [made]
+
+    async def _open(self) -> Connection:
+        node = self._node
+        simulation, fault_plan = node.network.simulation, node.network.fault_plan
+        connection = Connection(node)
+        suspects = list(node.suspects)
+        park = Park()
+        if node.network.down or fault_plan.unreachable(simulation.now):
+            simulation.after(
+                fault_plan.delay(), park.resolve, None, NoReply(ConnectionError("refused"), may_have_run=False)
+            )
+        else:
+            simulation.after(fault_plan.delay(), self._welcome, suspects, park)
+        await park
+        for suspect in suspects:
+            if suspect in node.suspects:
+                node.suspects.remove(suspect)
+        return connection
+
+    def _welcome(self, suspects: list[Connection], park: Park) -> None:
+        for suspect in suspects:
+            suspect.killed = True
+        self._node.network.simulation.after(self._node.network.fault_plan.delay(), park.resolve)
+
+
+class Subscription:
+    """A client's subscription: it connects when it is first needed, and again whenever it was cut."""
+
+    def __init__(self, process: Process, network: Network, channels: ChannelRegistry) -> None:
+        self._process = process
+        self._network = network
+        self.channels = channels
+        self.subscriber: Subscriber | None = None
+        self._connecting = False
+
+    def subscribe(self, channels: Iterable[bytes]) -> None:
+        if self.subscriber is not None:
+            for channel in channels:
+                self.subscriber.request(channel, wanted=True)
+        elif not self._connecting:
+            self._connecting = True
+            self._connect()
+
+    def unsubscribe(self, channels: Iterable[bytes]) -> None:
+        if self.subscriber is not None:
+            for channel in channels:
+                self.subscriber.request(channel, wanted=False)
+
+    def cut(self) -> None:
+        """From now on the client misses all messages; it notices the broken connection after a while."""
+        subscriber = self.subscriber
+        if subscriber is not None and not subscriber.broken:
+            simulation = self._network.simulation
+            simulation.log("%s: receives no more messages", self._process.name)
+            subscriber.broken = True
+            self._network.subscribers.remove(subscriber)
+            simulation.after(simulation.random.random() * 3, self._process.deliver, self._noticed)
+
+    def _noticed(self) -> None:
+        self.subscriber = None
+        self._connecting = True
+        self._network.simulation.log("%s: the subscription is over", self._process.name)
+        with self.channels.mutex:
+            self.channels.on_disconnected()
+        self._network.simulation.after(0.05 + self._network.simulation.random.random() / 20, self._connect)
+
+    def _connect(self) -> None:
+        delay = self._network.fault_plan.delay
+        self._network.simulation.after(delay() + delay(), self._process.deliver, self._connected)
+
+    def _connected(self) -> None:
+        self._connecting = False
+        self.subscriber = subscriber = Subscriber(self, self._network, self._process)
+        with self.channels.mutex:
+            self.subscribe(self.channels.names())
+        self._network.simulation.after(LINGER, self._process.deliver, self._sweep, subscriber)
+
+    def _sweep(self, subscriber: Subscriber) -> None:
+        if self.subscriber is subscriber:
+            self.channels.sweep()
+            self._network.simulation.after(LINGER, self._process.deliver, self._sweep, subscriber)
+
+
+class Subscriber:
+    """One subscription connection, as the server sees it."""
+
+    def __init__(self, subscription: Subscription, network: Network, process: Process) -> None:
+        self.subscription = subscription
+        self.channels: dict[bytes, None] = {}
+        self.broken = False
+        self._network = network
+        self._process = process
+        self._last_request = 0.0
+        self._last_sent = 0.0
+        network.subscribers.append(self)
+
+    def request(self, channel: bytes, *, wanted: bool) -> None:
+        """Sends SUBSCRIBE or UNSUBSCRIBE."""
+        self._last_request = max(self._last_request, self._network.simulation.now + self._network.fault_plan.delay())
+        self._network.simulation.at(self._last_request, self._on_request, channel, wanted)
+
+    def send(self, action: Callable[..., None], *args: bytes) -> None:
+        """Sends the client a message, which `action` handles there."""
+        self._last_sent = max(self._last_sent, self._network.simulation.now + self._network.fault_plan.delay())
+        self._network.simulation.at(self._last_sent, self._process.deliver, self._deliver, action, args)
+
+    def _deliver(self, action: Callable[..., None], args: tuple[bytes, ...]) -> None:
+        if self.subscription.subscriber is self:
+            action(*args)
+
+    def _on_request(self, channel: bytes, wanted: bool) -> None:
+        if self.broken:
+            return
+        if wanted:
+            self.channels[channel] = None
+            self.send(self.subscription.channels.on_subscribed, channel)
+        else:
+            self.channels.pop(channel, None)

@@ -1,26 +1,147 @@
-"""One schedule: some clients, their owners, and the faults, all drawn from a seed."""
+"""One schedule of some kind: the primitive, some clients, their owners, and the faults, all drawn from a seed."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest.mock import patch
 
+import hiredis
+
 from pyredisson._diagnostics import logger
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.scripts import script
 from pyredisson._settings.config import Config
 from pyredisson.logic import owners
+from pyredisson.logic.holds import Hold
+from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
+from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.spin_lock import SpinLockLogic
 from pyredisson.logic.permits import expirable_acquire
+from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.logic.session import Session
 
 from .client import Client
-from .fault_plan import FAULTS_END, LONGEST_PAUSE, FaultPlan
-from .judge import Violation
-from .kinds import KINDS, PLAIN, Logic
+from .groups import (
+    GroupJudge,
+    LatchJudge,
+    LatchUser,
+    LongRedLockUser,
+    MultiLockUser,
+    RedLockJudge,
+    RedLockUser,
+    RestartedRedLockJudge,
+)
+from .judge import Judge, User, Violation
+from .keys import Hash
+from .locks import BACKOFF, FairJudge, LockJudge, Owner, ReadWriteJudge, SpinJudge
 from .moving import MovingClient, MovingSlots, plan_moves
-from .network import Network
+from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
+from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
 from .simulation import Simulation
+
+OWNER_AT = {"lock_release": -2, "lock_hand_over": -3, "fenced_hand_over": -3}
+"""The scripts that release a level, and the place of the owner in their commands."""
+SCRIPTS = [script(name, with_shebang=flags) for name in OWNER_AT for flags in (False, True)]
+RELEASES = {word: OWNER_AT[each.name] for each in SCRIPTS for word in (each.sha, each.text)}
+
+
+class RestartJudge(LockJudge):
+    """Knows which releases the server has done."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._released: dict[tuple[bytes, bytes], float] = {}
+        self._reader = hiredis.Reader()
+        networks[0].on_replied = self._replied
+        networks[0].on_restart = self._forgotten
+
+    def released(self, owner: Owner, hold: Hold) -> None:
+        if self._released.get((hold.commands.key, hold.owner), 0.0) < owner.began:
+            self.blame(
+                f"{owner.name}: its release of {hold.commands.key!r} succeeded, but the server didn't know the hold"
+            )
+
+    def _replied(self, payload: bytes, reply: Reply) -> None:
+        self._reader.feed(payload)
+        words = self._reader.gets()
+        place = RELEASES.get(words[1]) if len(words) > 3 else None
+        # A hand-over replies with a list; 0: it has found neither of both owners.
+        if place is not None and isinstance(reply, int if place == OWNER_AT["lock_release"] else list):
+            self._released[words[3], words[place]] = self.simulation.now
+
+    def _forgotten(self) -> None:
+        for key, value in self.keyspace.values.items():
+            if isinstance(value, Hash):
+                # Until the watchdog asks, its client believes to hold it.
+                self._tampered.update((key, name) for name in value)
+
+
+@dataclass(frozen=True)
+class Logic:
+    """The classes that a schedule runs; planted bugs come in their place."""
+
+    objects: tuple[Callable[[Session, bytes], Any], ...] = (LockLogic,)
+    """What of each name an owner uses: the two sides of a read-write lock, else one."""
+    patches: dict[str, bytes] | None = None
+    """Texts of scripts that run instead of their own, by name."""
+    servers: int = 1
+    user: Callable[..., User] = Owner
+    judge: Callable[..., Judge] = LockJudge
+    moves: float = 0.0
+    """How often the slot of each name moves between the two nodes of a cluster."""
+    restarts: float = 0.0
+    """How often a server restarts empty. Then nothing else breaks."""
+    calm: bool = False
+    """Whether nothing breaks but what the judge plans."""
+    checked: bool = True
+    """Whether a connection is looked at before it is used."""
+    identified: bool = True
+    """Whether the clients know the server's identity."""
+    users: int = 1
+    """How many times as many users as usual there are."""
+
+
+def _spin(shared: Session, key: bytes) -> SpinLockLogic:
+    return SpinLockLogic(shared, key, BACKOFF)
+
+
+PLAIN = Logic()
+RED_RESTARTS = Logic(servers=3, user=LongRedLockUser, judge=RestartedRedLockJudge, calm=True)
+MOVES = 6.0
+ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "semaphore", "latch")
+"""Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
+view, isn't known to be done."""
+KINDS = {
+    "plain": PLAIN,
+    "fenced": Logic(objects=(FencedLockLogic,)),
+    "spin": Logic(objects=(_spin,), judge=SpinJudge),
+    "non_reentrant": Logic(objects=(NonReentrantLockLogic,)),
+    "fair": Logic(objects=(FairLockLogic,), judge=FairJudge),
+    "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
+    "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
+    "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
+    "crowded_semaphore": Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4),
+    "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
+    "latch": Logic(objects=(CountDownLatchLogic,), user=LatchUser, judge=LatchJudge),
+    "multi": Logic(servers=2, user=MultiLockUser, judge=GroupJudge),
+    "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge),
+    "restarts": Logic(judge=RestartJudge, restarts=3.0),
+    "fenced_restarts": Logic(objects=(FencedLockLogic,), judge=RestartJudge, restarts=3.0),
+}
+KINDS |= {f"moving_{kind}": replace(KINDS[kind], moves=MOVES) for kind in ON_A_CLUSTER}
+# The server's identity is enough to know that it is another one.
+KINDS |= {f"unchecked_{kind}": replace(KINDS[kind], checked=False) for kind in ("restarts", "fenced_restarts")}
+
 
 __all__ = ["KINDS", "Logic", "Report", "Violation", "run"]
 

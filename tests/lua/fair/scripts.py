@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tests.lua.scripted import Scripted
 from tests.support.fair_ageing import AGE
@@ -20,6 +20,13 @@ WAIT = 300_000
 NEVER = 10**13
 PLACES = 16
 """The number of first places whose scores the scripts adjust (FRONT_PLACES)."""
+
+
+class Commands(Protocol):
+    """A server with the lock's keys."""
+
+    @property
+    def command(self) -> Callable[..., Any]: ...
 
 
 class Fair(Scripted):
@@ -76,7 +83,7 @@ class Fair(Scripted):
     def delete(self, notified: int = 100) -> Any:
         return self.fair("fair_delete", CHANNEL, notified)
 
-    def command(self, *words: str) -> Any:
+    def command(self, *words: str | bytes | int) -> Any:
         return self.redis.execute_command(*words)
 
     def java_acquire(self, owner: str) -> int | None:
@@ -134,54 +141,76 @@ class Fair(Scripted):
 class Java:
     """What Redisson does for one waiter, in plain commands."""
 
-    def __init__(self, scripts: Fair, owner: str, *, ahead: int = 0) -> None:
+    def __init__(self, server: Commands, owner: str | bytes, *, ahead: int = 0) -> None:
         """`ahead`: by how much its clock is ahead, ms."""
-        self.scripts = scripts
-        self.redis = scripts.redis
-        self.owner = owner
+        self._do = server.command
+        self.owner = owner.encode() if isinstance(owner, str) else owner
         self.ahead = ahead
 
-    def _prologue(self, now: int) -> None:
-        while (head := self.redis.lindex(QUEUE, 0)) is not None:
-            score = self.redis.zscore(SCORES, head)
-            if score is None or score > now:
-                return
-            self.redis.zrem(SCORES, head)
-            self.redis.lpop(QUEUE)
+    def drop_stale(self) -> int:
+        """The beginning of each script: heads whose scores have run out lose their places. Returns the time."""
+        seconds, micros = map(int, self._do("TIME"))
+        now = seconds * 1000 + micros // 1000 + self.ahead
+        while (head := self._do("LINDEX", QUEUE, 0)) is not None:
+            score = self._do("ZSCORE", SCORES, head)
+            if score is None or float(score) > now:
+                break
+            self._do("ZREM", SCORES, head)
+            self._do("LPOP", QUEUE)
+        return now
 
-    def acquire(self, wait: int = WAIT) -> int | None:
-        now = self.scripts.now() + self.ahead
-        self._prologue(now)
-        head = self.redis.lindex(QUEUE, 0)
-        if not self.redis.exists(LOCK) and head in (None, self.owner.encode()):
-            self.redis.lpop(QUEUE)
-            self.redis.zrem(SCORES, self.owner)
-            for member in self.redis.zrange(SCORES, 0, -1):
-                self.redis.zincrby(SCORES, -wait, member)
-            self.redis.hset(LOCK, self.owner, 1)
-            self.redis.pexpire(LOCK, 30_000)
+    def acquire(self, wait: int = WAIT, *, lease: int = 30_000, queues: bool = True) -> int | None:
+        """None: acquired; else for how long to wait. `queues`: then it enters the queue."""
+        do, owner, now = self._do, self.owner, self.drop_stale()
+        if not do("EXISTS", LOCK) and do("LINDEX", QUEUE, 0) in (None, owner):
+            do("LPOP", QUEUE)
+            do("ZREM", SCORES, owner)
+            for other in do("ZRANGE", SCORES, 0, -1):
+                do("ZINCRBY", SCORES, -wait, other)
+            do("HSET", LOCK, owner, 1)
+            do("PEXPIRE", LOCK, lease)
             return None
-        if self.redis.zscore(SCORES, self.owner) is not None:
-            return max(0, int(self.redis.pttl(LOCK)))
-        last = self.redis.lindex(QUEUE, -1)
-        score = self.redis.zscore(SCORES, last) if last else None
-        ttl = int(self.redis.pttl(LOCK)) if score is None else int(score) - now
-        if self.redis.zadd(SCORES, {self.owner: ttl + wait + now}):
-            self.redis.rpush(QUEUE, self.owner)
-        return ttl
+        if do("HEXISTS", LOCK, owner):
+            do("HINCRBY", LOCK, owner, 1)
+            do("PEXPIRE", LOCK, lease)
+            return None
+        left = int(do("PTTL", LOCK))
+        if not queues or do("ZSCORE", SCORES, owner) is not None:
+            return max(0, left)
+        last = do("LINDEX", QUEUE, -1)
+        score = None if last in (None, owner) else do("ZSCORE", SCORES, last)
+        if score is not None:
+            left = int(float(score)) - now
+        if do("ZADD", SCORES, left + wait + now, owner):
+            do("RPUSH", QUEUE, owner)
+        return left
 
-    def release(self) -> int | None:
-        self._prologue(self.scripts.now() + self.ahead)
-        if not self.redis.hexists(LOCK, self.owner):
+    def release(self, lease: int = 30_000) -> int | None:
+        """Releases one level. (A lock that doesn't exist isn't changed: see Redisson's quirk Q3.)"""
+        self.drop_stale()
+        if not self._do("HEXISTS", LOCK, self.owner):
             return None
-        self.redis.delete(LOCK)
-        if (head := self.redis.lindex(QUEUE, 0)) is not None:
-            self.redis.publish(f"{CHANNEL}:{head.decode()}", "0")
-        return 1
+        if self._do("HINCRBY", LOCK, self.owner, -1) > 0:
+            self._do("PEXPIRE", LOCK, lease)
+            return 0
+        return self._free()
+
+    def force_release(self) -> int:
+        """Removes the lock, whoever holds it."""
+        self.drop_stale()
+        return self._free()
+
+    def _free(self) -> int:
+        freed: int = self._do("DEL", LOCK)
+        if freed and (head := self._do("LINDEX", QUEUE, 0)) is not None:
+            self._do("PUBLISH", f"{CHANNEL}:{head.decode()}", 0)
+        return freed
 
     def give_up(self, wait: int = WAIT) -> None:
-        owners = [owner.decode() for owner in self.redis.lrange(QUEUE, 0, -1)]
-        for owner in owners[owners.index(self.owner) + 1 :]:
-            self.redis.zincrby(SCORES, -wait, owner)
-        self.redis.zrem(SCORES, self.owner)
-        self.redis.lrem(QUEUE, 0, self.owner)
+        """The step of a timed wait when its time is over."""
+        queue = self._do("LRANGE", QUEUE, 0, -1)
+        if self.owner in queue:
+            for other in queue[queue.index(self.owner) + 1 :]:
+                self._do("ZINCRBY", SCORES, -wait, other)
+        self._do("ZREM", SCORES, self.owner)
+        self._do("LREM", QUEUE, 0, self.owner)

@@ -1,23 +1,34 @@
-"""Hash slots, compared with Python's CRC, with redis-py and with a real server; the node for a command."""
+"""Names of keys as a running Redisson spells them, commands as hiredis packs them, and the hash slots of both."""
 
 from __future__ import annotations
 
 import binascii
+import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import Any
 
 import hiredis
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
-from redis import Redis
 from redis.crc import key_slot
 
-from pyredisson._core import SlotMap, command, crc16, pack, slot, slot_of_command
+from pyredisson._core import (
+    SlotMap,
+    command,
+    crc16,
+    latch_channel,
+    pack,
+    parts_on_cluster,
+    prefixed,
+    slot,
+    slot_of_command,
+    suffixed,
+)
 from pyredisson._protocol.scripts import as_eval, script
-from pyredisson.testing import Server
 
 # Braces often, so that every shape of a hash tag comes up; zero bytes and non-ASCII too.
 names = st.one_of(
@@ -26,7 +37,138 @@ names = st.one_of(
 )
 
 
-arguments = st.one_of(names, st.integers(-(2**63), 2**63 - 1))
+def test_spelling() -> None:
+    assert prefixed(b"redisson_lock__channel", b"foo") == b"redisson_lock__channel:{foo}"
+    assert suffixed(b"{t}foo", b"timeout") == b"{t}foo:timeout"
+    assert latch_channel(b"{t}foo") == b"redisson_countdownlatch__channel__{{t}foo}"
+
+
+@given(name=names, word=st.binary(min_size=1, max_size=10))
+def test_braces_are_added_only_to_a_name_without_one(name: bytes, word: bytes) -> None:
+    tagged = name if b"{" in name else b"{" + name + b"}"
+    assert prefixed(word, name) == word + b":" + tagged
+    assert suffixed(name, word) == tagged + b":" + word
+    assert latch_channel(name) == b"redisson_countdownlatch__channel__{" + name + b"}"
+
+
+@pytest.mark.parametrize(
+    ("names", "part"),
+    [
+        ([b"foo", b"{t}foo", b"foo{t}", b"{a{b}", b"{a}b}", b"x}y{z}"], False),
+        ([b"", b"a{b", b"{", b"{}x", b"{}{t}", b"a}b", b"}", b"}{", b"x}y{z"], True),
+    ],
+)
+def test_names_that_part(names: list[bytes], part: bool) -> None:
+    assert [parts_on_cluster(name) for name in names] == [part] * len(names)
+
+
+def hashed(key: bytes) -> bytes:
+    """The part of a key that decides on its slot: the first hash tag, or all of it if that is empty."""
+    return re.sub(rb"\A[^{]*\{([^}]+)\}.*", rb"\1", key, flags=re.DOTALL)
+
+
+@given(name=names, words=st.lists(st.from_regex(rb"[a-z_]{1,12}", fullmatch=True), min_size=8))
+def test_a_name_parts_when_its_keys_do(name: bytes, words: list[bytes]) -> None:
+    companions = [prefixed(word, name) for word in words] + [suffixed(name, word) for word in words]
+    # Not the slots: two hash tags may happen to have the same one.
+    together = {hashed(companion) for companion in companions} == {hashed(name)}
+    assert parts_on_cluster(name) == (not together)
+
+
+@given(name=names.filter(lambda name: b"{" not in name))
+def test_the_latch_channel_stays_with_a_name_without_braces(name: bytes) -> None:
+    if not parts_on_cluster(name):
+        assert slot(latch_channel(name)) == slot(name)
+
+
+def test_the_latch_channel_parts_from_a_name_with_a_hash_tag() -> None:
+    assert not parts_on_cluster(b"{t}foo")
+    assert slot(latch_channel(b"{t}foo")) == slot(b"{t") != slot(b"{t}foo")
+
+
+@pytest.mark.parametrize("name", ["foo", None, 1])
+def test_names_are_bytes(name: Any) -> None:
+    for function in (
+        lambda: prefixed(b"word", name),
+        lambda: suffixed(name, b"word"),
+        lambda: latch_channel(name),
+        lambda: parts_on_cluster(name),
+    ):
+        with pytest.raises(TypeError):
+            function()
+
+
+numbers = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+def packed(args: Iterable[bytes | str | int]) -> bytes:
+    everything: Any = tuple(args)  # its stub allows for one argument only
+    return bytes(hiredis.pack_command(everything))
+
+
+def bulk(arg: bytes | int | str) -> bytes:
+    body = arg if isinstance(arg, bytes) else str(arg).encode()
+    return b"$%d\r\n%b\r\n" % (len(body), body)
+
+
+@given(st.lists(st.binary(max_size=30) | texts | numbers, min_size=1, max_size=12))
+@example(["EVALSHA", b"\0\r\n", "grün", 0, -1, 9, 10, -10, 99, 100, 2**63 - 1, -(2**63)])
+@example([b"x" * size for size in (0, 9, 10, 99, 100, 999, 1000, 100_000)])
+def test_command_is_what_hiredis_packs(args: list[bytes | str | int]) -> None:
+    assert command(*args) == packed(args)
+
+
+@given(st.binary(max_size=80), st.lists(st.binary(max_size=30) | numbers, max_size=6))
+def test_pack_appends_each_argument_as_a_bulk_string(head: bytes, args: list[bytes | int]) -> None:
+    assert pack(head, *args) == head + b"".join(map(bulk, args))
+
+
+def test_the_fewest_and_many_arguments() -> None:
+    assert (pack(b""), command()) == (b"", b"*0\r\n")
+    assert command(*range(1000)) == packed(range(1000))
+
+
+def test_an_enum_of_ints_is_its_number() -> None:
+    class Holds(IntEnum):
+        TWO = 2
+
+    assert pack(b"", Holds.TWO) == b"$1\r\n2\r\n"
+
+
+@pytest.mark.parametrize("arg", [True, False, 1.0, None, bytearray(b"x"), memoryview(b"x"), [b"x"]])
+def test_other_types_are_refused(arg: object) -> None:
+    with pytest.raises(TypeError, match=f"bytes, str or int, not {type(arg).__name__}"):
+        command(b"before", arg)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"bytes or int, not {type(arg).__name__}"):
+        pack(b"", b"before", arg)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "function", "args"),
+    [
+        (TypeError, pack, (b"", "text")),
+        *((TypeError, pack, (head,)) for head in ("text", None, 1)),
+        *((OverflowError, pack, (b"", number)) for number in (2**63, -(2**63) - 1, 10**30)),
+        (UnicodeEncodeError, command, ("SET", "\ud800")),
+    ],
+)
+def test_what_is_refused(error: type[Exception], function: Any, args: tuple[Any, ...]) -> None:
+    with pytest.raises(error):
+        function(*args)
+
+
+def test_nothing_is_kept_of_an_argument() -> None:
+    body, number = b"x" * 50, 2**40
+    before = sys.getrefcount(body), sys.getrefcount(number)
+    for _ in range(100):
+        pack(b"", body, number)
+        with pytest.raises(TypeError):
+            pack(b"", body, number, 1.0)  # type: ignore[arg-type]
+    assert (sys.getrefcount(body), sys.getrefcount(number)) == before
+
+
+arguments = st.one_of(names, numbers)
 words = st.one_of(
     st.sampled_from([b"GET", b"SPUBLISH", b"EVALSH", b"EVALSHA1", b"EVAL_RO"]), names.filter(bool)
 ).filter(lambda word: word.upper() not in {b"EVAL", b"EVALSHA"})
@@ -70,21 +212,6 @@ def test_slot_refuses_other_types(name: object) -> None:
 def test_slot_refuses_what_utf8_cant_spell() -> None:
     with pytest.raises(UnicodeEncodeError):
         slot("\ud800")
-
-
-@pytest.fixture(scope="module")
-def cluster_node() -> Iterator[Redis]:
-    with Server(config={"cluster-enabled": "yes"}) as server, server.redis() as client:
-        yield client
-
-
-@settings(max_examples=50)
-@given(batch=st.lists(names, min_size=1, max_size=40))
-def test_slot_is_the_servers(cluster_node: Redis, batch: list[bytes]) -> None:
-    with cluster_node.pipeline(transaction=False) as asked:
-        for name in batch:
-            asked.execute_command("CLUSTER KEYSLOT", name)  # type: ignore[no-untyped-call]
-        assert asked.execute() == [slot(name) for name in batch]
 
 
 def slot_by_words(words: list[bytes]) -> int:

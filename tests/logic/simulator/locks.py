@@ -1,0 +1,466 @@
+"""Owners of locks in a schedule, and the rules for each kind of lock."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+from redis.exceptions import RedisError
+
+from pyredisson._core import prefixed
+from pyredisson.backoff import ExponentialBackoff
+from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockUpgradeError, RedissonError
+from pyredisson.logic.holds import HELD, LOST, Hold
+from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
+from pyredisson.logic.locks.rlock import LockLogic
+
+from .client import Client
+from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
+from .keys import List, Value
+from .network import Network
+
+DEEPEST = 3
+
+
+class Owner(User):
+    """A thread or a task that uses the locks."""
+
+    _judge: LockJudge
+
+    def __init__(self, client: Client, judge: LockJudge, locks: Sequence[LockLogic], name: str) -> None:
+        super().__init__(client, judge, name)
+        self.holder = client.session.owners.new()
+        self.locks = locks
+        self.depth = {lock.identity: 0 for lock in locks}
+        """How many acquires have returned True and were not released, for each lock."""
+        self.wants: tuple[LockLogic, float] | None = None
+        """The lock that it waits for, and since when."""
+        self._unclean: set[Hashable] = set()
+        """The locks for which an undo may be in flight, so that the server's count may differ."""
+        self._used = locks[0]
+        """The lock of the present operation."""
+        self.began = 0.0
+        """When its latest release began."""
+        self.gone = False
+        """Whether it ended without a release of a lock with a fixed lease."""
+
+    async def live(self) -> None:
+        await self.arrive()
+        for _ in range(self.random.randint(1, 3)):
+            if self.fault_plan.forces and self.random.random() < self.fault_plan.forces:
+                await self._force()
+            await self._round(self.random.choice(self.locks), patient=True)
+            if self.gone or self.retired:
+                return
+            await self.nap()
+
+    async def _round(self, lock: LockLogic, *, patient: bool) -> None:
+        if not await self._acquire(lock, patient=patient):
+            return
+        hold = lock.hold_of(self.holder.id)
+        if patient and hold is not None and not hold.renewed and self.random.random() < 0.1:
+            self.simulation.log("%s: leaves without giving back %r", self.name, lock.identity)
+            self.gone = True
+            return
+        await self.nap()
+        while self.random.random() < 0.3:
+            inner = self.random.choice(self.locks)
+            if self.depth[inner.identity] < DEEPEST:
+                # An owner that holds a lock while it waits for another one could wait without end (a deadlock).
+                await self._round(inner, patient=False)
+        await self._release(lock)
+
+    async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
+        random, place = self.random, lock.identity
+        lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease_ms))
+        wait = self.wait_time(endless=patient or self.depth[place] > 0)
+        began = self.simulation.now
+        deadline = None if wait is None else began + wait
+        self.wants = (lock, began)
+        self.begin("acquire %r, lease %s, wait %s", place, lease, wait)
+        if self.depth[place] == 0:
+            self._unclean.discard(place)
+        self._used = lock
+        try:
+            taken = await self.attempt(lock.acquire(self.holder, lease, deadline), "acquire")
+        except (LockAlreadyHeldError, LockUpgradeError) as error:
+            self._judge.refused(self, lock, error)
+            self.ended(f"acquire: {error!r}")
+            return False
+        if taken is FAILED:
+            self._unclean.add(place)
+            return False
+        if taken:
+            self.depth[place] += 1
+        self._judge.answered(self, lock, deadline, taken=taken)
+        self.ended(f"acquire: {taken}")
+        if taken:
+            self._judge.taken(self, lock, clean=place not in self._unclean)
+        return bool(taken)
+
+    async def _release(self, lock: LockLogic) -> None:
+        hold = lock.hold_of(self.holder.id)
+        self._judge.has_hold(self.name, hold)
+        assert hold is not None
+        self.begin("release %r", lock.identity)
+        self.began = self.simulation.now
+        self.depth[lock.identity] -= 1
+        self._used = lock
+        try:
+            done = await self.attempt(lock.release(self.holder, hold), "release")
+        except LockLostError as error:
+            self._judge.told_lost(self.name, hold, error)
+            self.ended(f"release: {error}")
+            return
+        if done is FAILED:
+            self._unclean.add(lock.identity)
+        else:
+            if hold.state is LOST:
+                self._judge.blame(f"{self.name} was not notified that its hold was lost")
+            self._judge.released(self, hold)
+            self.ended("released")
+
+    async def _force(self) -> None:
+        lock = self.random.choice(self.locks)
+        try:
+            removed = await lock.force_release()
+        except RedisError as error:
+            self._judge.failed(self.name, error)
+        else:
+            self.simulation.log("%s: force_release %r: %s", self.name, lock.identity, removed)
+
+    def ended(self, outcome: str) -> None:
+        self.wants = None
+        super().ended(outcome)
+        self._judge.operation_ended(self, self._used.key)
+
+
+class LockJudge(Judge):
+    """Compares the locks on the server with the holds of the clients, and knows who waits since when."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._forcing: dict[bytes, LockLogic] = {}
+        self._tampered: set[tuple[bytes, bytes]] = set()
+        self.owners: list[Owner] = []
+        networks[0].on_executed = self._executed
+        self.keyspace.on_taken = self._neglected
+
+    def add(self, user: User) -> None:
+        super().add(user)
+        assert isinstance(user, Owner)
+        self.owners.append(user)
+        for lock in user.locks:
+            # The same in EVALSHA and in EVAL: what follows the script.
+            self._forcing[lock.commands.force_release().partition(b"\r\n$40\r\n")[2][40:]] = lock
+
+    def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
+        """An acquire came to its end."""
+        assert owner.wants is not None
+        self.waits += self.simulation.now - owner.wants[1] > 3 * self.fault_plan.slowest
+        if taken:
+            self.acquired += 1
+            return
+        self.gave_up(owner.name, deadline)
+        if not self.keyspace.hash(lock.key):
+            self._neglected(lock.key)
+
+    def taken(self, owner: Owner, lock: LockLogic, *, clean: bool) -> None:
+        """An acquire returned True."""
+        name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
+        self.has_hold(name, hold)
+        assert hold is not None
+        depth = owner.depth[lock.identity]
+        count = hold.count + (hold.lost_below.count if hold.lost_below is not None else 0)
+        if count != depth:
+            self.blame(f"{name}: holds it {depth} times and counts {count}")
+        if hold.count == 1:
+            hold.listen(self._hold_ended)
+        if hold.state is HELD and hold.valid_until > self.simulation.now:
+            known = self.keyspace.hash(key).get(hold.owner)
+            sure = clean and hold.lost_below is None and (key, hold.owner) not in self._tampered
+            if sure and known != b"%d" % hold.count:
+                self.blame(f"{name}: counts {hold.count}, the server {known!r}")
+        elif self.fault_plan.calm and hold.renewed and (key, hold.owner) not in self._tampered:
+            self.blame(f"{name}: got True for a hold that has ended")
+
+    def refused(self, owner: Owner, lock: LockLogic, error: RedissonError) -> None:
+        """An acquire raised that it would wait for its own owner."""
+        if not any(other.hold_of(owner.holder.id) for other in owner.locks if other.key == lock.key):
+            self.blame(f"{owner.name}: {error!r}, but it holds nothing")
+
+    def has_hold(self, name: str, hold: Hold | None) -> None:
+        """An owner whose acquire returned True and that released nothing has a hold, lost or not."""
+        if hold is None:
+            self.blame(f"{name}: its hold was forgotten")
+
+    def told_lost(self, name: str, hold: Hold, error: LockLostError) -> None:
+        """A release raised that the hold was lost."""
+        if hold.state is not LOST:
+            self.blame(f"{name}: got {error} for a hold that was {hold.state.value}")
+
+    def released(self, owner: Owner, hold: Hold) -> None:
+        """A release returned without an error."""
+
+    def operation_ended(self, owner: Owner, key: bytes) -> None:
+        """After any end of an operation: soon the server must have no hold that its client doesn't know."""
+        self.simulation.at(self.settles_at(), self._leaked, owner, key, owner.operations)
+
+    def closing(self) -> None:
+        """No holds remain except those of dead clients, and of owners that ended without a release."""
+        super().closing()
+        for key, value in list(self.keyspace.values.items()):
+            if self.keyspace.value(key) is None or self.may_stay(key):
+                continue
+            if key not in self.keyspace.valid_until:
+                self.blame(f"{key!r} has no end")
+            for owner in self.owners:
+                if owner.client.alive and not owner.gone and any(names(owner, name) for name in _words(value)):
+                    self.blame(f"{owner.name}: {key!r} is left behind")
+            if self.keyspace.valid_until[key] / 1000 > self.simulation.now + 2 * self.lease + self.soon:
+                self.blame(f"{key!r} lasts too long")
+        for client in self.clients:
+            if not client.alive:
+                continue
+            ids = {owner.holder.id for owner in self.owners if owner.gone}
+            left = [hold for hold in client.session.holds.table.values() if hold.key[1] not in ids]
+            if left:
+                self.blame(f"{client.name}: a hold was not forgotten")
+            if not ids and not self.lost and len(client.session.watchdog.wheel):
+                self.blame(f"{client.name}: a timer is left behind")
+
+    def may_stay(self, key: bytes) -> bool:
+        """Whether the key may outlast its users."""
+        return key.startswith(b"redisson_lock_token:")
+
+    def takes_away(self, lock: LockLogic) -> bool:
+        """Whether a forced release of that one takes away what is held now."""
+        return True
+
+    def blind(self) -> float:
+        """Seconds for which a lock may be free while owners wait, although a message was published."""
+        return 0.0
+
+    def shares(self, hold: Hold, other: Hold) -> bool:
+        """Whether both may hold the same lock at once."""
+        return False
+
+    def look(self) -> None:
+        """No owner relies on a hold that the server doesn't have, and no two owners rely on the same lock."""
+        now = self.simulation.now
+        believed: dict[bytes, list[Hold]] = {}
+        for client in self.clients:
+            if not client.alive:
+                continue
+            for hold in client.session.holds.table.values():
+                key = hold.commands.key
+                if hold.state is not HELD or hold.valid_until <= now or (key, hold.owner) in self._tampered:
+                    continue
+                if key in believed:
+                    for other in believed[key]:
+                        if not self.shares(hold, other):
+                            self.blame(f"{key!r} is held by {other.owner!r} and by {hold.owner!r}")
+                    believed[key].append(hold)
+                else:
+                    believed[key] = [hold]
+                if hold.owner not in self.keyspace.hash(key):
+                    self.blame(f"{hold.owner!r} believes to hold {key!r}; the server knows nothing of it")
+
+    def _hold_ended(self, hold: Hold) -> None:
+        self.lost += hold.state is LOST
+        if hold.state is not LOST or (hold.commands.key, hold.owner) in self._tampered:
+            return
+        if hold.valid_until > self.simulation.now:
+            self.blame(f"{hold.owner!r}: lost for no reason: {hold.reason}")
+        if self.fault_plan.calm and hold.renewed:
+            self.blame(f"{hold.owner!r}: lost although no faults were planned: {hold.reason}")
+
+    def _executed(self, payload: bytes) -> None:
+        for ending, lock in self._forcing.items():
+            if payload.endswith(ending) and self.takes_away(lock):
+                key = lock.key
+                for name in self.keyspace.hash(key):
+                    self._tampered.add((key, name))
+                    for hold in self._believed(key, name):
+                        if self.fault_plan.calm and hold.renewed:
+                            self.simulation.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
+
+    def _believed(self, key: bytes, name: bytes) -> list[Hold]:
+        alive = [client for client in self.clients if client.alive]
+        holds = [hold for client in alive for hold in client.session.holds.table.values()]
+        return [hold for hold in holds if hold.commands.key == key and hold.owner == name and hold.state is HELD]
+
+    def _must_know(self, hold: Hold) -> None:
+        if hold in self._believed(hold.commands.key, hold.owner) and hold.owner not in self.keyspace.hash(
+            hold.commands.key
+        ):
+            self.blame(f"{hold.owner!r} was not notified that {hold.commands.key!r} was taken away")
+
+    def _neglected(self, key: bytes) -> None:
+        """No lock is free for long while an owner waits for it."""
+        freed = self.keyspace.freed.get(key)
+        if freed is None:
+            return
+        when, expired = freed
+        for owner in self.owners:
+            if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
+                continue
+            # Without a message: the remaining time of the holder, but one lease at most.
+            unheard = self.lease if expired or not self.fault_plan.calm else 0.0
+            self.check_wait(owner, max(when, owner.wants[1]), self.blind() + unheard)
+
+    def _leaked(self, owner: Owner, key: bytes, operations: int) -> None:
+        if owner.operations != operations or not owner.client.alive:
+            # A later operation may also have to be undone. It is checked later.
+            return
+        for name in self.keyspace.hash(key):
+            if not names(owner, name):
+                continue
+            if not any(hold.owner == name for hold in _holds(owner, key)):
+                self.blame(f"{owner.name}: {key!r} is held by {name!r}, of which its client knows nothing")
+
+
+def _holds(owner: Owner, key: bytes) -> Iterator[Hold]:
+    """All holds of a lock that the owner's client has in its table for that owner."""
+    for lock in owner.locks:
+        hold = lock.hold_of(owner.holder.id) if lock.key == key else None
+        while hold is not None:
+            yield hold
+            hold = hold.lost_below
+
+
+def _words(value: Value) -> Iterable[bytes]:
+    """Everything in a value that may be the name of an owner."""
+    return (value,) if isinstance(value, bytes) else value
+
+
+def names(owner: Owner, name: bytes) -> bool:
+    """Whether a field of a lock is a name of that owner."""
+    first = f"{owner.client.name}:{owner.holder.id}".encode()
+    # A colon and a number, for a name after a doubt; a dot and a number, for one call's own; a colon and `write`.
+    return name == first or name.startswith((first + b":", first + b"."))
+
+
+BACKOFF = ExponentialBackoff()
+GONE = b"0"
+"""The value of a waiter of a fair lock that has left while its place is still in the queue."""
+PASSED_OVER = 2.5
+"""Seconds within which a dead head of a fair lock's queue is dropped."""
+READERS_TURN = 1.0
+"""Seconds for which waiting writers don't hold back readers after they did for long."""
+
+
+class SpinJudge(LockJudge):
+    """No messages are published: a waiter notices a release when it asks again."""
+
+    def blind(self) -> float:
+        return BACKOFF.max_delay
+
+
+class FairJudge(LockJudge):
+    """Waiters are served in the order in which they asked; a dead client delays the others for about two seconds."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._queues: dict[bytes, list[bytes]] = {}
+        self._holders: dict[bytes, bytes | None] = {}
+
+    def begin(self) -> None:
+        random = self.simulation.random
+        if self.fault_plan.calm and random.random() < 0.3:
+            self.simulation.after(random.random() * random.choice((0.1, 1, 5)), self._strike_down)
+
+    def blind(self) -> float:
+        return PASSED_OVER if self._any_dead() else 0.0
+
+    def may_stay(self, key: bytes) -> bool:
+        # Values of waiters that left in doubt, which expire; and the places of dead waiters, as no caller drops them.
+        return key.startswith(b"pyredisson_fair_waiters:") or self._any_dead()
+
+    def look(self) -> None:
+        super().look()
+        if not self.fault_plan.calm:
+            return
+        for key in {lock.key for owner in self.owners for lock in owner.locks}:
+            holder = next(iter(self.keyspace.hash(key)), None)
+            if holder is not None and holder != self._holders.get(key):
+                self._granted(key, holder)
+            self._holders[key] = holder
+            looked = self.keyspace.hash(prefixed(b"pyredisson_fair_waiters", key))
+            queue = self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ()
+            line = self._queues.get(key, [])
+            there = [name for name in queue if looked.get(name) != GONE]
+            # In the order in which they entered, whatever the order on the server is.
+            self._queues[key] = [name for name in line if name in there] + [name for name in there if name not in line]
+
+    def _granted(self, key: bytes, holder: bytes) -> None:
+        line = self._queues.get(key, [])
+        for name in line[: line.index(holder) if holder in line else None]:
+            owner = self._waiter(key, name)
+            if owner is not None:
+                self.blame(f"{owner.name} came before {holder!r}, which has {key!r} now")
+
+    def _waiter(self, key: bytes, name: bytes) -> Owner | None:
+        for owner in self.owners:
+            if owner.client.alive and owner.wants is not None and owner.wants[0].key == key and names(owner, name):
+                return owner
+        return None
+
+    def _strike_down(self) -> None:
+        self.simulation.random.choice(self.clients).kill()
+
+    def _any_dead(self) -> bool:
+        return not all(client.alive for client in self.clients)
+
+
+class ReadWriteJudge(LockJudge):
+    """Readers share; a writer shares with nobody but itself."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self._neglect = Neglect(self, lease)
+        self._claims = ClaimPeriods(self, READERS_TURN)
+
+    def shares(self, hold: Hold, other: Hold) -> bool:
+        readers = {hold.commands.side, other.commands.side} == {READ}  # type: ignore[attr-defined]
+        return readers or (hold.key[1] == other.key[1] and hold.commands.session is other.commands.session)  # type: ignore[attr-defined]
+
+    def takes_away(self, lock: LockLogic) -> bool:
+        assert isinstance(lock, SideLogic)
+        return self.keyspace.hash(lock.key).get(b"mode") == lock.commands.side
+
+    def look(self) -> None:
+        super().look()
+        for key in {lock.key for owner in self.owners for lock in owner.locks}:
+            self._look_at_claims(key)
+        served: dict[User, bool] = {}
+        for owner in self.owners:
+            if owner.wants is None or not owner.client.alive:
+                continue
+            lock = owner.wants[0]
+            assert isinstance(lock, SideLogic)
+            claim = prefixed(WRITER_CLAIM, lock.key)
+            mode = self.keyspace.hash(lock.key).get(b"mode")
+            shared = lock.commands.side == READ and mode == READ and self.keyspace.value(claim) is None
+            if mode is None or shared:
+                ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
+                served[owner] = any(ended)
+        self._neglect.look(served)
+
+    def _look_at_claims(self, key: bytes) -> None:
+        if self.keyspace.hash(key).get(b"mode") != READ:
+            # The lock is free, or a writer holds it: no claim holds back the readers.
+            self._claims.end(key)
+        elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
+            self._claims.claimed(key)
+
+    def closing(self) -> None:
+        super().closing()
+        if self._tampered or self.lost:
+            # Their leases end by themselves, as those of dead clients.
+            return
+        for key in list(self.keyspace.values):
+            reader, found, _ = key.rpartition(b":rwlock_timeout:")
+            for owner in self.owners:
+                mine = owner.client.alive and not owner.gone and names(owner, reader.partition(b":")[2])
+                if found and mine and self.keyspace.value(key) is not None:
+                    self.blame(f"{owner.name}: {key!r} is left behind")
