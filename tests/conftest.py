@@ -7,6 +7,7 @@ import signal
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from redis import Redis
 
+import pyredisson
 from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.logic import announcement, renewer
 from pyredisson.testing import Proxy, Server, ServerError
@@ -229,6 +231,19 @@ def admin(server: Server) -> Iterator[Redis]:
     """A plain client of `server`."""
     with server.redis() as client:
         yield client
+
+
+@pytest.fixture
+def redis(admin: Redis) -> Any:
+    """The same, without types."""
+    return admin
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[pyredisson.Client]:
+    """A client for threads."""
+    with pyredisson.connect(server.url) as made:
+        yield made
 
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))

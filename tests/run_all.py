@@ -3,6 +3,8 @@
 A test that fails again has failed. A test that passes twice is *unstable*: it is listed at the end with the report of
 its failure, and more than three of them fail the run. `make test` runs no test again.
 
+It is a plugin of pytest, too, which writes each failure to a file as it happens: a line of JSON with test and report.
+
     python -m tests.run_all [--jobs N] [--heavy-jobs N] [--marks EXPRESSION] [--uvloop PATH...] [PATH...]
 """
 
@@ -17,6 +19,8 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 MOST_UNSTABLE = 3
 """A run with more unstable tests than this has failed."""
@@ -58,9 +62,40 @@ class Outcome:
         return "\n".join([*reports, *names, f"{count} (at most {MOST_UNSTABLE} may be)"])
 
 
-def pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str]]:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--failures", metavar="FILE", required=True, help="where failures are written to")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The process of pytest-xdist that distributes the tests sees all reports, also the one of a process that has died.
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(Path(config.getoption("failures")), config.rootpath))
+
+
+class Failures:
+    """Writes what has failed."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path = path
+        self._root = root
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._write(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write(report)
+
+    def _write(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        test = self._root / report.nodeid  # so that it can be run in any folder
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([str(test), f"{report.when}: {report.longreprtext}"]) + "\n")
+
+
+def run_pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str]]:
     """Runs pytest; its status, and the reports of the tests that failed, by their ids."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.failures", *part.options]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.run_all", *part.options]
     command += ["-n", str(jobs), "--dist", "loadgroup"] if jobs else ["-n", "0"]
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder, "failures")
@@ -77,7 +112,7 @@ def pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str]]:
 
 def run(part: Part, outcome: Outcome) -> None:
     """Runs a part, and what fails in it again."""
-    status, reports = pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
+    status, reports = run_pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
     if status == INTERRUPTED:
         sys.exit(INTERRUPTED)
     if status not in {0, 1, NO_TESTS} or (status == 1 and not reports):
@@ -86,7 +121,7 @@ def run(part: Part, outcome: Outcome) -> None:
         outcome.failed += reports
         return
     for test, report in reports.items():
-        if all(pytest(part, test, jobs=0)[0] == 0 for _ in range(AGAIN)):
+        if all(run_pytest(part, test, jobs=0)[0] == 0 for _ in range(AGAIN)):
             outcome.unstable[test] = report
         else:
             outcome.failed.append(test)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from redis import Redis
 
-import pyredisson
 from pyredisson.testing import Server
-from tests.support.commands import Commands, Ended, clean_environment
+from tests.support.commands import Commands, Ended
 from tests.support.commands import pyredisson as pyredisson_command
 
-from .running import IN_TERMINAL, Running
+from .running import IN_TERMINAL, Running, begin, python, terminal
 
 
 @pytest.fixture
@@ -33,33 +27,23 @@ def cli(command: Commands, server: Server) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[pyredisson.Client]:
-    with pyredisson.connect(server.url) as made:
-        yield made
-
-
-@pytest.fixture
-def redis(admin: Redis) -> Any:
-    """A plain client of the server, without types."""
-    return admin
-
-
-@pytest.fixture
 def start(server: Server) -> Iterator[Callable[..., Running]]:
     """Starts `pyredisson run NAME ARGUMENTS... -- python -c CODE` on the test's server."""
     running: list[Running] = []
 
-    def begin(code: str, *arguments: str, url: str = server.url, stdin: int = subprocess.DEVNULL) -> Running:
+    def start_one(code: str, *arguments: str, url: str = server.url, stdin: int = subprocess.DEVNULL) -> Running:
         address = [] if "--config" in arguments else ["--url", url]
-        command = ["job", *address, *arguments, "--", sys.executable, "-c", code]
-        running.append(Running(*command, stdin=stdin))
+        running.append(Running("job", *address, *arguments, *python(code), stdin=stdin))
         return running[-1]
 
-    yield begin
-    for each in running:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.communicate()
+    yield start_one
+    end([each.process for each in running])
+
+
+def end(processes: list[subprocess.Popen[str]]) -> None:
+    for each in processes:
+        each.kill()
+        each.communicate()
 
 
 @pytest.fixture
@@ -68,30 +52,15 @@ def in_terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
 
     `stdin`: its input, if that isn't the terminal.
     """
-    controller, terminal = pty.openpty()
     processes: list[subprocess.Popen[str]] = []
+    with terminal() as (controller, its):
 
-    def begin(*arguments: str, stdin: int | None = None) -> tuple[subprocess.Popen[str], int]:
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", IN_TERMINAL, str(terminal), "run", *arguments],
-                stdin=terminal if stdin is None else stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=clean_environment(),
-                pass_fds=(terminal,),
-            )
-        )
-        return processes[-1], controller
+        def start(*arguments: str, stdin: int = its) -> tuple[subprocess.Popen[str], int]:
+            processes.append(begin(str(its), "run", *arguments, code=IN_TERMINAL, stdin=stdin, pass_fds=(its,)))
+            return processes[-1], controller
 
-    yield begin
-    for each in processes:
-        if each.poll() is None:
-            each.kill()
-        each.communicate()
-    os.close(controller)
-    os.close(terminal)
+        yield start
+        end(processes)
 
 
 @pytest.fixture

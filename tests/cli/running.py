@@ -1,4 +1,4 @@
-"""Runs commands as a user does: `pyredisson run` while a test does something, and others with what is typed."""
+"""What commands are run on, and how: objects on a server, and processes as a user starts them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,46 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
+import pyredisson
+from pyredisson.cli.words import moment
 from tests.support.commands import TIMEOUT, Ended, clean_environment
+from tests.support.inspecting import FOREIGN, announce
+
+Run = Callable[..., Ended]
+"""`cli(...)` of a test."""
+JAVA = f"{uuid.UUID(int=5)}"
+SINCE = 1_795_167_377_900
+"""When the hold of `announced` began, ms."""
+
+
+@contextmanager
+def announced(url: str, redis: Any, name: str, kind: str = "lock") -> Iterator[Any]:
+    """A lock that is held by a client which has announced it: on web-3, process 812."""
+    with pyredisson.connect(url, announce=False) as client:
+        lock = client.get_fair_lock(name) if kind == "fair" else client.get_lock(name)
+        lock.lock()
+        [field] = redis.hkeys(name)
+        announce(redis, client.id, {f"{field.decode().partition(':')[2]} {name}": kind})
+        yield lock
+
+
+def moment_of_announced() -> str:
+    """How a table shows when that hold began."""
+    return moment(datetime.fromtimestamp(SINCE / 1000, UTC))
+
+
+def add_foreign_keys(redis: Any) -> None:
+    """Keys of other programs, which no command may show."""
+    for each in FOREIGN.values():
+        redis.execute_command(*each)
+
 
 SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
 IGNORES_TERM = (
@@ -34,20 +69,30 @@ IN_TERMINAL = (
 )
 
 
+def begin(*arguments: str, code: str | None = None, **options: Any) -> subprocess.Popen[str]:
+    """Starts a command. `code`: instead of `-m pyredisson`."""
+    program = [sys.executable, *(["-m", "pyredisson"] if code is None else ["-c", code]), *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(program, text=True, env=clean_environment(), **pipes | options)
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """Two file descriptors: what controls a terminal, and the terminal."""
+    pair = pty.openpty()
+    try:
+        yield pair
+    finally:
+        for each in pair:
+            os.close(each)
+
+
 class Running:
     """A `run` that goes on while the test does something."""
 
     def __init__(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "pyredisson", "run", *arguments],
-            env=clean_environment(),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # Without the terminal of whoever runs the tests.
-            start_new_session=True,
-        )
+        # Without the terminal of whoever runs the tests.
+        self.process = begin("run", *arguments, stdin=stdin, start_new_session=True)
 
     def line(self) -> str:
         """The next line of the command."""
@@ -61,10 +106,7 @@ class Running:
 
 def interrupted(event: Callable[[], object], *arguments: str) -> Ended:
     """A command that gets Ctrl-C after the event."""
-    program = [sys.executable, "-m", "pyredisson", *arguments]
-    with subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
-    ) as process:
+    with begin(*arguments) as process:
         event()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT)
@@ -86,15 +128,7 @@ def is_running(pid: int) -> bool:
 
 def answered(answer: bytes, *arguments: str) -> Ended:
     """A command in a terminal, with what is typed there."""
-    ours, its = pty.openpty()
-    program = [sys.executable, "-m", "pyredisson", *arguments]
-    try:
-        with subprocess.Popen(
-            program, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
-        ) as process:
-            os.write(ours, answer)
-            out, err = process.communicate(timeout=TIMEOUT)
-    finally:
-        os.close(ours)
-        os.close(its)
+    with terminal() as (ours, its), begin(*arguments, stdin=its) as process:
+        os.write(ours, answer)
+        out, err = process.communicate(timeout=TIMEOUT)
     return Ended(process.returncode, out, err)

@@ -1,4 +1,4 @@
-"""Commands that change something: `unlock`, `permits` and `rm`. What they refuse is in `test_refusals.py`."""
+"""Commands that change something: `unlock`, `permits` and `rm`. What they refuse is in `test_errors.py`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
 
-from .objects import JAVA, Run, announced, moment_of_announced
-from .running import answered
-from .test_refusals import GUESS
+from .running import JAVA, Run, announced, answered, moment_of_announced
+from .test_errors import GUESS
 
 SILENT = "11111111-1111-4111-8111-111111111111"
 

@@ -1,8 +1,9 @@
-"""`pyredisson doctor`: a server for each finding, and one on which all is well."""
+"""`pyredisson doctor`: a server for each finding, and one on which all is well; `pyredisson bench`."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -10,10 +11,10 @@ import pytest
 
 from pyredisson.cli import checks
 from pyredisson.cli.findings import Finding, buffers, cluster, memory, persistence, replication
-from pyredisson.testing import Server
-from tests.support.commands import Commands
+from pyredisson.testing import Proxy, Server
+from tests.support.commands import TIMEOUT, Commands
 
-from .objects import JAVA, add_foreign_keys
+from .running import JAVA, Run, add_foreign_keys, interrupted
 
 
 class Found(NamedTuple):
@@ -152,3 +153,36 @@ COPYING = {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves
 def test_reports(found: Iterable[Finding], levels: list[str]) -> None:
     """What servers say of themselves, where a test with such a server would show no more."""
     assert [f"{each.check}: {each.level}" for each in found] == levels
+
+
+@pytest.mark.parametrize(
+    ("arguments", "who"), [([], "1 thread"), (["--threads", "3"], "3 threads"), (["--asyncio-tasks", "5"], "5 tasks")]
+)
+def test_it_measures(cli: Run, server: Server, redis: Any, arguments: list[str], who: str) -> None:
+    ended = cli("bench", "--seconds", "1", *arguments)
+    assert (ended.status, ended.err) == (0, "")
+    first, pairs, times, trip = ended.out.splitlines()
+    assert re.fullmatch(rf"{who} for [\d.]+ s, at {server.host}:{server.port}/0", first)
+    assert int(pairs.partition(" ")[0].replace(",", "")) > 0
+    assert times.startswith("a pair takes ")
+    assert trip.startswith("a round trip takes ")
+    assert redis.dbsize() == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--asyncio-tasks", "5"]])
+def test_interrupted(proxy: Proxy, redis: Any, arguments: list[str]) -> None:
+    """Ctrl-C ends it at once, says what was measured until then, and leaves no lock."""
+    command = ["bench", "--seconds", "30", *arguments, "--url", proxy.url]
+    ended = interrupted(lambda: proxy.wait_for(b"pyredisson:bench", TIMEOUT), *command)
+    assert (ended.status, ended.err) == (130, "")
+    assert " for " in ended.out
+    assert redis.dbsize() == 0
+
+
+def test_an_error(command: Commands, server: Server, redis: Any) -> None:
+    redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", "~orders*", "&*", "+@all")
+    url = f"redis://app:x@{server.host}:{server.port}"
+    for arguments in ([], ["--asyncio-tasks", "2"]):
+        ended = command("bench", *arguments, "--url", url)
+        assert ended.status == 77
+        assert ended.err.count("\n") == 1

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pyredisson.testing import Server
 from tests.support.commands import TIMEOUT, clean_environment, pyredisson
 
-from .objects import JAVA
+from .running import JAVA
 
 
 class Screen:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from redis import Redis
 
 import pyredisson
 from pyredisson.testing import Server
@@ -45,19 +43,7 @@ def dashboard(shared_dashboard: Dashboard, empty_server: None) -> Dashboard:
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[pyredisson.Client]:
-    with pyredisson.connect(server.url) as client:
-        yield client
-
-
-@pytest.fixture
 def other(server: Server) -> Iterator[pyredisson.Client]:
     """Another client of the same server."""
     with pyredisson.connect(server.url) as client:
         yield client
-
-
-@pytest.fixture
-def redis(admin: Redis) -> Any:
-    """A plain client of the server, without types."""
-    return admin

@@ -7,7 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -76,14 +77,9 @@ class Dashboard:
         query: Mapping[str, object] = {},
     ) -> Reply:
         """One request. `headers`: further ones; None leaves one out that is sent otherwise."""
-        connection = self._connect()
-        try:
-            sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            self._send(connection, method, path + ("?" + urlencode(query) if query else ""), headers, sent)
-            reply = connection.getresponse()
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        with self._asked(method, path, headers, query, sent) as reply:
             return Reply(reply.status, reply.headers, reply.read())
-        finally:
-            connection.close()
 
     def get(self, path: str, headers: Mapping[str, str | None] = {}, query: Mapping[str, object] = {}) -> Reply:
         return self.request("GET", path, headers, query=query)
@@ -107,10 +103,7 @@ class Dashboard:
 
     def events(self, **query: object) -> Generator[tuple[str, Any], None, None]:
         """The events of a stream, until the dashboard ends it."""
-        connection = self._connect()
-        try:
-            self._send(connection, "GET", "/events?" + urlencode(query), {}, None)
-            reply = connection.getresponse()
+        with self._asked("GET", "/events", query=query) as reply:
             assert reply.status == 200
             name = ""
             while line := reply.readline().decode():
@@ -118,25 +111,22 @@ class Dashboard:
                     name = line.removeprefix("event: ").strip()
                 elif line.startswith("data: "):
                     yield name, json.loads(line.removeprefix("data: "))
-        finally:
-            connection.close()
 
-    def _connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
-
-    def _send(
+    @contextmanager
+    def _asked(
         self,
-        connection: http.client.HTTPConnection,
         method: str,
         path: str,
-        headers: Mapping[str, str | None],
-        body: bytes | None,
-    ) -> None:
-        sent = {"Host": f"127.0.0.1:{self.port}", **headers}
-        connection.putrequest(method, path, skip_host=True)
-        for name, value in sent.items():
-            if value is not None:
-                connection.putheader(name, value)
-        if body is not None:
-            connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders(body)
+        headers: Mapping[str, str | None] = {},
+        query: Mapping[str, object] = {},
+        body: bytes | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)) as connection:
+            connection.putrequest(method, path + ("?" + urlencode(query) if query else ""), skip_host=True)
+            for name, value in {"Host": f"127.0.0.1:{self.port}", **headers}.items():
+                if value is not None:
+                    connection.putheader(name, value)
+            if body is not None:
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            yield connection.getresponse()

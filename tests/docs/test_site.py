@@ -1,13 +1,16 @@
-"""The site: its reference has every public name, its pictures say what the tables say, and it fetches nothing."""
+"""The site: its reference has every public name, its pictures and tables say what is so, and it fetches nothing."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
@@ -18,12 +21,12 @@ import pyredisson
 import pyredisson.asyncio
 import pyredisson.errors
 import pyredisson.testing
+from tools import benchmark_chart
 
 # A build of the site uses much computing time, which other tests take from it.
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PICTURE = DOCS / "assets" / "which-primitive.svg"
 LIST_ITEM = re.compile(r"( *)(?:-|\d+\.) ")
 NOT_DOCUMENTED = {"RLock", "__version__", "asyncio"}
 """An alias, a text and a module, which have no entry of their own."""
@@ -50,11 +53,8 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
 
 
 def test_the_picture_names_the_primitives_that_exist() -> None:
-    root = ET.parse(PICTURE).getroot()
-    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert {"title", "desc"} <= tags
-    assert not tags & {"script", "image", "foreignObject", "use"}
-    drawn = {"".join(element.itertext()) for element in root.iter() if element.get("class") == "primitive"}
+    elements = ET.parse(DOCS / "assets" / "which-primitive.svg").iter()
+    drawn = {"".join(element.itertext()) for element in elements if element.get("class") == "primitive"}
     made = {name.removeprefix("get_") for name in dir(pyredisson.Client) if name.startswith("get_")}
     classes = {"".join(word.capitalize() for word in name.split("_")) for name in made}
     assert drawn == classes - {"NonReentrantLock", "NonReentrantFairLock"}
@@ -147,3 +147,66 @@ def test_the_site_fetches_nothing_from_elsewhere_and_has_the_texts(tmp_path: Pat
     for anchor in ("Lock.try_lock", "Lock.unlock", "Lockable.on_lost", "FencedLock.lock_and_get_token"):
         assert f'id="pyredisson.{anchor}"' in text
     assert "waits at most <code>wait_time</code>" in text
+
+
+ASSETS = ROOT / "docs" / "assets"
+ROWS: list[dict[str, Any]] = json.loads((ASSETS / "benchmarks.json").read_text("utf-8"))["rows"]
+PEERS = {"redis-py": "redis", "python-redis-lock": "python-redis-lock", "Redisson": "Redisson", "bare": "bare"}
+"""How a column of a table begins, and how the baselines do whose figures it has."""
+
+
+def svg_text(picture: Path, tag: str) -> str:
+    found = ET.parse(picture).getroot().find(f"{{http://www.w3.org/2000/svg}}{tag}")
+    assert found is not None
+    return found.text or ""
+
+
+def test_the_chart_shows_the_figures_of_the_benchmarks() -> None:
+    assert svg_text(ASSETS / "benchmarks.svg", "desc") == benchmark_chart.describe({row["name"]: row for row in ROWS})
+
+
+@pytest.mark.parametrize("picture", sorted(ASSETS.glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_is_small_and_needs_no_script_and_nothing_from_elsewhere(picture: Path) -> None:
+    assert picture.stat().st_size < 300_000
+    for element in ET.parse(picture).getroot().iter():
+        assert element.tag.rpartition("}")[2] not in {"script", "foreignObject", "image"}
+        for name, value in element.attrib.items():
+            assert not name.rpartition("}")[2].startswith("on"), name
+            assert "href" not in name or value.startswith("#"), value
+    assert svg_text(picture, "title")
+    assert svg_text(picture, "desc")
+
+
+def figures(page: str) -> Iterator[tuple[str, str, str]]:
+    """The rows of tables whose columns are libraries: (row, column, cell)."""
+    text = (ROOT / page).read_text("utf-8")
+    head = "## Performance" if page == "README.md" else "## How fast they are"
+    section = text.partition(head)[2].partition("\n## ")[0]
+    for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
+        columns, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        for row, *cells in lines:
+            for column, cell in zip(columns[1:], cells, strict=True):
+                if column:
+                    yield row, column, cell
+
+
+def matches(written: str, measured: float) -> bool:
+    """Whether the figure is the measured one, rounded to the digits that are written."""
+    digits = len(re.sub(r"^0\.0*|[.,]", "", written.rstrip("0") if "." not in written else written)) or 1
+    return any(float(f"{measured:.{n}g}") == float(written.replace(",", "")) for n in (digits, digits + 1))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/comparison.md"])
+def test_the_tables_have_figures_of_the_benchmarks(page: str) -> None:
+    count = 0
+    for row, column, cell in figures(page):
+        peer = next((prefix for name, prefix in PEERS.items() if column.startswith(name)), None)
+        if peer is None:
+            # What is in brackets is a baseline of ours.
+            known = [each["ours"] for each in ROWS] + [value for each in ROWS for value in each["baselines"].values()]
+        else:
+            known = [value for each in ROWS for name, value in each["baselines"].items() if name.startswith(peer)]
+        for written in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", cell):
+            count += 1
+            assert any(matches(written, measured) for measured in known), (row, column, written)
+    assert count >= 15

@@ -15,6 +15,7 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import CallQueues, ReleaseCall, Run
 from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy
+from tests.support.backends import _finished
 from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually, waiters
 
@@ -51,7 +52,7 @@ def waits(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, 
 
 def ended(call: BackgroundCall) -> None:
     eventually(lambda: call.done)
-    call._future.result()
+    _finished(call.result())
 
 
 class Striking(ThreadWakeup):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
 import pyredisson
@@ -36,13 +35,6 @@ def decorated(backend: Backend, decorator: Any, work: Work) -> Work:
         return result if backend.name == "threads" else await result
 
     return call
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[pyredisson.Client]:
-    """A client for threads."""
-    with pyredisson.connect(server.url) as made:
-        yield made
 
 
 @pytest_asyncio.fixture

@@ -1,9 +1,13 @@
-"""`@client.locked(...)`: each call of a function runs while it holds a lock."""
+"""`@client.locked(...)`: each call of a function runs while it holds a lock, whose name its arguments make."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -11,6 +15,7 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._api.locked_kinds import LockKind
+from pyredisson._api.naming import Template
 from tests.support.backends import WORK_LIMIT, Backend
 from tests.support.waiting import TIME_LIMIT
 
@@ -31,21 +36,23 @@ class TestBothBackends:
         assert await decorated(backend, locked, change)(4) == 5
         assert not admin.exists("order:4")
 
-    async def test_calls_exclude_each_other(self, backend: Backend) -> None:
+    @pytest.mark.parametrize(
+        ("decorate", "options"),
+        [("locked", {}), ("singleton", {"wait_time": None}), ("singleton", {"wait_time": WORK_LIMIT})],
+    )
+    async def test_calls_exclude_each_other(self, backend: Backend, decorate: str, options: dict[str, Any]) -> None:
         inside: list[None] = []
-        most: list[int] = []
 
-        async def change() -> None:
+        async def change() -> int:
             inside.append(None)
             await backend.sleep(0)
-            most.append(len(inside))
+            most = len(inside)
             inside.pop()
+            return most
 
-        call = decorated(backend, backend.connect().locked("orders"), change)
+        call = decorated(backend, getattr(backend.connect(), decorate)("orders", **options), change)
         calls = [backend.spawn(call) for _ in range(20)]
-        for each in calls:
-            await each.result(WORK_LIMIT)
-        assert most == [1] * 20
+        assert [await each.result(WORK_LIMIT) for each in calls] == [1] * 20
 
     async def test_it_waits_as_long_as_it_may(self, backend: Backend) -> None:
         async def change() -> None:
@@ -56,15 +63,17 @@ class TestBothBackends:
             with pytest.raises(pyredisson.LockTimeoutError, match="orders"):
                 await decorated(backend, client.locked("orders", wait_time=0.01), change)()
 
-    async def test_an_error_of_the_function_releases(self, backend: Backend, admin: Redis) -> None:
+    @pytest.mark.parametrize("decorate", ["locked", "singleton"])
+    async def test_an_error_of_the_function_releases(self, backend: Backend, admin: Redis, decorate: str) -> None:
         async def change() -> None:
-            raise KeyError("missing")
+            raise pyredisson.LockTimeoutError("of another lock")
 
-        with pytest.raises(KeyError):
-            await decorated(backend, backend.connect().locked("orders"), change)()
+        with pytest.raises(pyredisson.LockTimeoutError, match="of another lock"):
+            await decorated(backend, getattr(backend.connect(), decorate)("orders"), change)()
         assert not admin.exists("orders")
 
-    async def test_a_lost_lock(self, backend: Backend, admin: Redis) -> None:
+    @pytest.mark.parametrize(("decorate", "options"), [("locked", {}), ("singleton", {"at_least": 0.1})])
+    async def test_a_lost_lock(self, backend: Backend, admin: Redis, decorate: str, options: dict[str, float]) -> None:
         """It is reported at the end of the call, which it ends in asyncio."""
 
         async def change() -> None:
@@ -74,7 +83,8 @@ class TestBothBackends:
 
         client = backend.connect(lock_watchdog_timeout=0.6)
         with pytest.raises(pyredisson.LockLostError):
-            await decorated(backend, client.locked("orders"), change)()
+            await decorated(backend, getattr(client, decorate)("orders", **options), change)()
+        assert not admin.exists("orders")
 
 
 def test_the_function_keeps_its_signature(client: pyredisson.Client, aclient: pyredisson.asyncio.Client) -> None:
@@ -103,3 +113,118 @@ def test_a_method_and_a_nested_call(client: pyredisson.Client, admin: Redis) -> 
 
     assert Orders().count(1, 2) == 3
     assert not admin.exists("t:1")
+
+
+def function(order_id: int, place: str = "here", *rest: int, key: str = "k", **others: int) -> None: ...
+
+
+def method(self: Any, order: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "kwargs", "name"),
+    [
+        ("order", (1,), {}, "order"),
+        ("order:{order_id}", (1,), {}, "order:1"),
+        ("order:{order_id}", (), {"order_id": 1}, "order:1"),
+        ("{order_id}:{place}:{key}", (1,), {}, "1:here:k"),
+        ("{order_id:>3}:{place!r}", (1, "x"), {}, "  1:'x'"),
+        ("{rest[1]}", (1, "x", 7, 8), {}, "8"),
+        ("{more}", (1,), {"more": 3}, "3"),
+        ("{others[more]}", (1,), {"more": 3}, "3"),
+        ("{order_id:{rest[0]}}", (1, "x", 4), {}, "   1"),
+        ("{{orders}}:{order_id}", (1,), {}, "{orders}:1"),
+        ("order:{place}", (1, "{order_id}"), {}, "order:{order_id}"),
+    ],
+)
+def test_the_name(text: str, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+    assert Template(text, function).name(args, kwargs) == name
+
+
+def test_the_name_of_a_method() -> None:
+    me = SimpleNamespace(tenant="t")
+    assert Template("{self.tenant}:{order.id}", method).name((me, SimpleNamespace(id=5)), {}) == "t:5"
+    assert Template("{self.tenant}:{order[id]}", method).name((me, {"id": 6}), {}) == "t:6"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        *(
+            (text, ValueError, None)
+            for text in ("", "{", "{}", "{0}", "{order_id", "{order.id.}:{}", "{order:{x}}", "{.id}")
+        ),
+        ("{oder}", ValueError, r"method\(\) has no parameter 'oder'; it has: self, order"),
+        (b"order", TypeError, "must be str"),
+    ],
+)
+def test_a_template_that_is_refused(text: Any, error: type[Exception], message: str | None) -> None:
+    with pytest.raises(error, match=message):
+        Template(text, method)
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "error", "message"),
+    [
+        ("{order.id}", (None, None), ValueError, "AttributeError"),
+        ("{order[more]}", (None, {}), ValueError, "KeyError"),
+        ("{order.id}", (), TypeError, "missing a required argument"),
+    ],
+)
+def test_a_call_that_has_no_name(text: str, args: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Template(text, method).name(args, {})
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def agenerator() -> AsyncIterator[int]:
+    yield 1
+
+
+async def coroutine() -> None: ...
+
+
+def plain() -> None: ...
+
+
+class Called:
+    def __call__(self) -> None: ...
+
+
+class Awaited:
+    async def __call__(self) -> None: ...
+
+
+NEVER: list[Any] = [generator, agenerator, Called, "text", staticmethod(plain), classmethod(method)]
+PLAIN: list[Any] = [plain, functools.partial(plain), Called()]
+COROUTINES: list[Any] = [coroutine, functools.partial(coroutine), Awaited()]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("decorate", ["locked", "singleton"])
+async def test_what_is_decorated(decorate: str) -> None:
+    async with pyredisson.asyncio.connect() as for_asyncio:
+        with pyredisson.connect() as for_threads:
+            for client, good, bad in ((for_threads, PLAIN, COROUTINES), (for_asyncio, COROUTINES, PLAIN)):
+                decorator: Callable[[Any], Any] = getattr(client, decorate)("orders")
+                for each in good:
+                    assert callable(decorator(each))
+                for each in NEVER + bad:
+                    with pytest.raises(TypeError):
+                        decorator(each)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("kind", "mutex", "kind must be one of lock, fair"),
+        ("wait_time", -1, "wait_time"),
+        ("lease_time", 0, "lease_time"),
+    ],
+)
+def test_options_are_checked_at_once(option: str, value: Any, message: str) -> None:
+    with pyredisson.connect() as client, pytest.raises(ValueError, match=message):
+        client.locked("orders", **{option: value})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import WORK_LIMIT, Backend
+from tests.support.backends import Backend
 from tests.support.children import Child
 from tests.support.waiting import TIME_LIMIT, eventually
 
@@ -63,41 +62,6 @@ class TestBothBackends:
         assert not admin.exists("nightly")
         package = "pyredisson" if backend.name == "threads" else "pyredisson.asyncio"
         assert repr(single) == f"<{package}.Singleton 'nightly'>"
-
-    @pytest.mark.parametrize("wait_time", [None, WORK_LIMIT])
-    async def test_the_others_wait(self, backend: Backend, wait_time: float | None) -> None:
-        inside: list[None] = []
-
-        async def work() -> int:
-            inside.append(None)
-            await backend.sleep(0)
-            inside.pop()
-            return len(inside)
-
-        job = decorated(backend, backend.connect().singleton("nightly", wait_time=wait_time), work)
-        jobs = [backend.spawn(job) for _ in range(10)]
-        assert [await each.result(WORK_LIMIT) for each in jobs] == [0] * 10
-
-    async def test_an_error_of_the_function(self, backend: Backend, admin: Redis) -> None:
-        async def work() -> None:
-            raise pyredisson.LockTimeoutError("of another lock")
-
-        with pytest.raises(pyredisson.LockTimeoutError, match="of another lock"):
-            await decorated(backend, backend.connect().singleton("nightly"), work)()
-        assert not admin.exists("nightly")
-
-    async def test_a_lost_lock(self, backend: Backend, admin: Redis) -> None:
-        """In asyncio it ends the work."""
-
-        async def work() -> None:
-            admin.delete("nightly")
-            if backend.name == "asyncio":
-                await asyncio.sleep(TIME_LIMIT)
-
-        client = backend.connect(lock_watchdog_timeout=0.6)
-        with pytest.raises(pyredisson.LockLostError):
-            await decorated(backend, client.singleton("nightly", at_least=0.1), work)()
-        assert not admin.exists("nightly")
 
     @pytest.mark.parametrize("way", ["block", "decorator"])
     @pytest.mark.parametrize("at_least", [0, 60])

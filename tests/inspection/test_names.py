@@ -27,24 +27,21 @@ def test_a_companion_leads_back_to_its_object(name: bytes) -> None:
         assert all(key in dict(companions_of(other).keys) for other in names)
 
 
-@given(NAMES, st.integers(0, 99), st.sampled_from([b"", b":semaphore", b":permit", b":latch"]))
-def test_a_reply_cache_leads_back_to_its_object(name: bytes, slot: int, kind: bytes) -> None:
-    names, evidence = objects_of(prefixed(b"pyredisson_once", name) + b":%b:%d%b" % (CLIENT, slot, kind))
-    assert name in names
-    expected = {
-        b"": Evidence.COUNTER,
-        b":semaphore": Evidence.SEMAPHORE,
-        b":permit": Evidence.PERMITS,
-        b":latch": Evidence.LATCH,
+@given(NAMES, st.integers(0, 99), st.binary(min_size=16, max_size=16))
+def test_what_a_script_remembers_leads_back_to_its_object(name: bytes, slot: int, permit: bytes) -> None:
+    """The reply of a call, by the kind of the object, and a permit that was withdrawn."""
+    once = prefixed(b"pyredisson_once", name) + b":%b:%d" % (CLIENT, slot)
+    keys = {
+        once: Evidence.COUNTER,
+        once + b":semaphore": Evidence.SEMAPHORE,
+        once + b":permit": Evidence.PERMITS,
+        once + b":latch": Evidence.LATCH,
+        prefixed(b"pyredisson_permit_withdrawn", name) + b":" + hexlify(permit): Evidence.PERMITS,
     }
-    assert evidence is expected[kind]
-
-
-@given(NAMES, st.binary(min_size=16, max_size=16))
-def test_a_withdrawn_permit_leads_back_to_its_object(name: bytes, permit: bytes) -> None:
-    names, evidence = objects_of(prefixed(b"pyredisson_permit_withdrawn", name) + b":" + hexlify(permit))
-    assert name in names
-    assert evidence is Evidence.PERMITS
+    for key, expected in keys.items():
+        names, evidence = objects_of(key)
+        assert name in names
+        assert evidence is expected
 
 
 @pytest.mark.parametrize(

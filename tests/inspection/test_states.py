@@ -1,19 +1,292 @@
-"""What is said of owners, waiters and clients, where there are many."""
+"""The state of every primitive, free, held and waited for, beside keys that are none; and where there are many."""
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
 import pytest
 
-from pyredisson.inspection.model import AnnouncedHold
+from pyredisson.inspection.model import AnnouncedHold, State
 from pyredisson.inspection.states import LIMIT, MOST_LISTED
 from pyredisson.testing import Server
 from tests.support.backends import Backend
-from tests.support.inspecting import announce, inspector, state_of
+from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, state_of
+from tests.support.kinds import KINDS
+
+from .conftest import on_every_server
 
 pytestmark = pytest.mark.asyncio
+
+JAVA = f"{uuid.UUID(int=5)}"
+PLAIN = ("lock", "fair", "fenced", "spin")
+ONCE = f"pyredisson_once:{{stock}}:{JAVA}:0:"
+
+
+@pytest.fixture(autouse=True)
+def foreign_keys(redis: Any) -> None:
+    for command in FOREIGN.values():
+        redis.execute_command(*command)
+
+
+def lease(state: State, owner: int = 0) -> float:
+    return state.owners[owner].holder.time_to_live or 0
+
+
+@on_every_server
+@pytest.mark.parametrize("kind", PLAIN)
+async def test_a_lock(backend: Backend, kind: str) -> None:
+    """Held, waited for, and free."""
+    client, other = backend.connect(), backend.connect()
+    lock = KINDS[kind](client, "orders")
+    await lock.lock(20)
+    await lock.lock(20)
+    state = (await listed(client))["orders"]
+    # Neither a fair lock without waiters nor a spin lock can be told from a lock.
+    assert (state.kind, state.certain, state.held) == ("fenced" if kind == "fenced" else "lock", False, True)
+    [owner] = state.owners
+    assert (owner.levels, owner.side, owner.kept, state.owner_count) == (2, None, False, 1)
+    assert owner.holder.client_id == client.id
+    assert owner.raw == f"{client.id}:{owner.holder.owner_id}"
+    assert state.time_to_live == lease(state)
+    assert 15 < lease(state) <= 20
+    assert state.token == (await lock.get_token() if kind == "fenced" else None)
+    assert (state.permits, state.free, state.count, state.waiters) == (None, None, None, ())
+
+    async def wait() -> None:
+        waiting = KINDS[kind](other, "orders")
+        await waiting.lock()
+        await waiting.unlock()
+
+    waiter = backend.spawn(wait)
+    while kind != "spin" and not (state.waiters or state.waiting_clients):
+        await backend.sleep(0.005)
+        state = (await listed(client))["orders"]
+    if kind == "fair":
+        assert (state.kind, state.certain, state.waiting_clients, state.waiter_count) == ("fair", True, None, 1)
+        [place] = state.waiters
+        assert place.owner.holder.client_id == other.id
+        assert place.owner.holder.time_to_live is None
+        assert (place.place, (place.place_lasts or 0) > 1) == (1, True)
+        # On a busy machine a waiter shows no sign of life now and then.
+        while not place.alive:
+            await backend.sleep(0.005)
+            [place] = (await listed(client))["orders"].waiters
+    else:
+        state = (await listed(client))["orders"]
+        assert (state.waiting_clients, state.waiter_count) == (0 if kind == "spin" else 1, None)
+    await lock.unlock()
+    await lock.unlock()
+    await waiter.result()
+    state = await state_of(client, "orders")
+    assert (state.held, state.kind) == (False, "fenced" if kind == "fenced" else "unknown")
+    assert (state.owners, state.owner_count, state.time_to_live) == ((), 0, None)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+async def test_a_holder_that_has_announced_the_kind(backend: Backend, redis: Any, kind: str) -> None:
+    client = backend.connect()
+    redis.hset("or ders", f"{client.id}:{2**32}", 1)
+    announce(redis, client.id, {f"{2**32} or ders": kind})
+    state = (await listed(client))["or ders"]
+    assert (state.kind, state.certain) == (kind, True)
+    holder = state.owners[0].holder
+    assert (holder.client_name, holder.host, holder.pid) == ("billing@web-3:812", "web-3", 812)
+    assert holder.since is not None
+    assert holder.since.timestamp() == pytest.approx(1_795_167_377.9)
+    assert holder.foreign is False
+
+
+class TestReadWriteLocks:
+    @on_every_server
+    async def test_readers(self, backend: Backend) -> None:
+        client = backend.connect()
+        lock = client.get_read_write_lock("orders").read_lock()
+        await lock.lock(10)
+        await lock.lock(20)
+        await backend.as_another_owner(lambda: client.get_read_write_lock("orders").read_lock().lock(40))
+        state = (await listed(client))["orders"]
+        assert (state.kind, state.certain, state.held, state.owner_count) == ("read-write", True, True, 2)
+        assert sorted(owner.levels for owner in state.owners) == [1, 2]
+        assert {owner.side for owner in state.owners} == {"read"}
+        first, last = sorted([lease(state, 0), lease(state, 1)])
+        assert 15 < first <= 20
+        assert 35 < last <= 40
+        assert state.time_to_live == pytest.approx(last, abs=0.1)
+
+    async def test_a_writer_that_reads(self, backend: Backend) -> None:
+        client = backend.connect()
+        lock = client.get_read_write_lock("orders")
+        await lock.write_lock().lock()
+        await lock.read_lock().lock()
+        state = (await listed(client))["orders"]
+        assert (state.kind, state.owner_count) == ("read-write", 2)
+        assert sorted(str(owner.side) for owner in state.owners) == ["read", "write"]
+        assert {owner.holder.client_id for owner in state.owners} == {client.id}
+
+    async def test_a_reader_whose_lease_has_ended(self, backend: Backend, redis: Any) -> None:
+        """It keeps writers out until the lock is removed, so it is listed."""
+        redis.hset("orders", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1})
+        redis.pexpire("orders", 30_000)
+        redis.set(f"{{orders}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
+        state = (await listed(backend.connect()))["orders"]
+        assert lease(state, 0) == 0
+        assert 15 < lease(state, 1) <= 20
+
+
+class TestNumbers:
+    async def test_without_further_evidence(self, backend: Backend, redis: Any) -> None:
+        """A number may be anybody's counter."""
+        client = backend.connect()
+        redis.set("stock", 3)
+        assert "stock" not in await listed(client)
+        state = await state_of(client, "stock")
+        assert (state.kind, state.certain) == ("unknown", False)
+        assert "a semaphore or a latch" in state.why
+        known, _ = await inspector(client).states([b"stock"], kind="semaphore")
+        assert [(state.kind, state.certain, state.free) for state in known] == [("semaphore", True, 3)]
+
+    @pytest.mark.parametrize(
+        ("key", "value", "kind"),
+        [
+            (f"{ONCE}semaphore", "2 1", "semaphore"),
+            (f"{ONCE}permit", "2 1", "permits"),
+            (f"{ONCE}latch", "2 1", "latch"),
+            # A waiter for several permits.
+            ("pyredisson_semaphore_claim:{stock}", f"2 {JAVA}:1", "semaphore"),
+        ],
+    )
+    async def test_keys_that_say_the_kind(self, backend: Backend, redis: Any, key: str, value: str, kind: str) -> None:
+        redis.set("stock", -2)
+        redis.set(key, value, px=60_000)
+        state = (await listed(backend.connect()))["stock"]
+        assert (state.kind, state.certain) == (kind, True)
+        assert (state.free, state.count) == ((None, -2) if kind == "latch" else (-2, None))
+        assert state.permits == (-2 if kind == "permits" else None)
+
+    async def test_permits_without_ids(self, backend: Backend) -> None:
+        client = backend.connect()
+        semaphore = client.get_semaphore("stock")
+        await semaphore.try_set_permits(3)
+        await semaphore.acquire()
+        state = (await listed(client))["stock"]
+        assert (state.kind, state.held, state.free, state.permits, state.owners) == ("semaphore", True, 2, None, ())
+
+    @on_every_server
+    async def test_permits_with_ids(self, backend: Backend, redis: Any) -> None:
+        client = backend.connect()
+        semaphore = client.get_permit_expirable_semaphore("stock")
+        await semaphore.try_set_permits(5)
+        leased = await semaphore.acquire(lease_time=20)
+        kept = await semaphore.acquire()
+        # An endless one, as Java makes, and one that has ended.
+        redis.zadd("{stock}:timeout", {bytes.fromhex(kept): 922337203685477, b"0123456789abcdef": 1})
+        redis.decr("stock")
+        announce(redis, client.id, {f"{kept} stock": "permit"})
+        state = (await listed(client))["stock"]
+        assert (state.kind, state.certain, state.held) == ("permits", True, True)
+        # What has ended can be acquired.
+        assert (state.free, state.permits, state.owner_count) == (3, 5, 2)
+        first, last = state.owners
+        assert (first.raw, last.raw) == (leased, kept)
+        assert 15 < lease(state, 0) <= 20
+        assert first.holder.client_id is None
+        assert lease(state, 1) == math.inf
+        assert (last.holder.client_id, last.holder.host) == (client.id, "web-3")
+
+    @on_every_server
+    async def test_a_latch(self, backend: Backend) -> None:
+        client = backend.connect()
+        latch = client.get_count_down_latch("done")
+        await latch.try_set_count(2)
+        state = (await listed(client))["done"]
+        # The server remembers calls, but not yet for what.
+        assert state.kind in ("latch", "semaphore")
+        assert not state.certain or state.kind == "latch"
+        waiter = backend.spawn(lambda: client.get_count_down_latch("done").wait())
+        while (await state_of(client, "done")).kind != "latch":
+            await backend.sleep(0.005)
+        state = (await listed(client))["done"]
+        assert (state.kind, state.count, state.held, state.waiting_clients) == ("latch", 2, True, 1)
+        await latch.count_down()
+        await latch.count_down()
+        await waiter.result()
+        state = await state_of(client, "done")
+        assert (state.kind, state.count, state.held) == ("latch", 0, False)
+
+
+class TestOthers:
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("cart", "a hash of owners"),
+            ("car", "a hash without owners"),
+            ("limits", "a rate limiter of Redisson: not a lock"),
+            ("page", "a string that is no number"),
+            ("jobs", "a key of type list: neither a lock nor another object"),
+            ("tags", "a key of type set"),
+            ("absent", "there is no such key"),
+        ],
+    )
+    async def test_what_is_said_of_them(self, backend: Backend, name: str, why: str) -> None:
+        state = await state_of(backend.connect(), name)
+        assert why in state.why
+        # A user has named it, so its fields may be owners of clients that choose other ids than Redisson.
+        assert state.kind == ("lock" if name == "cart" else "unknown")
+        assert state.held is (name == "cart")
+
+    async def test_several_locks_in_one_hash(self, backend: Backend, redis: Any) -> None:
+        """As Redisson's multi-lock of one hash stores them."""
+        name = f"{JAVA}:1"
+        for value in ("sMUTHC2Ql4EaCGlDp3W/MQ", "436CZJNgLJy17cg3htdgnw"):
+            fields = {value: name, f"{value}:{name}:expire_time": 9 * 10**12, f"{value}:{name}:lock_count": 2}
+            redis.hset("group", mapping=fields)
+        redis.pexpire("group", 30_000)
+        state = (await listed(backend.connect()))["group"]
+        assert (state.kind, state.certain, state.held) == ("group", True, True)
+        [owner] = state.owners
+        assert (owner.raw, owner.levels, owner.holder.owner_id) == (name, 2, 1)
+
+    async def test_a_lock_without_a_lease_that_is_only_kept(self, backend: Backend, redis: Any) -> None:
+        client = backend.connect()
+        redis.hset("nightly", f"{client.id}:{2**32}:kept", 1)
+        state = (await listed(client))["nightly"]
+        [owner] = state.owners
+        assert (owner.kept, state.time_to_live) == (True, math.inf)
+        assert (owner.holder.client_id, owner.holder.owner_id) == (client.id, 2**32)
+
+    @pytest.mark.parametrize("held", [["orders"], ["{orders}"], ["orders", "{orders}"], []])
+    async def test_two_names_with_the_same_companion_keys(self, backend: Backend, redis: Any, held: list[str]) -> None:
+        redis.rpush("redisson_lock_queue:{orders}", f"{JAVA}:2")
+        redis.zadd("redisson_lock_timeout:{orders}", {f"{JAVA}:2": 9 * 10**12})
+        for name in held:
+            redis.hset(name, f"{JAVA}:1", 1)
+        found = await listed(backend.connect())
+        assert sorted(found) == (held or ["orders"])
+        for state in found.values():
+            [place] = state.waiters
+            assert (state.kind, place.alive, place.place, place.owner.holder.owner_id) == ("fair", None, 1, 2)
+            assert [companion.purpose for companion in state.companions] == ["queue", "scores of the queue"]
+
+    async def test_companion_keys_of_another_type(self, backend: Backend, redis: Any) -> None:
+        """They are somebody else's, so nothing in them is read."""
+        redis.hset("orders", f"{JAVA}:1", 1)
+        for name in ("lock_queue", "lock_timeout", "lock_token"):
+            redis.sadd(f"redisson_{name}:{{orders}}", "x")
+        redis.sadd("pyredisson_fair_waiters:{orders}", "x")
+        redis.sadd("{orders}:timeout", "x")
+        state = await state_of(backend.connect(), "orders")
+        assert state.owner_count == 1
+        assert {companion.type for companion in state.companions} == {"set"}
+
+    async def test_a_closed_client(self, backend: Backend) -> None:
+        client = backend.connect()
+        await client.close()
+        with pytest.raises(Exception, match="is closed"):
+            await state_of(client, "orders")
+        assert session_of(client).closed
+
 
 CLIENTS = [str(uuid.UUID(int=number)) for number in range(3)]
 
@@ -85,12 +358,6 @@ async def test_many_objects(backend: Backend, redis: Any) -> None:
     assert not failed
 
 
-async def test_a_name_that_is_no_text(backend: Backend, server: Server, redis: Any) -> None:
-    redis.hset(b"\xff{}", f"{CLIENTS[0]}:1", 1)
-    state = await state_of(backend.connect(), b"\xff{}")
-    assert (state.name, state.owner_count, state.server) == ("\\xff{}", 1, f"{server.host}:{server.port}")
-
-
 async def test_clients(backend: Backend, redis: Any) -> None:
     announce(redis, CLIENTS[0], {"4294967296 cron: nightly": "fair", f"{'ab' * 16} stock": "permit"})
     announce(redis, CLIENTS[1], {f"{number} orders": "lock" for number in range(1000)}, more=90_000)
@@ -111,16 +378,6 @@ async def test_clients(backend: Backend, redis: Any) -> None:
     )
     assert (many.hold_count, len(many.holds)) == (91_000, 100)
     assert (odd.pid, odd.name, odd.since, odd.time_to_live) == (None, "", None, float("inf"))
-
-
-async def test_no_script_is_known(backend: Backend, redis: Any) -> None:
-    client = backend.connect()
-    await state_of(client, "orders")
-    redis.script_flush()
-    redis.hset("orders", f"{CLIENTS[0]}:1", 1)
-    known, failed = await inspector(client).states([b"orders", b"other"])
-    assert [state.held for state in known] == [True, False]
-    assert not failed
 
 
 async def test_without_rights(backend: Backend, server: Server, redis: Any) -> None:

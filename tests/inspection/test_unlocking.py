@@ -14,23 +14,14 @@ from pyredisson.inspection.unlocking import release_shown
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import announce, inspector, session_of, state_of
+from tests.support.kinds import KINDS
 
 from .conftest import on_every_server
 
 pytestmark = pytest.mark.asyncio
 
 
-def lock_of(client: Any, kind: str) -> Any:
-    match kind:
-        case "read":
-            return client.get_read_write_lock("orders").read_lock()
-        case "write":
-            return client.get_read_write_lock("orders").write_lock()
-        case _:
-            return getattr(client, f"get_{kind}_lock".replace("_plain", ""))("orders")
-
-
-KINDS = ("plain", "fair", "fenced", "spin", "read", "write")
+LOCKS = ("lock", "fair", "fenced", "spin", "read", "write")
 
 
 async def shown(client: Any, name: str = "orders", raw: str = "") -> tuple[State, Owner]:
@@ -39,19 +30,19 @@ async def shown(client: Any, name: str = "orders", raw: str = "") -> tuple[State
     return state, next(each for each in state.owners if each.raw.startswith(raw))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOCKS)
 class TestLocks:
     @on_every_server
     async def test_a_waiter_is_woken(self, backend: Backend, server: Server, redis: Any, kind: str) -> None:
         holder, other, admin = (backend.connect() for _ in range(3))
-        lock = lock_of(holder, kind)
+        lock = KINDS[kind](holder, "orders")
         await lock.lock()
         await lock.lock()
         state, owner = await shown(admin)
 
         async def wait() -> bool:
             # A writer waits for a reader; else the same kind excludes its holder.
-            waiting = lock_of(other, "write" if kind == "read" else kind)
+            waiting = KINDS["write" if kind == "read" else kind](other, "orders")
             return bool(await waiting.try_lock(wait_time=10))
 
         waiter = backend.spawn(wait)
@@ -68,7 +59,7 @@ class TestLocks:
 
     async def test_the_holder_finds_out(self, backend: Backend, kind: str) -> None:
         holder, admin = backend.connect(lock_watchdog_timeout=3.0), backend.connect()
-        lock = lock_of(holder, kind)
+        lock = KINDS[kind](holder, "orders")
         await lock.lock()
         state, owner = await shown(admin)
         assert await release_shown(session_of(admin), state, owner)
@@ -91,7 +82,7 @@ async def test_one_of_several(backend: Backend) -> None:
     """A reader, and a permit."""
     one, two, admin = (backend.connect() for _ in range(3))
     for client in (one, two):
-        await lock_of(client, "read").lock()
+        await KINDS["read"](client, "orders").lock()
     assert await release_shown(session_of(admin), *await shown(admin, raw=one.id))
     assert [each.holder.client_id for each in (await state_of(admin, "orders")).owners] == [two.id]
     semaphore = one.get_permit_expirable_semaphore("stock")

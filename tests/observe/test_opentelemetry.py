@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from pyredisson.observe import OpenTelemetryObserver
 from pyredisson.observe import opentelemetry as module
 from pyredisson.testing import Server
 from tests.support.backends import Backend
+from tests.support.children import forked
 from tests.support.observers import delivered
 
 from .conftest import tell
@@ -189,24 +189,23 @@ def test_dropped_events(observer: OpenTelemetryObserver, spans: Spans) -> None:
 
 def test_a_forked_child(server: Server, spans: Spans) -> None:
     """It doesn't end the spans of what its parent holds."""
+
+    def holds() -> list[Any]:
+        delivered(client)
+        return [attributes(span)["name"] for span in spans.named("lock hold")]
+
     with pyredisson.connect(server.url, observer=OpenTelemetryObserver(spans.provider)) as client:
         client.get_lock("order:1", owner=1).lock()
         delivered(client)
-        child = os.fork()
-        if not child:
-            status = 2
-            try:
-                with client.get_lock("order:2", owner=1):
-                    pass
-                client.close()
-                delivered(client)
-                names = [attributes(span)["name"] for span in spans.named("lock hold")]
-                status = 0 if names == ["order:2"] else 1
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    delivered(client)
-    assert [attributes(span)["name"] for span in spans.named("lock hold")] == ["order:1"]
+
+        def ends_its_own() -> bool:
+            with client.get_lock("order:2", owner=1):
+                pass
+            client.close()
+            return holds() == ["order:2"]
+
+        assert forked(ends_its_own)
+    assert holds() == ["order:1"]
 
 
 def test_without_an_sdk(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pyredisson.observe import PrometheusObserver
 from pyredisson.observe.labels import MOST_VALUES, first_part
 from pyredisson.testing import Server
 from tests.support.backends import Backend
-from tests.support.children import Child
+from tests.support.children import Child, forked
 from tests.support.observers import delivered
 
 from .conftest import tell
@@ -163,21 +162,6 @@ def test_two_in_one_registry(registry: CollectorRegistry, metrics: PrometheusObs
     PrometheusObserver(registry, namespace="other")
 
 
-def test_one_for_two_clients(server: Server, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
-    with (
-        pyredisson.connect(server.url, observer=metrics) as one,
-        pyredisson.connect(server.url, observer=metrics) as two,
-    ):
-        one.get_lock("order:1").lock()
-        two.get_lock("order:2").lock()
-        delivered(one)
-        delivered(two)
-        assert Values(registry)["held"] == 2
-    delivered(one)
-    delivered(two)
-    assert Values(registry)["held"] == 0
-
-
 def test_dropped_events(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     """The gauges show nothing that may have ended, and an end that comes later doesn't make them negative."""
 
@@ -197,18 +181,14 @@ def test_dropped_events(registry: CollectorRegistry, metrics: PrometheusObserver
 def test_a_forked_child(server: Server, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     """What the parent holds is not the child's."""
     with pyredisson.connect(server.url, observer=metrics) as client:
-        client.get_lock("order:1", owner=1).lock()
-        delivered(client)
-        child = os.fork()
-        if not child:
-            status = 2
-            try:
-                client.get_lock("order:2", owner=1).lock()
-                delivered(client)
-                status = 0 if Values(registry)["held"] == 1 else 1
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def has_one(name: str = "order:2") -> bool:
+            client.get_lock(name, owner=1).lock()
+            delivered(client)
+            return Values(registry)["held"] == 1
+
+        assert has_one("order:1")
+        assert forked(has_one)
         assert Values(registry)["held"] == 1
 
 

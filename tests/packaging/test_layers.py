@@ -1,8 +1,12 @@
-"""Imports go down one list of layers, and no two modules import each other, directly or through others."""
+"""The sources: imports go down one list of layers, extras are imported when needed, words are standard terms."""
 
 from __future__ import annotations
 
 import ast
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from functools import cache
 from graphlib import TopologicalSorter
@@ -10,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import pyredisson.observe
+from pyredisson._diagnostics import installation_of
 from tools.syntax import parse
 
 ROOT = Path(__file__).parents[2]
@@ -148,3 +154,127 @@ def test_no_modules_import_each_other() -> None:
 def test_every_layer_exists() -> None:
     parts = {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in MODULES} - {"__init__"}
     assert set(LAYER_OF) == parts | {"_core", "lua"}
+
+
+SOURCES = sorted(
+    path
+    for folder in ("pyredisson", "_core", "lua")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".pyi", ".pyx", ".lua"}
+)
+
+PAGES = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+PRONOUN = re.compile(r"\bthat of\b|\bthose (?:of|that|which)\b", re.IGNORECASE)
+"""In place of a noun, which the reader has to find in the sentence before."""
+
+INSTEAD = {
+    "gate": "turn",
+    "overlap": "owner calls",
+    "settle": "release in background",
+    "settled": "background release",
+    "lane": "session slot",
+    "lanes": "session slots",
+    "party": "group owner",
+    "buried": "lost below",
+    "visited": "needs renewal",
+    "proven": "valid, confirmed",
+    "stranger": "not held",
+    "chair": "reader",
+    "relief": "wakeup of the listener",
+    "farewell": "final release",
+    "face": "API",
+    "faces": "APIs",
+    "world": "backend",
+    "worlds": "backends",
+    "hub": "channel registry",
+    "hurried": "with timeout",
+    "who waits": "the waiter",
+    "is had": "is acquired",
+    "gives back": "releases",
+    "give back": "release",
+    "given back": "released",
+    "giving back": "releasing",
+    "giving it back": "releasing it",
+}
+"""Words that readers stumbled over, and the field's own terms for what they meant.
+
+A term that isn't general knowledge stands in the glossary of `docs/architecture.md`."""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_code_uses_standard_terms(path: Path) -> None:
+    # Identifiers count by their parts: `_settle_all` has the word `settle`.
+    text = re.sub(r"_+", " ", path.read_text(encoding="utf-8").lower())
+    found = [f"{word!r}: say {INSTEAD[word]!r}" for word in INSTEAD if re.search(rf"\b{word}\b", text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_sentences_say_the_noun(path: Path) -> None:
+    # A comment or a paragraph as one line.
+    text = re.sub(r"\s*\n\s*(?:#|--)?\s*", " ", path.read_text(encoding="utf-8"))
+    found = [text[max(0, match.start() - 40) : match.end() + 40] for match in PRONOUN.finditer(text)]
+    assert not found, "\n".join(found)
+
+
+def test_a_folder_without_the_compiled_core(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "pyredisson", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    tried = subprocess.run(
+        # Without site-packages: in an editable installation the core would be found there.
+        [sys.executable, "-E", "-S", "-c", "import pyredisson"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tried.returncode == 1
+    last = tried.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: pyredisson is imported from")
+    assert str(tmp_path) in last
+    for way_out in ("make venv", "pip install -e .", "another directory"):
+        assert way_out in last
+    assert "No module named 'pyredisson._core'" in tried.stderr
+
+
+PROGRAM = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+try:
+    {statement}
+except ImportError as error:
+    print(error)
+"""
+OBSERVERS = "from pyredisson.observe import {}"
+FRAMEWORK = "import pyredisson.{}"
+
+
+def printed(statement: str, *missing: str) -> str:
+    """What a program says that runs this where these modules are missing."""
+    program = PROGRAM.format(missing=missing, statement=statement)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_they_are_not_needed_without_an_observer() -> None:
+    assert not printed("import pyredisson.asyncio, pyredisson.observe", "prometheus_client", "opentelemetry")
+
+
+@pytest.mark.parametrize(
+    ("statement", "name", "library", "extra"),
+    [
+        (OBSERVERS, "PrometheusObserver", "prometheus_client", "prometheus"),
+        (OBSERVERS, "OpenTelemetryObserver", "opentelemetry", "opentelemetry"),
+        *((FRAMEWORK, framework, framework, framework) for framework in ("celery", "django", "fastapi")),
+    ],
+)
+def test_one_that_is_missing(statement: str, name: str, library: str, extra: str) -> None:
+    text = printed(statement.format(name), library)
+    assert text.startswith(f"{'pyredisson.' if statement == FRAMEWORK else ''}{name} needs {library}")
+    assert text.endswith(f": {installation_of(extra)}\n")
+
+
+def test_another_name() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'StatsdObserver'"):
+        pyredisson.observe.StatsdObserver  # noqa: B018

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
@@ -45,11 +47,11 @@ class Backend(ABC):
         for client in self._clients:
             await client.close()
 
-    async def until(self, condition: Callable[[], bool], timeout: float = TIME_LIMIT) -> None:
+    async def until(self, condition: Callable[[], object], timeout: float = TIME_LIMIT) -> None:
         """Waits until the condition holds, by polling: for a change on the server that no message announces."""
         deadline = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < deadline, "the condition never held"
+            assert time.monotonic() < deadline, f"not within {timeout:g} s: {inspect.getsource(condition).strip()}"
             await self.sleep(0.002)
 
     @abstractmethod
@@ -79,6 +81,10 @@ class OtherOwner(ABC, Generic[T]):
 
     @abstractmethod
     def done(self) -> bool: ...
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Waits for the end of the work, which ends it in asyncio; its result doesn't matter."""
 
 
 class Flag(ABC):
@@ -130,20 +136,9 @@ class Asyncio(Backend):
 class _Awaited:
     """An object of the threads API whose methods can be awaited."""
 
-    _at_once = frozenset(
-        {
-            "elect",
-            "hold",
-            "holds",
-            "is_set",
-            "on_lost",
-            "permit",
-            "read_lock",
-            "remove_on_lost",
-            "singleton",
-            "start",
-            "write_lock",
-        }
+    _at_once = (
+        *("elect", "hold", "holds", "is_set", "on_lost", "permit", "read_lock"),
+        *("remove_on_lost", "singleton", "start", "write_lock"),
     )
     """Methods that are not awaited on either backend, beside the factories of a client."""
 
@@ -186,45 +181,38 @@ class _Awaited:
 
 class _Thread(OtherOwner[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
-        self._work = work
-        self._outcome: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._future: Future[T] = Future()
+        threading.Thread(target=self._run, args=(_operation(work),), daemon=True).start()
 
-    def _run(self) -> None:
-        async def operation() -> T:
-            return await self._work()
-
+    def _run(self, operation: Coroutine[Any, Any, T]) -> None:
         try:
-            self._outcome.append(_finished(operation()))
+            self._future.set_result(_finished(operation))
         except BaseException as error:  # noqa: BLE001 (raised again by `result`)
-            self._error = error
+            self._future.set_exception(error)
 
     async def result(self, seconds: float = TIME_LIMIT) -> T:
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), "still running"
-        if self._error is not None:
-            raise self._error
-        return self._outcome[0]
+        return self._future.result(seconds)
 
     def done(self) -> bool:
-        return not self._thread.is_alive()
+        return self._future.done()
+
+    async def end(self) -> None:
+        self._future.exception(TIME_LIMIT)
 
 
 class _Task(OtherOwner[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
-        async def operation() -> T:
-            return await work()
-
-        self._task = asyncio.create_task(operation())
+        self._task = asyncio.get_running_loop().create_task(_operation(work))
 
     async def result(self, seconds: float = TIME_LIMIT) -> T:
-        async with asyncio.timeout(seconds):
-            return await self._task
+        return await asyncio.wait_for(asyncio.shield(self._task), seconds)
 
     def done(self) -> bool:
         return self._task.done()
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task], timeout=TIME_LIMIT)
 
 
 class _ThreadFlag(Flag):
@@ -249,6 +237,10 @@ class _TaskFlag(Flag):
     async def wait(self) -> None:
         async with asyncio.timeout(TIME_LIMIT):
             await self._event.wait()
+
+
+async def _operation(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
 
 
 def _finished(operation: Coroutine[Any, Any, T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -79,3 +80,15 @@ class Child:
 
     def close(self) -> None:
         self._program.close()
+
+
+def forked(check: Callable[[], bool]) -> bool:
+    """What a forked child finds, which ends with it."""
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

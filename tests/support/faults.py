@@ -32,12 +32,11 @@ LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Pro
 
 
 class Credentials(CredentialProvider):
-    """A credential provider that fails when the thread or task of the given name asks."""
+    """A credential provider that fails once, when the thread or task of the given name asks."""
 
-    def __init__(self, password: str, failing: str, times: int = 1) -> None:
+    def __init__(self, password: str, failing: str) -> None:
         self._password = password
         self._failing = failing
-        self._left = times
         self.failed = threading.Event()
 
     def get_credentials(self) -> tuple[str, str]:
@@ -48,8 +47,7 @@ class Credentials(CredentialProvider):
         return self._give("" if task is None else task.get_name())
 
     def _give(self, to: str) -> tuple[str, str]:
-        if to == self._failing and self._left:
-            self._left -= 1
+        if to == self._failing and not self.failed.is_set():
             self.failed.set()
             raise LookupError("the token service is unavailable")
         return "default", self._password

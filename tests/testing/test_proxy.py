@@ -1,16 +1,77 @@
-"""The proxy: it passes everything on, counts it, delays it, and refuses connections."""
+"""The proxy: what it passes on, counts, delays and refuses; the requests and replies that it breaks; its frames."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 
+import hiredis
 import pytest
 import redis
+from hypothesis import given
+from hypothesis import strategies as st
 from redis import Redis
 
-from pyredisson.testing import Proxy, Server
-from tests.support.bare_connection import BareConnection, Dial
+from pyredisson.testing import Fault, Hold, Proxy, Server
+from pyredisson.testing.frames import Frames, Ledger, Request
+from tests.support.waiting import eventually
+
+
+def pack(*words: str | bytes) -> bytes:
+    # hiredis's stub knows tuples of one word only
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return packed
+
+
+class BareConnection:
+    """A connection without a client library: it sends and receives exactly what the test says."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.socket = socket.create_connection((proxy.host, proxy.port), 5)
+        self.reader = hiredis.Reader()
+
+    def send(self, *commands: str) -> None:
+        self.socket.sendall(b"".join(pack(*line.split()) for line in commands))
+
+    def receive(self, seconds: float = 5.0) -> object:
+        """Return the next reply; EOFError at the end of the connection."""
+        self.socket.settimeout(seconds)
+        while (reply := self.reader.gets()) is False:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise EOFError
+            self.reader.feed(data)
+        return reply
+
+    def ask(self, command: str) -> object:
+        self.send(command)
+        return self.receive()
+
+    def silent(self) -> bool:
+        try:
+            self.receive(0.15)
+        except TimeoutError:
+            return True
+        return False
+
+
+Dial = Callable[..., BareConnection]
+
+
+@pytest.fixture
+def dial(proxy: Proxy) -> Iterator[Dial]:
+    """Opens connections through the proxy, or another one; they are closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(through: Proxy = proxy) -> BareConnection:
+            connection = BareConnection(through)
+            stack.callback(connection.socket.close)
+            return connection
+
+        yield connect
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -131,9 +192,11 @@ def test_blackhole_swallows_the_connections_of_the_moment(proxy: Proxy, dial: Di
 
 
 @pytest.mark.parametrize("lost", ["connection", "reply"])
-def test_a_client_whose_replies_are_lost_does_not_learn_of_its_servers_end(own_server: Server, lost: str) -> None:
+def test_a_client_whose_replies_are_lost_does_not_learn_of_its_servers_end(
+    dial: Dial, own_server: Server, lost: str
+) -> None:
     with Proxy(own_server.host, own_server.port) as proxy:
-        connection = BareConnection(proxy)
+        connection = dial(proxy)
         assert connection.ask("PING") == b"PONG"
         if lost == "connection":
             proxy.blackhole()
@@ -148,36 +211,235 @@ def test_a_client_whose_replies_are_lost_does_not_learn_of_its_servers_end(own_s
         proxy.wait_for(lambda: proxy.connections == 0)
 
 
-def test_a_server_that_is_not_there_gives_a_closed_connection(own_server: Server) -> None:
+def test_a_server_that_is_not_there_gives_a_closed_connection(dial: Dial, own_server: Server) -> None:
     with Proxy(own_server.host, own_server.port) as proxy:
-        connection = BareConnection(proxy)
+        connection = dial(proxy)
         assert connection.ask("PING") == b"PONG"
         own_server.kill()
         with pytest.raises((EOFError, ConnectionError)):
             connection.receive()
-        connection.socket.close()
-        again = BareConnection(proxy)
         with pytest.raises((EOFError, ConnectionError)):
-            again.ask("PING")
-        again.socket.close()
+            dial(proxy).ask("PING")
         own_server.start()
-        last = BareConnection(proxy)
-        assert last.ask("PING") == b"PONG"
-        last.socket.close()
+        assert dial(proxy).ask("PING") == b"PONG"
 
 
-def test_close_ends_everything(server: Server) -> None:
+def test_close_ends_everything(dial: Dial, server: Server) -> None:
     proxy = Proxy(server.host, server.port).start()
-    connection = BareConnection(proxy)
+    connection = dial(proxy)
     assert connection.ask("PING") == b"PONG"
     proxy.close()
     proxy.close()
     with pytest.raises(EOFError):
         connection.receive()
-    connection.socket.close()
     with pytest.raises(ConnectionRefusedError):
-        BareConnection(proxy)
+        dial(proxy)
     with pytest.raises(RuntimeError, match="not running"):
         proxy.cut()
     with pytest.raises(RuntimeError, match="already"):
         proxy.start()
+
+
+def test_after_a_dropped_reply_its_connection_is_silent(proxy: Proxy, dial: Dial, admin: Redis) -> None:
+    """TCP delivers in order: a client must not get a later reply in place of the lost one."""
+    fault = proxy.drop_reply(b"INCR")
+    connection = dial()
+    connection.send("PING", "INCR n", "PING", "INCR n")
+    assert connection.receive() == b"PONG"
+    assert connection.silent()
+    assert fault.happened.wait(5)
+    eventually(lambda: admin.get("n") == b"2")
+    connection.send("INCR n")
+    assert dial().ask("INCR n") in {3, 4}
+    assert connection.silent()
+    eventually(lambda: admin.get("n") == b"4")
+    assert proxy.connections == 2
+
+
+def test_held_and_then_dropped(proxy: Proxy, dial: Dial, admin: Redis) -> None:
+    """Both on one connection: what is held goes on first, or not at all."""
+    hold = proxy.hold_reply(b"GET")
+    proxy.drop_reply(b"INCR")
+    early = dial()
+    early.send("GET n", "INCR n", "PING")
+    assert hold.held.wait(5)
+    hold.deliver()
+    assert early.receive() is None
+    assert early.silent()
+    hold = proxy.hold_reply(b"GET")
+    early.send("GET n")
+    assert hold.held.wait(5)
+    hold.deliver()
+    assert early.silent()
+
+
+def test_what_does_not_fit_is_refused(proxy: Proxy) -> None:
+    for times in (0, -1):
+        with pytest.raises(ValueError, match="at least 1"):
+            proxy.drop_reply(times=times)
+    with pytest.raises(RuntimeError, match="nothing containing"):
+        proxy.hold_request(b"SET").deliver()
+
+
+def test_a_dropped_subscription_is_dropped_whole(proxy: Proxy, dial: Dial, admin: Redis) -> None:
+    proxy.drop_reply(b"SUBSCRIBE")
+    connection = dial()
+    connection.send("SUBSCRIBE a b", "PING")
+    assert connection.silent()
+    eventually(lambda: admin.pubsub_numsub("b") == [(b"b", 1)])
+    assert admin.publish("b", "1") == 1
+    assert connection.silent()
+
+
+@pytest.mark.parametrize(("cut", "arrived"), [(Proxy.cut_reply, 1), (Proxy.cut_request, 0)])
+def test_a_call_is_cut(
+    proxy: Proxy, dial: Dial, admin: Redis, cut: Callable[[Proxy, bytes], Fault], arrived: int
+) -> None:
+    fault = cut(proxy, b"INCR")
+    connection = dial()
+    if arrived:
+        connection.send("SET a 1", "INCR n", "GET a")
+        assert connection.receive() == b"OK"
+    else:
+        connection.send("INCR n")
+    with pytest.raises((EOFError, ConnectionError)):
+        connection.receive()
+    assert fault.happened.is_set()
+    assert dial().ask("INCR n") == arrived + 1
+
+
+@pytest.mark.parametrize(("hold_one", "arrived"), [(Proxy.hold_reply, b"1"), (Proxy.hold_request, None)])
+def test_held(
+    proxy: Proxy, dial: Dial, admin: Redis, hold_one: Callable[[Proxy, bytes], Hold], arrived: bytes | None
+) -> None:
+    hold = hold_one(proxy, b"INCR")
+    connection, other = dial(), dial()
+    connection.send("PING", "INCR n", "GET n")
+    assert connection.receive() == b"PONG"
+    assert hold.held.wait(5)
+    assert connection.silent()
+    assert other.ask("GET n") == arrived
+    assert not hold.delivered.is_set()
+    hold.deliver()
+    assert admin.get("n") == b"1"
+    assert [connection.receive(), connection.receive()] == [1, b"1"]
+
+
+@pytest.mark.parametrize("leave", ["client", "proxy", "reset"])
+def test_a_held_request_arrives_after_its_client_has_gone(proxy: Proxy, dial: Dial, admin: Redis, leave: str) -> None:
+    hold = proxy.hold_request(b"INCR")
+    connection = dial()
+    connection.send("INCR n")
+    assert hold.held.wait(5)
+    if leave == "client":
+        connection.socket.close()
+    else:
+        proxy.cut(reset=leave == "reset")
+    proxy.wait_for(lambda: proxy.connections == 0)
+    assert admin.get("n") is None
+    hold.deliver()
+    assert admin.get("n") == b"1"
+    hold.deliver()
+    assert admin.get("n") == b"1"
+
+
+def test_a_held_request_for_a_dead_server(dial: Dial, own_server: Server) -> None:
+    with Proxy(own_server.host, own_server.port) as proxy:
+        connection = dial(proxy)
+        hold = proxy.hold_request(b"SET")
+        connection.send("SET a 1")
+        assert hold.held.wait(5)
+        own_server.kill()
+        with pytest.raises(EOFError):
+            connection.receive()
+        with pytest.raises(ConnectionError, match="closed the connection"):
+            hold.deliver()
+
+
+def test_the_oldest_fault_that_matches_strikes_as_often_as_it_may(proxy: Proxy, dial: Dial) -> None:
+    first, second = proxy.drop_reply(b"SET", times=2), proxy.cut_reply(b"SET")
+    for number in range(2):
+        connection = dial()
+        connection.send("SET a 1", "PING")
+        assert connection.silent()
+        assert first.happened.wait(5)
+        assert (first.left, second.happened.is_set()) == (1 - number, False)
+    with pytest.raises((EOFError, ConnectionError)):
+        dial().ask("SET a 2")
+
+
+FRAMES = [
+    b"+OK\r\n",
+    b"-ERR no\r\n",
+    b":-3\r\n",
+    b"$5\r\na\r\nbc\r\n",
+    b"$0\r\n\r\n",
+    b"$-1\r\n",
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"*2\r\n*1\r\n$1\r\na\r\n:1\r\n",
+    b"_\r\n",
+    b"#t\r\n",
+    b",1.5\r\n",
+    b"(12345678901234567890\r\n",
+    b"!5\r\nERR x\r\n",
+    b"=7\r\ntxt:a\r\n\r\n",
+    b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n+c\r\n",
+    b"~2\r\n+a\r\n+b\r\n",
+    b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n",
+    b"|1\r\n+ttl\r\n:3600\r\n*2\r\n+a\r\n+b\r\n",
+    b"PING\r\n",
+]
+
+
+@given(st.lists(st.sampled_from(FRAMES)), st.lists(st.integers(1, 12), min_size=1))
+def test_frames_survive_any_cutting(frames: list[bytes], sizes: list[int]) -> None:
+    stream, scanner, found, turn = b"".join(frames), Frames(), [], 0
+    while stream:
+        size = sizes[turn % len(sizes)]
+        found += scanner.feed(stream[:size])
+        stream, turn = stream[size:], turn + 1
+    assert found == frames
+
+
+def sent(ledger: Ledger, *words: bytes) -> Request:
+    request = Request(pack(*words), None)
+    ledger.sent(request)
+    return request
+
+
+def confirmation(kind: bytes, word: bytes, channel: bytes) -> bytes:
+    return kind + b"3\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n:1\r\n" % (len(word), word, len(channel), channel)
+
+
+@pytest.mark.parametrize("kind", [b"*", b">"])
+@pytest.mark.parametrize("prefix", [b"", b"p", b"s"])
+def test_confirmations_belong_to_their_subscription(kind: bytes, prefix: bytes) -> None:
+    ledger = Ledger()
+    first = sent(ledger, prefix.upper() + b"SUBSCRIBE", b"a", b"b")
+    second = sent(ledger, prefix + b"unsubscribe")
+    third = sent(ledger, b"PING")
+    word = prefix + b"subscribe"
+    assert ledger.answered(confirmation(kind, word, b"a")) is first
+    assert ledger.answered(confirmation(kind, prefix + b"message", b"a")) is None
+    assert ledger.answered(confirmation(kind, word, b"b")) is first
+    word = prefix + b"unsubscribe"
+    assert ledger.answered(confirmation(kind, word, b"a")) is second
+    assert ledger.answered(confirmation(kind, word, b"b")) is second
+    assert ledger.answered(b"+PONG\r\n") is third
+    assert ledger.answered(b"-ERR unasked\r\n") is None
+
+
+def test_replies_that_look_like_messages_and_messages_that_nobody_asked_for() -> None:
+    ledger = Ledger()
+    request = sent(ledger, b"LRANGE", b"l", b"0", b"-1")
+    # Nothing is subscribed to.
+    assert ledger.answered(confirmation(b"*", b"message", b"c")) is request
+    # A refused subscription is answered once.
+    first, second = sent(ledger, b"SSUBSCRIBE", b"a", b"b"), sent(ledger, b"PING")
+    assert ledger.answered(b"-MOVED 1 h:1\r\n") is first
+    assert ledger.answered(b"+PONG\r\n") is second
+    # The server may end a sharded subscription unasked.
+    first = sent(ledger, b"SSUBSCRIBE", b"a")
+    assert ledger.answered(confirmation(b"*", b"ssubscribe", b"a")) is first
+    assert ledger.answered(confirmation(b"*", b"sunsubscribe", b"a")) is None

