@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from redis import Redis
 
 from pyredisson.testing import Server
 from tests.support.raw_backends import RawBackend
+
+from .kinds import NoThread
 
 
 @pytest_asyncio.fixture(params=["threads", "asyncio"])
@@ -33,3 +36,23 @@ def root(own_server: Server) -> Iterator[Redis]:
     """A plain client of this test's own server."""
     with own_server.redis() as client:
         yield client
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> NoThread:
+    """The next thread of that name doesn't start, or none, as when the system's limit is reached."""
+    start = threading.Thread.start
+
+    def fail(name: str, once: bool = True) -> threading.Event:
+        happened = threading.Event()
+
+        def start_or_not(thread: threading.Thread) -> None:
+            if thread.name == name and not (once and happened.is_set()):
+                happened.set()
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_not)
+        return happened
+
+    return fail

@@ -1,13 +1,16 @@
-"""The kinds of primitives: what makes one, the scripts that it runs, and what the server has of it."""
+"""The kinds of primitives: how each is made, its scripts, what the server has of it; and troubles of servers."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
@@ -15,6 +18,7 @@ from tests.support.children import Child
 from tests.support.faults import FLAGS
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.waiting import eventually
 
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
     "multi": lambda client, owner: client.get_multi_lock(*[client.get_lock(name, owner=owner) for name in "ab"]),
@@ -40,6 +44,8 @@ UNDO = {"fair": "fair_leave", "semaphore": "semaphore_undo"}
 
 Start = Callable[..., Child]
 """The fixture `child`."""
+NoThread = Callable[..., threading.Event]
+"""The fixture `no_thread`."""
 locks = pytest.mark.parametrize("kind", LOCKS)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -156,3 +162,45 @@ def away(proxy: Proxy) -> None:
     """The server can't be reached any more."""
     proxy.refuse(True)
     proxy.cut()
+
+
+Trouble = Callable[[Redis], None]
+"""What a server has until it is made `usual` again."""
+
+
+def unreachable(admin: Redis) -> None:
+    """The server becomes a replica of nobody there: it keeps its data and says READONLY."""
+    admin.replicaof("127.0.0.1", 1)
+
+
+def out_of_memory(admin: Redis) -> None:
+    admin.config_set("maxmemory", 1)
+
+
+def busy(admin: Redis) -> None:
+    """A script runs until the server is usual again."""
+
+    def run_for_ever() -> None:
+        address = {name: admin.get_connection_kwargs()[name] for name in ("host", "port")}
+        with Redis(**address, socket_timeout=10) as other, suppress(RedisError):
+            other.eval("while true do end", 0)
+
+    # The name that every version knows.
+    admin.config_set("lua-time-limit", 10)
+    threading.Thread(target=run_for_ever, daemon=True).start()
+    eventually(lambda: not answers(admin))
+
+
+def answers(admin: Redis) -> bool:
+    with suppress(RedisError):
+        return bool(admin.ping())
+    return False
+
+
+def usual(admin: Redis, trouble: Trouble) -> None:
+    if trouble is busy:
+        admin.script_kill()
+        # It ends at its next step.
+        eventually(lambda: answers(admin))
+    admin.replicaof("NO", "ONE")
+    admin.config_set("maxmemory", 0)

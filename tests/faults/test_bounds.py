@@ -1,10 +1,18 @@
-"""Bounds: a call on a broken server ends in time with an error; temporary errors are retried until the deadline."""
+"""Bounds: a call on a broken server ends in time with an error; temporary errors are retried until the deadline.
+
+Servers that reply otherwise: with other versions, which are refused at once, or with replies that never end.
+Of an error that reaches many callers, each caller raises an exception object of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import socket
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -12,85 +20,90 @@ from redis import Redis
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,
+    NoPermissionError,
     OutOfMemoryError,
-    ReadOnlyError,
     RedisError,
     TimeoutError,
 )
 
+import pyredisson
+from pyredisson._protocol.error_copies import copy_error
+from pyredisson.errors import ConfigError
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, RELEASE
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 
-from .kinds import start
+from .kinds import Trouble, busy, start, unreachable, usual
+from .stub import Stub, bulk, hello, shake
 
 pytestmark = pytest.mark.asyncio
 TIMEOUT = 0.3
-LONGEST = 2.5
+LATE = 1.5
+"""Seconds that a deadline of less than a second may be late, on a busy machine."""
+LONGEST = 1.0 + LATE
 """About three reply deadlines and a pause, and what a busy machine adds. The default timeout is 3 s, and the
 default retries take at least 2.6 s."""
+DRIP = 0.05
 
 
 @contextlib.contextmanager
-def fails(*errors: type[Exception], match: str | None = None) -> Iterator[None]:
+def fails(
+    *errors: type[Exception], match: str | None = None, least: float = 0.0, within: float = LONGEST
+) -> Iterator[None]:
     """What runs in there raises one of these errors, in time."""
     begin = time.monotonic()
     with pytest.raises(errors or (TimeoutError, ConnectionError), match=match):
         yield
-    assert time.monotonic() - begin < LONGEST
+    assert least <= time.monotonic() - begin < within
 
 
-@contextlib.asynccontextmanager
-async def paused(server: Server) -> AsyncIterator[None]:
-    """The server hangs in there, and answers again in time for the end of the test."""
-    server.pause()
+def fails_in(seconds: float) -> contextlib.AbstractContextManager[None]:
+    """What runs in there fails, takes no longer, and not less than half of it."""
+    return fails(least=seconds / 2, within=seconds + LATE)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_server_that_hangs(backend: RawBackend, own_server: Server, root: Redis, connected: bool) -> None:
+    client = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1)
+    lock, held = (client.get_lock(name) for name in "ab")
+    calls = [lock.try_lock, lock.is_locked, lambda: lock.try_lock(1.0)]
+    if connected:
+        await backend.do(held.lock())
+        calls.append(held.unlock)
+    own_server.pause()
     try:
-        yield
-    finally:
-        server.resume()
-
-
-class TestAHungServer:
-    @pytest.mark.parametrize("connected", [True, False])
-    async def test_a_call(self, backend: RawBackend, own_server: Server, connected: bool) -> None:
-        lock = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
-        if connected:
-            await backend.do(lock.is_locked())
-        async with paused(own_server):
-            for call in (lock.try_lock, lock.is_locked, lambda: lock.try_lock(1.0)):
-                with fails():
-                    await backend.do(call())
-        # What was given up is undone, and all is well again.
-        await backend.do(lock.lock())
-        assert await backend.do(lock.get_hold_count()) == 1
-        await backend.do(lock.unlock())
-
-    async def test_a_release_is_done_later(self, backend: RawBackend, own_server: Server, root: Redis) -> None:
-        lock = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
-        await backend.do(lock.lock())
-        async with paused(own_server):
+        for call in calls:
             with fails():
-                await backend.do(lock.unlock())
-        await backend.until(lambda: not root.exists("a"), 5)
-
-    async def test_it_does_not_hold_up_closing(self, backend: RawBackend, own_server: Server) -> None:
-        client = backend.connect(own_server.url, timeout=TIMEOUT)
-        await backend.do(client.get_lock("a").lock())
-        async with paused(own_server):
-            begin = time.monotonic()
-            await backend.do(client.close())
-            assert time.monotonic() - begin < LONGEST
+                await backend.do(call())
+    finally:
+        own_server.resume()
+    # What was given up is undone, a release is done later, and all is well again.
+    await backend.do(lock.lock())
+    assert await backend.do(lock.get_hold_count()) == 1
+    await backend.do(lock.unlock())
+    await backend.until(lambda: not root.exists("b"), 5)
 
 
-async def test_no_server(backend: RawBackend, own_server: Server) -> None:
-    own_server.kill()
+@pytest.mark.parametrize("why", ["it is down", "it has no room"])
+async def test_a_server_that_takes_no_connection(
+    backend: RawBackend, own_server: Server, root: Redis, why: str
+) -> None:
     lock = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
-    # One more try, a quarter of a second later.
-    with fails(ConnectionError):
-        await backend.do(lock.try_lock())
-    with fails(ConnectionError):
-        await backend.do(lock.try_lock(0.2))
+    if why == "it is down":
+        own_server.kill()
+    else:
+        root.ping()
+        root.config_set("maxclients", 1)
+    for wait in (0, 0.2):
+        # One more try, a quarter of a second later. What the server says is lost where its RST overtakes it.
+        with fails(ConnectionError):
+            await backend.do(lock.try_lock(wait))
+    if why == "it is down":
+        await backend.run_blocking(own_server.start)
+    else:
+        root.config_set("maxclients", 100)
+    assert await backend.do(lock.try_lock())
 
 
 async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: RawBackend) -> None:
@@ -104,19 +117,6 @@ async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: Ra
         assert proxy.seen(b"AUTH") == 2
         with fails(AuthenticationError):
             await backend.do(backend.connect(proxy.url, timeout=2).get_lock("a").lock())
-
-
-async def test_a_full_connection_limit(backend: RawBackend, own_server: Server, root: Redis) -> None:
-    root.ping()
-    root.config_set("maxclients", 1)
-    lock = backend.connect(own_server.url, timeout=TIMEOUT, retry_attempts=1).get_lock("a")
-    # What the server says is lost where its RST overtakes it.
-    with fails(ConnectionError):
-        await backend.do(lock.try_lock())
-    with fails(ConnectionError):
-        await backend.do(lock.try_lock(0.2))
-    root.config_set("maxclients", 100)
-    assert await backend.do(lock.try_lock())
 
 
 async def test_after_a_script_flush_one_more_round_trip_does(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -133,67 +133,23 @@ async def test_after_a_script_flush_one_more_round_trip_does(backend: RawBackend
     assert scripts_run(admin) - before <= 6
 
 
-async def test_a_renewal_survives_a_script_flush(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    lock = backend.connect(proxy.url, lock_watchdog_timeout=1.2).get_lock("a")
-    await backend.do(lock.lock())
-    for _ in range(4):
-        admin.script_flush()
-        await backend.sleep(0.5)
-    assert not lock.lost.is_set()
-    assert await backend.do(lock.is_held())
-
-
-def read_only(root: Redis, ends: bool) -> None:
-    """As after a failover: the old master is a replica for a while."""
-    root.replicaof(*("NO", "ONE") if ends else ("127.0.0.1", "1"))
-
-
-async def test_readonly_passes_within_the_callers_deadline(
-    backend: RawBackend, own_server: Server, root: Redis
+@pytest.mark.parametrize(("trouble", "error"), [(unreachable, "read only replica"), (busy, "BUSY")])
+async def test_a_temporary_error_passes_within_the_callers_deadline(
+    backend: RawBackend, own_server: Server, root: Redis, trouble: Trouble, error: str
 ) -> None:
-    lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a", owner=1)
+    client = backend.connect(own_server.url, timeout=2)
+    lock, other = (client.get_lock(name, owner=1) for name in "ab")
     await backend.do(lock.is_locked())
-    read_only(root, ends=False)
-    with fails(ReadOnlyError):
-        await backend.do(lock.try_lock(0.3))
     calls: list[Callable[[], Any]] = [lambda: lock.try_lock(10), lock.unlock]
     for call in calls:
-        read_only(root, ends=False)
+        trouble(root)
+        with fails(RedisError, match=error):
+            await backend.do(other.try_lock(0.3))
         begun = start(backend, call)
         await backend.sleep(0.2)
-        read_only(root, ends=True)
+        usual(root, trouble)
         assert await begun.result() is not False
-    assert not root.exists("a")
-
-
-async def test_a_busy_script_passes_within_the_callers_deadline(
-    backend: RawBackend, own_server: Server, root: Redis
-) -> None:
-    root.config_set("lua-time-limit", 10)
-    lock = backend.connect(own_server.url, timeout=2).get_lock("a")
-    await backend.do(lock.is_locked())
-
-    def busy() -> None:
-        with own_server.redis(socket_timeout=10) as other, contextlib.suppress(RedisError):
-            other.eval("while true do end", 0)
-
-    running = start(backend, lambda: backend.run_blocking(busy))
-    await backend.until(lambda: is_busy(root))
-    with fails(RedisError, match="BUSY"):
-        await backend.do(lock.try_lock(0.2))
-    taking = start(backend, lock.try_lock, 10)
-    await backend.sleep(0.2)
-    root.script_kill()
-    assert await taking.result() is True
-    await running.result()
-
-
-def is_busy(root: Redis) -> bool:
-    try:
-        root.get("a")
-    except RedisError as error:
-        return "BUSY" in str(error)
-    return False
+    assert not root.exists("a", "b")
 
 
 @pytest.mark.slow
@@ -248,10 +204,276 @@ async def test_without_the_right_to_name_connections_it_still_works(
     admin.acl_deluser("plain")
 
 
-@pytest.mark.parametrize("command", ["SET", "LPUSH"])
-async def test_a_key_of_a_wrong_type_is_an_error_at_once(
-    backend: RawBackend, server: Server, admin: Any, command: str
+def five(words: list[bytes]) -> bytes:
+    """Redis 5 knows neither HELLO nor CLIENT INFO."""
+    if words[0].upper() == b"INFO":
+        return bulk("# Server\r\nredis_version:5.0.14\r\nredis_mode:standalone\r\n")
+    return b"-ERR unknown command `%b`\r\n" % words[0]
+
+
+def six(words: list[bytes]) -> bytes:
+    return shake(words, "6.0.16")
+
+
+def sentinel(words: list[bytes]) -> bytes:
+    return hello("7.0.15", "sentinel") if words[0].upper() == b"HELLO" else shake(words)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (five, r"version 5\.0\.14; Redis 6\.2"),
+        (six, r"version 6\.0\.16; Redis 6\.2"),
+        (sentinel, r"redis\+sentinel://"),
+    ],
+)
+async def test_a_server_that_cannot_be_served(
+    backend: RawBackend, answer: Callable[[list[bytes]], bytes], text: str
 ) -> None:
-    admin.execute_command(command, "a", "no lock")
-    with fails(RedisError, match="WRONGTYPE"):
-        await backend.do(backend.connect(server.url).get_lock("a").lock())
+    before = set(threading.enumerate())
+    with Stub(answer) as stub:
+        client = backend.connect(stub.url)
+        for call in (client.get_lock("a").lock, client.get_semaphore("s").acquire, client.get_lock("a").is_locked):
+            with pytest.raises(ConfigError, match=text):
+                await backend.do(call())
+        # Once for each call; nothing continues in the background.
+        assert stub.connections == 3
+        assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate() if thread not in before}
+
+
+async def test_a_node_of_a_cluster(backend: RawBackend) -> None:
+    with Server(config={"cluster-enabled": "yes"}) as server:
+        lock = backend.connect(server.url).get_lock("a")
+        with pytest.raises(ConfigError, match=rf"{server.port} is a node of a cluster.*redis\+cluster://"):
+            await backend.do(lock.lock())
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"config": {"rename-command": "HELLO ''"}}, {}),
+        ({"users": ("app on >secret ~* &* +@all -info -hello",)}, {"username": "app", "password": "secret"}),
+    ],
+    ids=["INFO has the version", "neither has it"],
+)
+async def test_a_server_without_hello(backend: RawBackend, options: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Some providers rename it. A server whose version can't be asked is taken for one that can be served."""
+    with Server(**options) as server:
+        lock = backend.connect(server.url, **fields).get_lock("a")
+        await backend.do(lock.lock())
+        await backend.do(lock.unlock())
+
+
+@pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])
+async def test_several_hosts_in_a_plain_url(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"one host.*redis\+cluster://.*redis\+sentinel://") as raised:
+        pyredisson.connect(url)
+    assert "p@" not in str(raised.value)
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """A signal every 20 ms, whose handler does nothing."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("signals")
+async def test_signals_do_not_stretch_the_rest_of_a_reply() -> None:
+    def answer(words: list[bytes]) -> bytes:
+        return b"$100\r\nthat is all" if words[0] == b"GET" else shake(words)
+
+    with (
+        Stub(answer) as stub,
+        pyredisson.connect(stub.url, timeout=0.5, connect_timeout=0.5, retry_attempts=0) as client,
+    ):
+        semaphore = client.get_semaphore("s")
+        with fails_in(1):
+            semaphore.available_permits()
+
+
+@pytest.mark.parametrize(("timeout", "connect_timeout"), [(2, 0.5), (0.5, 5)])
+async def test_a_handshake_that_drips_in_is_bounded_as_a_whole(
+    backend: RawBackend, timeout: float, connect_timeout: float
+) -> None:
+    """It has no more time than a reply, either."""
+    with Stub(shake, drip=DRIP) as stub:
+        fields = {"timeout": timeout, "connect_timeout": connect_timeout, "retry_attempts": 0}
+        lock = backend.connect(stub.url, **fields).get_lock("a")
+        with fails_in(0.5):
+            await backend.do(lock.is_locked())
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """An address that neither accepts nor refuses connections."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()
+
+
+@pytest.fixture
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the name `several.test` stand for so many addresses."""
+    real = socket.getaddrinfo
+
+    def to(*addresses: tuple[str, int]) -> None:
+        def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+            if host != "several.test":
+                return real(host, *args, **kwargs)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    return to
+
+
+@pytest.mark.parametrize("addresses", [1, 4])
+async def test_silent_addresses_share_the_time(
+    backend: RawBackend, silent: tuple[str, int], resolve: Callable[..., None], addresses: int
+) -> None:
+    resolve(*[silent] * addresses)
+    lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
+    with fails_in(0.8):
+        await backend.do(lock.is_locked())
+
+
+async def test_silent_addresses_leave_time_for_the_next(
+    server: Server, silent: tuple[str, int], resolve: Callable[..., None]
+) -> None:
+    resolve(silent, (server.host, server.port))
+    with pyredisson.connect("redis://several.test", connect_timeout=2, retry_attempts=0) as client:
+        assert not client.get_lock("a").is_locked()
+
+
+DEEPEST = 40
+"""Frames of a traceback, its causes not counted."""
+
+
+async def errors_of(
+    backend: RawBackend, call: Callable[[int], Coroutine[Any, Any, Any]], number: int
+) -> list[BaseException]:
+    """What so many owners at the same time get, all of them an error."""
+
+    async def one(i: int) -> BaseException:
+        try:
+            await call(i)
+        except Exception as error:  # noqa: BLE001 - it is what the test looks at
+            return error
+        raise AssertionError("it succeeded")
+
+    outcomes = [backend.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
+    return [await outcome.result(30) for outcome in outcomes]
+
+
+def check(errors: list[BaseException], kind: type[Exception]) -> None:
+    assert {type(error) for error in errors} == {kind}
+    assert len({id(error) for error in errors}) == len(errors)
+    for error in errors:
+        link: BaseException | None = error
+        while link is not None:
+            assert len(list(traceback.walk_tb(link.__traceback__))) <= DEEPEST
+            link = link.__cause__ or link.__context__
+
+
+@pytest.mark.parametrize(
+    ("password", "kind", "number"), [(None, ConnectionError, 1000), ("wrong", AuthenticationError, 100)]
+)
+async def test_a_connection_that_many_tasks_need(
+    tasks: RawBackend, server: Server, password: str | None, kind: type[Exception], number: int
+) -> None:
+    url = "redis://127.0.0.1:1" if password is None else server.url
+    client = tasks.connect(url, password=password, retry_attempts=0)
+    check(await errors_of(tasks, lambda i: client.get_lock(f"a{i}").try_lock(), number), kind)
+
+
+async def test_a_connection_of_many_tasks_is_cut(tasks: RawBackend, proxy: Proxy) -> None:
+    client = tasks.connect(proxy.url, retry_attempts=0)
+    await client.get_lock("a").is_locked()
+    late = proxy.hold_reply(ACQUIRE)
+
+    async def cut(i: int) -> None:
+        if not i:
+            await tasks.until(late.held.is_set)
+            proxy.close()
+        await client.get_lock(f"a{i}").try_lock()
+
+    check(await errors_of(tasks, cut, 100), ConnectionError)
+
+
+async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], categories=["+@all"], reset_channels=True)
+    admin.hset("a", "another:1", 1)
+    client = backend.connect(proxy.url, username="deaf", password="any")
+    asking = proxy.hold_request(b"SUBSCRIBE")
+    waiting = client._session.channels.waiting
+
+    async def take(i: int) -> None:
+        if i == 9:
+            # The refusal comes when all others wait.
+            await backend.until(asking.held.is_set)
+            await backend.until(lambda: len(waiting) == 9)
+            asking.deliver()
+        await backend.do(client.get_lock("a").lock())
+
+    errors = await errors_of(backend, take, 10)
+    check(errors, NoPermissionError)
+    admin.acl_deluser("deaf")
+
+
+class Odd(Exception):
+    """Takes other arguments than it gives to `Exception`."""
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(f"code {code}")
+        self.where = where
+
+
+class Picky(Exception):
+    def __new__(cls, code: int, /, *, where: str) -> Picky:
+        return super().__new__(cls, f"{where}: {code}")
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__()
+
+
+ERRORS = [
+    Odd(3, where="there"),
+    ConnectionError("gone"),
+    OSError(2, "nothing there", "a file"),
+    UnicodeDecodeError("ascii", b"\xff", 0, 1, "not ASCII"),
+    ExceptionGroup("several", [ValueError("one"), KeyError("two")]),
+    KeyError("key"),
+    Exception(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_a_copy_has_the_text_of_the_original(error: Exception) -> None:
+    cause = ValueError("why")
+    error.__cause__ = cause
+    twin = copy_error(error)
+    assert twin is not error
+    assert type(twin) is type(error)
+    assert (twin.args, str(twin), vars(twin)) == (error.args, str(error), vars(error))
+    assert twin.__cause__ is cause
+    with pytest.raises(type(error)):
+        raise twin
+    assert error.__traceback__ is None
+    twin.add_note("for one caller only")
+    assert not hasattr(error, "__notes__")
+
+
+async def test_what_cannot_be_copied_is_raised_itself() -> None:
+    error = Picky(3, where="there")
+    assert copy_error(error) is error

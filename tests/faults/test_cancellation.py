@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import pytest
 from redis import Redis
 
-import pyredisson.asyncio
 from pyredisson import LockLostError
 from pyredisson._core import ReleaseCall
 from pyredisson.testing import Proxy, Server
@@ -146,19 +144,6 @@ async def test_a_release_at_any_turn_is_done_all_the_same(
     assert struck
 
 
-@kinds
-@pytest.mark.parametrize("what", ["hold_request", "hold_reply"])
-async def test_a_release_on_its_way(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, what: str) -> None:
-    one = used(tasks, proxy, admin, kind)
-    await one.acquire()
-    late = getattr(proxy, what)(one.releasing)
-    task = asyncio.ensure_future(one.release())
-    await tasks.until(late.held.is_set)
-    assert await cancel_after(0, task)
-    late.deliver()
-    await whole(admin, one)
-
-
 async def test_a_drain_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis) -> None:
     one = used(tasks, proxy, admin, "semaphore")
     await one.connect()
@@ -272,14 +257,3 @@ async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd:
     proxy.hold_reply(sha("lock_acquire"))
     assert child(EXIT_WITH_A_TASK, proxy.url).wait() == 0
     assert "Exception ignored" not in capfd.readouterr().err
-
-
-async def test_a_close_at_any_moment_of_connecting_leaves_no_connection(server: Server, admin: Redis) -> None:
-    """A transport that nobody closes is a ResourceWarning, which is an error here; the server counts it, too."""
-    for steps in range(12):
-        client = pyredisson.asyncio.connect(server.url, client_name="halfway")
-        asking = asyncio.ensure_future(client.get_lock("a").is_locked())
-        await cancel_after(steps, asking)
-        await client.close()
-        gc.collect()
-        eventually(lambda: not [peer for peer in admin.client_list() if peer["name"] == "halfway"])

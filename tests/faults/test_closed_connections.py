@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import socket
-import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -80,35 +77,6 @@ async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_ser
             with pytest.raises(pyredisson.LockLostError):
                 await backend.do(lock.unlock())
         admin.flushdb()
-
-
-@pytest.mark.parametrize("kind", ["lock", "read", "fair"])
-async def test_a_server_that_restarted_empty(backend: RawBackend, own_server: Server, kind: str) -> None:
-    lock = lock_of(backend.connect(own_server.url), kind)
-    await backend.do(lock.lock())
-    own_server.restart()
-    with pyredisson.connect(own_server.url) as other, other.get_lock("a"), pytest.raises(pyredisson.LockLostError):
-        await backend.do(lock.unlock())
-
-
-@pytest.mark.usefixtures("long_pauses")
-async def test_a_server_that_closes_what_is_idle(backend: RawBackend, own_server: Server) -> None:
-    client = backend.connect(own_server.url)
-    lock = client.get_lock("a")
-    with own_server.redis() as admin:
-        admin.config_set("timeout", 1)
-        await backend.do(lock.lock())
-        # The server looks now and then; on this thread, which the asyncio backend's loop needs.
-        eventually(lambda: len(admin.client_list()) == 1)
-        time.sleep(UNUSED)
-        begun = time.monotonic()
-        await backend.do(lock.unlock())
-        await backend.do(lock.lock())
-        assert time.monotonic() - begun < AT_ONCE
-        eventually(lambda: len(admin.client_list()) == 1)
-        take_away(admin)
-        with pytest.raises(pyredisson.LockLostError):
-            await backend.do(lock.unlock())
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -200,50 +168,16 @@ async def test_an_inner_release_in_doubt_that_finds_nothing_is_a_loss(
     assert fault.happened.is_set()
 
 
-@pytest.fixture
-def hasty(server: Server) -> Iterator[tuple[str, threading.Event]]:
-    """A balancer before the server; it ends its first connection with the reply to the first thing said there."""
-    ended = threading.Event()
-    sockets = [socket.create_server(("127.0.0.1", 0))]
-
-    def pass_on(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-
-    def serve() -> None:
-        while True:
-            try:
-                client = sockets[0].accept()[0]
-            except OSError:
-                return  # the end of the test
-            behind = socket.create_connection((server.host, server.port))
-            sockets.extend((client, behind))
-            if not ended.is_set():
-                behind.sendall(client.recv(1 << 16))
-                client.sendall(behind.recv(1 << 16))
-                client.close()
-                ended.set()
-                continue
-            for pair in ((client, behind), (behind, client)):
-                threading.Thread(target=pass_on, args=pair, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"redis://127.0.0.1:{sockets[0].getsockname()[1]}/0", ended
-    sockets[0].shutdown(socket.SHUT_RDWR)
-    for each in sockets:
-        each.close()
-
-
-async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(
-    tasks: RawBackend, hasty: tuple[str, threading.Event]
-) -> None:
+async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(tasks: RawBackend, proxy: Proxy) -> None:
     """Its waiters may wake up after it is gone already; what they would send then gets no answer ever."""
-    url, ended = hasty
-    client = tasks.connect(url, timeout=60)
+    client = tasks.connect(proxy.url, timeout=60)
+    late = proxy.hold_reply(b"HELLO")
     taken = asyncio.gather(*[client.get_lock(f"a{number}").acquire() for number in range(3)])
+    await tasks.until(late.held.is_set)
+    # The event loop sees both in one turn.
+    late.deliver()
+    proxy.cut()
     assert await asyncio.wait_for(taken, TIME_LIMIT) == [True, True, True]
-    assert ended.is_set()
 
 
 async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(

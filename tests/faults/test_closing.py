@@ -28,7 +28,7 @@ from tests.support.faults import ACQUIRE, RELEASE, InterruptAt, pool_of
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import start
+from .kinds import NoThread, start
 
 CALLS = 60
 NAME = "to-be-closed"
@@ -380,23 +380,12 @@ class TestTasks:
             await tasks.until(lambda: not admin.exists("held", "taken"))
             await tasks.until(lambda: not is_connected(admin))
 
-    async def test_where_no_thread_can_be_started(
-        self, server: Server, admin: Redis, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_where_no_thread_can_be_started(self, server: Server, admin: Redis, no_thread: NoThread) -> None:
         client = pyredisson.asyncio.connect(server.url)
         await client.get_lock("a").lock()
-        begin = threading.Thread.start
-        refused = []
-
-        def start_or_not(thread: threading.Thread) -> None:
-            if thread.name == FINAL_RELEASE:
-                refused.append(thread)
-                raise RuntimeError("can't start new thread")
-            begin(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", start_or_not)
+        refused = no_thread(FINAL_RELEASE, once=False)
         await client.close()
-        assert refused
+        assert refused.is_set()
         assert not admin.exists("a")
 
     async def test_closing_in_another_loop_than_the_clients(self, server: Server, admin: Redis) -> None:

@@ -59,39 +59,26 @@ def warned() -> Iterator[None]:
     assert sum("was dropped without close()" in text for text in texts) == 1, texts
 
 
-def use(server: Server, observer: object = None) -> weakref.ref[object]:
-    client = pyredisson.connect(server.url, client_name=NAME, observer=observer)
-    with client.get_lock("a"), client.get_lock("b", owner=1):
-        assert not client.get_lock("b").try_lock(0.05)
-    return weakref.ref(client._lifecycle)
-
-
-def test_it_is_warned_of_and_ends(server: Server, admin: Redis) -> None:
-    """With the threads of its observer, which was told of everything."""
+def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -> None:
+    """With the threads of its observer, which was told of everything, and with its announcement."""
     before, recorder = threads(), Recorder()
-    with warned():
-        lifecycle_reference = use(server, recorder)
-        eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
-    eventually(lambda: connections(admin) == 0)
-    eventually(lambda: threads() <= before)
-    check_pairs(recorder.events)
-    assert recorder.events
 
-
-def test_its_announcement_is_removed(server: Server, admin: Any, announced: None) -> None:
-    """It doesn't keep the client alive, either."""
-
-    def use_until_it_is_announced() -> weakref.ref[object]:
-        client = pyredisson.connect(server.url, client_name=NAME, lock_watchdog_timeout=3)
+    def use() -> weakref.ref[object]:
+        client = pyredisson.connect(server.url, client_name=NAME, observer=recorder, lock_watchdog_timeout=3)
         key = f"pyredisson_client:{{{client.id}}}"
-        with client.get_lock("a"):
+        with client.get_lock("a"), client.get_lock("b", owner=1):
+            assert not client.get_lock("b").try_lock(0.05)
             eventually(lambda: any(field.startswith(b"h:") for field in admin.hkeys(key)))
         return weakref.ref(client._lifecycle)
 
     with warned():
-        lifecycle_reference = use_until_it_is_announced()
+        lifecycle_reference = use()
         eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
+    eventually(lambda: connections(admin) == 0)
+    eventually(lambda: threads() <= before)
     eventually(lambda: not admin.keys())
+    check_pairs(recorder.events)
+    assert recorder.events
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import TimeoutError
 
 from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
@@ -155,24 +154,3 @@ async def test_a_heartbeat_or_a_subscription_that_is_lost_costs_no_turn(
     admin.client_kill_filter(_type="pubsub")
     await backend.do(holder.unlock())
     assert await first.result() < await second.result()
-
-
-async def test_a_try_in_doubt_that_gives_up_is_in_no_queue(
-    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis
-) -> None:
-    holder = await held(backend, server.url)
-    lock = backend.connect(proxy.url, timeout=0.8, retry_attempts=0).get_fair_lock("a")
-    await backend.do(lock.is_locked())
-    fault = proxy.drop_reply(ACQUIRE, times=2)
-    with pytest.raises(TimeoutError):
-        await backend.do(lock.try_lock(1))
-    assert fault.happened.is_set()
-    await backend.until(lambda: not admin.exists(QUEUE, SCORES))
-    # What leaves the queue is lost, and sent again.
-    fault = proxy.cut_request(LEAVE)
-    assert await backend.do(lock.try_lock(0.1)) is False
-    await backend.until(fault.happened.is_set)
-    await backend.until(lambda: not admin.exists(QUEUE, SCORES))
-    await backend.do(holder.unlock())
-    assert await backend.do(lock.try_lock(5)) is True
-    await backend.do(lock.unlock())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 
 import pytest
 from redis import Redis
@@ -133,15 +134,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> 
             hold = lock._logic.hold_of(1)
             assert hold is not None
 
-            def late(_: object) -> None:
-                heard.append("late")
-
-            def stays(_: object) -> None:
-                heard.append("stays")
-
-            def goes(_: object) -> None:
-                heard.append("goes")
-
+            late, stays, goes = (lambda _, name=name: heard.append(name) for name in ("late", "stays", "goes"))
             hold.listen(goes)
 
             def finalize() -> None:
@@ -169,20 +162,19 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
         lock = client.get_lock("a", owner=1)
         holds = client._session.holds
 
-        def ignore(_: object) -> None: ...
-
         def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
             lock.lock(60)
             hold = lock._logic.hold_of(1)
             assert hold is not None
-            hold.listen(ignore)
+            heard: list[object] = []
+            hold.listen(heard.append)
 
             def act() -> None:
                 holds.declare_lost(hold, "for a test")
                 with pytest.raises(pyredisson.LockLostError):
                     lock.unlock()
 
-            return act, lambda: hold.unlisten(ignore)
+            return act, lambda: hold.unlisten(heard.append)
 
         collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss, Hold._notify_listeners], scenario)
 
@@ -233,11 +225,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
         callbacks = CallbackThreads()
         called.clear()
 
-        def one() -> None:
-            called.append("one")
-
-        def other() -> None:
-            called.append("other")
+        one, other = (partial(called.append, name) for name in ("one", "other"))
 
         def act() -> None:
             callbacks.call(one)

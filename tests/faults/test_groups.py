@@ -15,7 +15,7 @@ from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock, parallel, red_lock
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
+from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import cancel_after
 
@@ -87,25 +87,6 @@ class TestCancelled:
                     await client.close()
         assert struck
 
-    @groups
-    async def test_while_it_waits(
-        self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str
-    ) -> None:
-        clients = connected(tasks, servers)
-        holders = [client.get_lock("a", owner=1) for client in clients]
-        # A majority, and always the last.
-        busy = sorted(holders, key=lambda lock: lock._logic.session.server)[1:]
-        group = make(kind, clients)
-        for turns in range(STEPS):
-            for holder in busy:
-                await holder.lock()
-            waiter = asyncio.ensure_future(take_and_end(group, 0))
-            await asyncio.sleep(1e-3 * (turns % 7))
-            releases = [asyncio.ensure_future(holder.unlock()) for holder in busy] if turns % 2 else []
-            await cancel_after(turns, waiter)
-            await asyncio.gather(*(releases or [holder.unlock() for holder in busy]))
-            await tasks.until(lambda: not left(redises) and not held_locally(clients), 5)
-
     @pytest.mark.usefixtures("patient")
     @groups
     async def test_a_nested_call(self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str) -> None:
@@ -160,24 +141,6 @@ async def test_servers_that_hang(backend: RawBackend, proxies: list[Proxy], redi
 
 
 class TestMultiLock:
-    @pytest.mark.parametrize("number", [0, 1, 2])
-    @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
-    async def test_a_lost_command_of_any_member(
-        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], number: int, fault: str
-    ) -> None:
-        group = make("multi", connected(backend, proxies))
-        for what in (ACQUIRE, RELEASE, ACQUIRE):
-            struck = getattr(proxies[number], fault)(what)
-            if what == RELEASE:
-                await backend.do(group.unlock())
-                assert not left(redises)
-            else:
-                await backend.do(group.lock())
-                assert all_once(redises)
-            assert struck.happened.is_set()
-        await backend.do(group.unlock())
-        assert not left(redises)
-
     async def test_one_server_is_down(self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]) -> None:
         """What Redis reports is raised, and no other member stays locked."""
         clients = connected(backend, proxies, retry_attempts=0)
@@ -282,40 +245,6 @@ class TestRedLock:
         finally:
             for each in own:
                 each.stop()
-
-    @pytest.mark.usefixtures("patient")
-    async def test_a_late_permit_is_released(
-        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
-    ) -> None:
-        """Its request reaches the server when the group has been acquired without it, and is held."""
-        group = make("red", connected(backend, proxies))
-        await backend.do(group.lock())
-        await backend.do(group.unlock())
-        late = proxies[2].hold_request(ACQUIRE)
-        await backend.do(group.lock())
-        await backend.until(late.held.is_set)
-        assert not redises[2].exists("a")
-        late.deliver()
-        await backend.until(lambda: not redises[2].exists("a"))
-        assert await backend.do(group.is_held())
-        await backend.do(group.unlock())
-        assert not left(redises)
-
-    async def test_what_comes_late_when_it_was_given_up(
-        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]
-    ) -> None:
-        clients = connected(backend, proxies, lock_watchdog_timeout=2)
-        group = make("red", clients)
-        await backend.do(group.lock())
-        await backend.do(group.unlock())
-        late = [proxy.hold_request(ACQUIRE) for proxy in proxies[1:]]
-        assert not await backend.do(group.try_lock())
-        for each in late:
-            each.deliver()
-        await backend.until(lambda: not left(redises))
-        await backend.until(lambda: not held_locally(clients))
-        assert await backend.do(group.try_lock(5))
-        await backend.do(group.unlock())
 
     async def test_a_wrong_password_on_one_server(self, backend: RawBackend, servers: list[Server]) -> None:
         with Server(password="secret") as closed:

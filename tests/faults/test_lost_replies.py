@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 
 import pyredisson
+from pyredisson._core import command
 from pyredisson.logic.permits.registry import DOUBT_LASTS
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
@@ -19,6 +18,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 
 from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, start, taken
+from .stub import Stub
 
 pytestmark = pytest.mark.asyncio
 TIMEOUT = 0.25
@@ -220,19 +220,6 @@ class TestTheLeaseIsOver:
         assert await backend.do(semaphore.get_lease_time(permit)) > 0
         assert await backend.do(semaphore.available_permits()) == 0
 
-    async def test_a_nested_lease_counts_inside_an_outer_one(
-        self, backend: RawBackend, proxy: Proxy, admin: Redis
-    ) -> None:
-        lock = backend.connect(proxy.url).get_lock("a", owner=7)
-        await backend.do(lock.lock())
-        late = proxy.hold_reply(ACQUIRE)
-        started = start(backend, lambda: lock.try_lock(lease_time=0.1))
-        await backend.until(late.held.is_set)
-        await backend.sleep(0.15)
-        late.deliver()
-        assert await started.result() is True
-        assert await backend.do(lock.get_hold_count()) == 2
-
     async def test_it_counts_from_the_copy_that_was_answered(self, backend: RawBackend, proxy: Proxy) -> None:
         """Waiting for the lost reply took longer than the lease."""
         lock = backend.connect(proxy.url, timeout=1).get_lock("a")
@@ -244,49 +231,29 @@ class TestTheLeaseIsOver:
         assert await backend.do(lock.is_held())
 
 
-@pytest.fixture
-def misquoting(server: Server) -> Iterator[str]:
-    """The address of a server's made that answers the first acquire with something else than the server."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    sockets = [listener]
+async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
+    backend: RawBackend, server: Server, admin: Redis
+) -> None:
+    """A server's made that answers the first acquire with something else than the server."""
     left = [ACQUIRE]
 
-    def serve(client: socket.socket, behind: socket.socket) -> None:
-        while request := client.recv(1 << 16):
-            behind.sendall(request)
+    def misquote(words: list[bytes]) -> bytes:
+        with socket.create_connection((server.host, server.port)) as behind:
+            behind.sendall(command(*words))
             reply = behind.recv(1 << 16)
-            if left and left[0] in request:
-                left.clear()
-                reply = b"+OK\r\n"
-            client.sendall(reply)
+        if left and left[0] in words:
+            left.clear()
+            return b"+OK\r\n"
+        return reply
 
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return  # the end of the test
-            behind = socket.create_connection((server.host, server.port))
-            sockets.extend((client, behind))
-            threading.Thread(target=serve, args=(client, behind), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-    listener.shutdown(socket.SHUT_RDWR)
-    for each in sockets:
-        each.close()
-
-
-async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
-    backend: RawBackend, misquoting: str, admin: Redis
-) -> None:
-    lock = backend.connect(misquoting).get_lock("a")
-    await backend.do(lock.is_locked())
-    with pytest.raises(InvalidResponse, match=r"lock 'a' .*OK"):
-        await backend.do(lock.try_lock())
-    await backend.until(lambda: not admin.exists("a"), 5)
-    assert await backend.do(lock.try_lock()) is True
-    await backend.do(lock.unlock())
+    with Stub(misquote) as stub:
+        lock = backend.connect(stub.url).get_lock("a")
+        await backend.do(lock.is_locked())
+        with pytest.raises(InvalidResponse, match=r"lock 'a' .*OK"):
+            await backend.do(lock.try_lock())
+        await backend.until(lambda: not admin.exists("a"), 5)
+        assert await backend.do(lock.try_lock()) is True
+        await backend.do(lock.unlock())
 
 
 PERMIT_ACQUIRE, PERMIT_RELEASE = sha("permit_acquire"), sha("permit_release")

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,8 +27,8 @@ from tests.support.waiting import TIME_LIMIT, eventually
 from .kinds import Start
 
 
-def use(client: pyredisson.Client, times: int = 1) -> None:
-    lock = client.get_lock("a", owner=1)
+def use(client: pyredisson.Client, times: int = 1, name: str = "a") -> None:
+    lock = client.get_lock(name, owner=1)
     for _ in range(times):
         lock.lock()
         lock.unlock()
@@ -264,9 +265,8 @@ class TestFork:
 
         delivery.pause_before_fork([], 0)
         try:
-            other = threading.Thread(target=fork)
-            other.start()
-            other.join()
+            with ThreadPoolExecutor(1) as other:
+                other.submit(fork).result()
             assert [*Delivery.forking] == [threading.get_ident()]
         finally:
             delivery.go_on_after_fork()
@@ -391,17 +391,11 @@ def test_an_observer_of_many_threads(server: Server) -> None:
     with pyredisson.connect(server.url, observer=recorder) as client:
 
         def work(index: int) -> None:
-            lock = client.get_lock(f"a{index}", owner=1)
             start.wait()
-            for _ in range(50):
-                lock.lock()
-                lock.unlock()
+            use(client, 50, f"a{index}")
 
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(number)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(number) as pool:
+            list(pool.map(work, range(number)))
         events = told(client)
         assert len(events) == number * 50 * 2
         check_pairs(events)

@@ -23,7 +23,7 @@ from tests.support.faults import ACQUIRE
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import lock_of
+from .kinds import lock_of, start
 
 pytestmark = pytest.mark.asyncio
 KINDS = ["lock", "fair", "fenced", "spin", "non-reentrant"]
@@ -96,19 +96,6 @@ async def test_a_lost_hold_is_released_while_the_lock_is_acquired_again(
         await lock.unlock()
     await anew
     await released(lock, 1, server, kind)
-
-
-async def test_a_cancelled_nested_call_removes_no_level_of_another(
-    tasks: RawBackend, server: Server, proxy: Proxy
-) -> None:
-    lock = tasks.connect(proxy.url).get_lock("a", owner=7)
-    await lock.lock()
-    proxy.latency(0.05)
-    second, third = (asyncio.create_task(lock.lock()) for _ in range(2))
-    await second
-    await cancel_after(0, third)
-    proxy.latency(0)
-    await released(lock, 2, server)
 
 
 async def test_a_cancelled_group_leaves_what_a_call_for_its_member_got(tasks: RawBackend, server: Server) -> None:
@@ -186,24 +173,23 @@ async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
         for _ in range(levels):
             lock.lock()
         late = proxy.hold_reply(ACQUIRE)
-        other = threading.Thread(target=lock.lock)
-        other.start()
+        backend = RawBackend("threads")
+        other = start(backend, lock.lock)
         assert late.held.wait(TIME_LIMIT)
         waits = threading.Event()
 
-        def deliver_then() -> None:
+        def deliver() -> None:
             assert waits.wait(TIME_LIMIT)
             late.deliver()
 
-        deliver = threading.Thread(target=deliver_then)
-        deliver.start()
+        delivery = start(backend, deliver)
         with (
             pytest.raises(KeyboardInterrupt),
             AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c)),
         ):
             lock.unlock()
-        deliver.join(TIME_LIMIT)
-        other.join(TIME_LIMIT)
+        await delivery.result()
+        await other.result()
         await nobody_else_gets_it(server, "lock")
         assert lock.get_hold_count() == levels
         for _ in range(levels):
@@ -273,12 +259,9 @@ async def test_a_thread_among_many_of_one_owner_has_its_turn(server: Server, adm
                 with lock:
                     continue
 
-        threads = [threading.Thread(target=use) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert not any(thread.is_alive() for thread in threads)
+        backend = RawBackend("threads")
+        for call in [start(backend, use) for _ in range(16)]:
+            await call.result(20)
         assert not admin.exists("a")
 
 

@@ -1,4 +1,4 @@
-"""Processes: a forked child holds nothing, an exit releases locks, and what a killed holder held expires."""
+"""Processes: a forked child holds nothing, an exit releases locks, and what a killed or paused holder held expires."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import functools
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis import Redis
 
+import pyredisson
 from pyredisson._protocol.scripts import script_name
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, Child
@@ -27,29 +28,26 @@ import pyredisson
 client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1)
 lock = client.get_lock("a")
 statuses = []
+
+def release():
+    try:
+        lock.unlock()
+    except pyredisson.LockNotHeldError:
+        os._exit(0)
+    os._exit(1)
+
+def close():
+    client.close()
+    os._exit(0)
+
 with lock:
     lock.lock()
     lock.unlock()
-    for how in ("os._exit", "sys.exit", "raise", "unlock", "close"):
-        pid = os.fork()
-        if pid == 0:
-            if how == "os._exit":
-                os._exit(0)
-            if how == "sys.exit":
-                sys.exit(0)
-            if how == "raise":
-                sys.stderr = open(os.devnull, "w")
-                raise ZeroDivisionError
-            if how == "unlock":
-                try:
-                    lock.unlock()
-                except pyredisson.LockNotHeldError:
-                    os._exit(0)
-                os._exit(1)
-            if how == "close":
-                client.close()
-                os._exit(0)
-        statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    for leave in (lambda: os._exit(0), sys.exit, lambda: 1 / 0, release, close):
+        if os.fork() == 0:
+            sys.stderr = open(os.devnull, "w")
+            leave()
+        statuses.append(os.waitstatus_to_exitcode(os.wait()[1]))
     print("children left", statuses, lock.get_hold_count(), lock.lost.is_set(), flush=True)
     sys.stdin.readline()
     print("still", lock.get_hold_count(), lock.lost.is_set(), flush=True)
@@ -385,40 +383,80 @@ async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
     assert await backend.do(semaphore.available_permits()) == 1
 
 
-INTERRUPTED = """
-import sys, time
-import pyredisson
-lock = pyredisson.connect(sys.argv[1]).get_lock("a")
-lock.lock()
-lock.unlock()
-print("go")
-sys.stdin.readline()
-try:
-    lock.lock()
-except KeyboardInterrupt:
-    time.sleep(float(sys.argv[2]))
-    sys.exit(3)
+LEASE = 1.2
+HOLD_AND_LOOK = """
+import asyncio, inspect, sys
+import pyredisson, pyredisson.asyncio
+url, backend, lease, fixed = sys.argv[1:]
+fixed = float(fixed) or None
+connect = pyredisson.asyncio.connect if backend == "asyncio" else pyredisson.connect
+
+async def do(result):
+    return await result if inspect.isawaitable(result) else result
+
+async def scenario():
+    client = connect(url, lock_watchdog_timeout=float(lease))
+    lock = client.get_lock("a")
+    await do(lock.lock(fixed))
+    await do(client.get_permit_expirable_semaphore("p").acquire_many(3, renew=True))
+    lost = lock.lost
+    print("held", flush=True)
+    # Blocks the event loop, too: nothing of the library runs on it meanwhile.
+    sys.stdin.readline()
+    print(lost.is_set(), flush=True)
+    try:
+        await do(lock.unlock())
+    except pyredisson.LockLostError:
+        print("lost", flush=True)
+    else:
+        print("given back", flush=True)
+
+if backend == "asyncio":
+    asyncio.run(scenario())
+else:
+    try:
+        scenario().send(None)
+    except StopIteration:
+        pass
 """
 
 
-@pytest.mark.parametrize(
-    ("what", "pause"), [*[("hold_reply", pause) for pause in (0, 0.02, 0.06, 0.1)], ("hold_request", 0)]
-)
-def test_the_exit_releases_an_acquire_that_ctrl_c_interrupted(
-    proxy: Proxy, admin: Redis, child: Start, what: str, pause: float
+@pytest.mark.parametrize("fixed", [0, LEASE])
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
+    server: Server, admin: Redis, child: Start, kind: str, fixed: float
 ) -> None:
-    """A request that was on its way never runs after the exit."""
-    user = child(INTERRUPTED, proxy.url, pause)
-    assert user.receive() == "go"
-    late = getattr(proxy, what)(ACQUIRE)
-    # So that the repair is under way, at one step or another, when the program ends.
-    proxy.latency(0.02)
-    user.send()
-    assert late.held.wait(10)
-    assert bool(admin.exists("a")) is (what == "hold_reply")
-    user.signal(signal.SIGINT)
-    assert user.wait() == 3
-    if what == "hold_request":
-        with pytest.raises(ConnectionError, match="closed the connection"):
-            late.deliver()
-    assert not admin.exists("a")
+    """When it goes on, it takes nothing from those to whom its lock and its permits have gone."""
+    admin.set("p", 3)
+    holder = child(HOLD_AND_LOOK, server.url, kind, LEASE, fixed)
+    assert holder.receive() == "held"
+    holder.signal(signal.SIGSTOP)
+    eventually(lambda: not admin.exists("a"))
+    admin.hset("a", "another:1", 1)
+    with pyredisson.connect(server.url) as other:
+        permits = other.get_permit_expirable_semaphore("p").acquire_many(3)
+        holder.send()
+        holder.signal(signal.SIGCONT)
+        assert holder.receive() == "True"
+        assert holder.receive() == "lost"
+        assert admin.hgetall("a") == {b"another:1": b"1"}
+        assert holder.wait() == 0
+        used = cast("list[bytes]", admin.zrange("{p}:timeout", 0, -1))
+        assert {permit.hex() for permit in used} == set(permits)
+        assert admin.get("p") == b"0"
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_holder_stopped_for_less_than_its_lease_keeps_the_lock(
+    server: Server, admin: Redis, child: Start, kind: str
+) -> None:
+    admin.set("p", 3)
+    holder = child(HOLD_AND_LOOK, server.url, kind, 3, 0)
+    assert holder.receive() == "held"
+    holder.signal(signal.SIGSTOP)
+    eventually(lambda: admin.pttl("a") < 1700)
+    holder.signal(signal.SIGCONT)
+    eventually(lambda: admin.pttl("a") > 2700)
+    holder.send()
+    assert holder.receive() == "False"
+    assert holder.receive() == "given back"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
@@ -151,22 +151,23 @@ def test_what_other_threads_are_taking_is_freed_too(proxy: Proxy, admin: Redis, 
     assert admin.keys() == []
 
 
-@pytest.mark.parametrize("mode", ["sleeps", "waits"])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 7)])
-def test_asyncio(server: Server, admin: Redis, go: Start, number: signal.Signals, status: int, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "number", "status"),
+    [
+        *[(mode, signal.SIGTERM, -signal.SIGTERM) for mode in ("sleeps", "waits")],
+        *[(mode, signal.SIGINT, 7) for mode in ("sleeps", "waits")],
+        ("handles", signal.SIGTERM, 0),
+    ],
+)
+def test_asyncio(server: Server, admin: Redis, go: Start, mode: str, number: signal.Signals, status: int) -> None:
+    """`handles`: beside a handler of the event loop."""
     admin.hset("other", "somebody:1", 1)
     user = go(server.url, mode, ASYNCIO)
     if mode == "waits":
         eventually(lambda: listeners(admin, "other") == 1)
     assert end(user, number) == status
+    assert user.receive() == ("ended True" if mode == "handles" else "")
     assert admin.keys() == [b"other"]
-
-
-def test_beside_a_handler_of_the_event_loop(server: Server, admin: Redis, go: Start) -> None:
-    user = go(server.url, "handles", ASYNCIO)
-    assert end(user, signal.SIGTERM) == 0
-    assert user.receive() == "ended True"
-    assert admin.keys() == []
 
 
 @pytest.mark.parametrize("mode", ["holds", "slow"])
@@ -185,19 +186,8 @@ def test_a_server_that_is_away(own_server: Server, go: Start, mode: str) -> None
 
 def test_only_in_the_main_thread() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    errors: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            pyredisson.release_on_signals()
-        except BaseException as error:  # noqa: BLE001 - looked at below
-            errors.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    [error] = errors
-    assert isinstance(error, ValueError)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="main thread"):
+        pool.submit(pyredisson.release_on_signals).result()
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import _thread
-import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -30,7 +29,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import start
+from .kinds import NoThread, start
 
 LEASE = 1.2
 
@@ -40,30 +39,10 @@ def given_back(admin: Redis) -> None:
     admin.publish("redisson_lock__channel:{a}", "0")
 
 
-@pytest.fixture
-def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], threading.Event]:
-    """The next thread of that name doesn't start, as when the system's limit is reached."""
-    start = threading.Thread.start
-
-    def fail(name: str) -> threading.Event:
-        happened = threading.Event()
-
-        def start_or_not(thread: threading.Thread) -> None:
-            if thread.name == name and not happened.is_set():
-                happened.set()
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", start_or_not)
-        return happened
-
-    return fail
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["pyredisson-keep-time", "pyredisson-renew"])
 async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
-    backend: RawBackend, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event], name: str
+    backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread, name: str
 ) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     happened = no_thread(name)
@@ -82,7 +61,7 @@ async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
 
 
 def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
-    server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
+    server: Server, admin: Redis, no_thread: NoThread
 ) -> None:
     admin.hset("a", "another:1", 1)
     with pyredisson.connect(server.url) as client:
@@ -99,7 +78,7 @@ def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
 
 @pytest.mark.asyncio
 async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
-    backend: RawBackend, server: Server, admin: Redis, no_thread: Callable[[str], threading.Event]
+    backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread
 ) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     notified: list[Any] = []
@@ -117,52 +96,6 @@ async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
     assert not locks[2].lost.is_set()
     # At an exit an exception here would keep other clients from giving back.
     await backend.do(client.close())
-
-
-@pytest.fixture
-def broken_logging() -> Iterator[threading.Event]:
-    """A filter that raises, as one does that misses something in a record."""
-    happened = threading.Event()
-
-    def refuse(record: logging.LogRecord) -> bool:
-        happened.set()
-        raise LookupError("no request id")
-
-    logger = logging.getLogger("pyredisson")
-    logger.addFilter(refuse)
-    yield happened
-    logger.removeFilter(refuse)
-
-
-@pytest.mark.asyncio
-async def test_a_logging_filter_that_raises_costs_no_other_lock(
-    backend: RawBackend,
-    server: Server,
-    admin: Redis,
-    broken_logging: threading.Event,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    held, gone, over = (client.get_lock(name) for name in ("held", "gone", "over"))
-    await backend.do(gone.lock())
-    await backend.do(over.lock(lease_time=0.05))
-    await backend.do(held.lock())
-    # One is lost by the thread that keeps the time, the other by the one that renews.
-    lost = held.lost
-    await backend.until(broken_logging.is_set, 3)
-    broken_logging.clear()
-    admin.delete("gone")
-    await backend.until(broken_logging.is_set, 3)
-    await backend.sleep(2 * LEASE)
-    assert not lost.is_set()
-    assert admin.exists("held")
-    # It keeps time, too.
-    later = client.get_lock("later")
-    notified: list[object] = []
-    later.on_lost(notified.append)
-    await backend.do(later.lock(lease_time=0.05))
-    await backend.until(lambda: notified, 3)
-    assert "no request id" in capsys.readouterr().err
 
 
 @pytest.mark.asyncio
