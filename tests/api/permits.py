@@ -20,10 +20,11 @@ KINDS = ("semaphore", "permit")
 class Permits:
     """A handle of a semaphore. What an acquire returns is what a release takes; it is false if there is nothing."""
 
-    def __init__(self, client: Any, kind: str, name: str | bytes = "stock") -> None:
+    def __init__(self, client: Any, kind: str, name: str | bytes = "stock", **options: Any) -> None:
         self.client = client
         self._counts = kind == "semaphore"
-        self._own: Any = client.get_semaphore(name) if self._counts else client.get_permit_expirable_semaphore(name)
+        get = client.get_semaphore if self._counts else client.get_permit_expirable_semaphore
+        self._own: Any = get(name, **options)
 
     async def acquire(self, permits: int = 1) -> Any:
         if self._counts:
@@ -55,8 +56,8 @@ class Stock:
         """A handle of a new client."""
         return self.of(self.backend.connect(address, **fields))
 
-    def of(self, client: Any, name: str | bytes = "stock") -> Permits:
-        return Permits(client, self.kind, name)
+    def of(self, client: Any, name: str | bytes = "stock", **options: Any) -> Permits:
+        return Permits(client, self.kind, name, **options)
 
     async def made(self, permits: int, address: object = None, **fields: Any) -> Permits:
         """A handle of a new client that has set the number of permits."""

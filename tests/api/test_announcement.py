@@ -1,25 +1,34 @@
-"""A client announces itself under a key of its own, with the holds that live for a second."""
+"""A client announces itself under a key of its own, with holds that live for a second; and it names its connections."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import NoPermissionError, ResponseError
 
 import pyredisson
+from pyredisson import identity as identities
+from pyredisson._protocol.handshake import Handshake
 from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.logic import announcement, watchdog
-from pyredisson.testing import Proxy
+from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
+from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
+
+from .kinds import lock_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
 
@@ -85,36 +94,26 @@ async def test_a_chosen_name_and_a_long_lease(backend: Backend, admin: Redis) ->
     assert 50_000 < admin.pttl(key_of(client)) <= 60_000
 
 
-def _write(client: Any) -> Any:
-    return client.get_read_write_lock("x").write_lock().lock()
-
-
-WAITS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "lock": (_write, lambda client: client.get_lock("x").lock()),
-    "fair": (_write, lambda client: client.get_fair_lock("x").lock()),
-    "spin": (_write, lambda client: client.get_spin_lock("x").lock()),
-    "read": (_write, lambda client: client.get_read_write_lock("x").read_lock().lock()),
-    "semaphore": (
-        lambda client: client.get_semaphore("x").try_set_permits(0),
-        lambda client: client.get_semaphore("x").acquire(),
-    ),
-    "permits": (
-        lambda client: client.get_permit_expirable_semaphore("x").try_set_permits(0),
-        lambda client: client.get_permit_expirable_semaphore("x").acquire(60),
-    ),
-    "latch": (
-        lambda client: client.get_count_down_latch("x").try_set_count(1),
-        lambda client: client.get_count_down_latch("x").wait(),
-    ),
+OTHERS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    "semaphore": (lambda client: client.get_semaphore("x"), "try_set_permits", "acquire"),
+    "permits": (lambda client: client.get_permit_expirable_semaphore("x"), "try_set_permits", "acquire"),
+    "latch": (lambda client: client.get_count_down_latch("x"), "try_set_count", "wait"),
 }
 
 
-@pytest.mark.parametrize("kind", WAITS)
+@pytest.mark.parametrize("kind", ["lock", "fair", "spin", "read", *OTHERS])
 async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking: None, kind: str) -> None:
-    hold, wait = WAITS[kind]
-    await hold(backend.connect(announce=False))
-    client = backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE)
-    waiter = backend.spawn(lambda: wait(client))
+    silent, client = (
+        backend.connect(announce=False),
+        backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE),
+    )
+    if kind in OTHERS:
+        make, prepare, wait = OTHERS[kind]
+        await getattr(make(silent), prepare)(int(kind == "latch"))
+        waiter = backend.spawn(getattr(make(client), wait))
+    else:
+        await lock_of(silent, "write", "x").lock()
+        waiter = backend.spawn(lock_of(client, kind, "x").lock)
     await backend.until(lambda: announced(admin, client).get("waits") == "1")
     assert announced(admin, client)["name"] == "waiting"
     await client.close()
@@ -188,16 +187,7 @@ async def _acquire_permit(client: Any) -> Any:
     return lambda: semaphore.release(permit)
 
 
-HOLDS = {
-    "lock": lambda client: client.get_lock(NAME),
-    "fair": lambda client: client.get_fair_lock(NAME),
-    "fenced": lambda client: client.get_fenced_lock(NAME),
-    "spin": lambda client: client.get_spin_lock(NAME),
-    "read": lambda client: client.get_read_write_lock(NAME).read_lock(),
-    "write": lambda client: client.get_read_write_lock(NAME).write_lock(),
-    "lock with a fixed lease": lambda client: client.get_lock(NAME),
-    "permit": None,
-}
+HOLDS = ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed lease", "permit"]
 
 
 @pytest.mark.parametrize("kind", HOLDS)
@@ -206,15 +196,14 @@ async def test_a_hold_is_listed_long_before_its_first_renewal(
 ) -> None:
     monkeypatch.setattr(watchdog, "LISTED_AFTER", 50)
     client = backend.connect(lock_watchdog_timeout=3600)
-    make = HOLDS[kind]
     kind, _, fixed = kind.partition(" ")
     # The second hold has the same field as the first one, but for a permit, which has an id of its own.
     for _ in range(2):
         before = now_of(admin)
-        if make is None:
+        if kind == "permit":
             release = await _acquire_permit(client)
         else:
-            lock = make(client)
+            lock = lock_of(client, kind, NAME)
             await lock.lock(3600 if fixed else None)
             release = lock.unlock
         await backend.until(lambda: len(listed(admin, client)) == 1)
@@ -224,9 +213,9 @@ async def test_a_hold_is_listed_long_before_its_first_renewal(
         assert before - 5 < int(began) <= now_of(admin)
         owner, _, name = field.removeprefix("h:").partition(" ")
         assert name == NAME
-        if make is not None:
+        if kind != "permit":
             assert f"{client.id}:{owner}".encode() in admin.hkeys(NAME)
-            found = await make(backend.connect(announce=False)).holder()
+            found = await lock_of(backend.connect(announce=False), kind, NAME).holder()
             assert found is not None
             assert found.since is not None
             assert (round(found.since.timestamp() * 1000), found.pid) == (int(began), identity().pid)
@@ -326,7 +315,7 @@ import pyredisson
 from pyredisson.logic import announcement, watchdog
 announcement.FIRST_AFTER = 0.0
 client = pyredisson.connect(sys.argv[1])
-lock = client.get_lock("a")
+lock = client.get_lock("a", owner=7)
 lock.lock()
 """
 ENDS = {
@@ -358,6 +347,7 @@ print(client.id)
 input()
 pid = os.fork()
 if not pid:
+    assert lock._owner().name == f"{client.id}:7".encode() and not lock.try_lock()
     client.get_lock("b").lock()
     print(client.id, os.getpid())
     input()
@@ -371,6 +361,7 @@ input()
 
 
 async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: Callable[..., Child]) -> None:
+    """And a name of its own, and other owners."""
     process = child(FORKS, threads.url)
     parents = f"pyredisson_client:{{{process.receive()}}}"
     eventually(lambda: admin.exists(parents))
@@ -379,6 +370,8 @@ async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: C
     own = f"pyredisson_client:{{{client_id}}}"
     eventually(lambda: admin.exists(own))
     assert admin.hget(own, "pid").decode() == pid != admin.hget(parents, "pid").decode()
+    ends = {name.rpartition(":")[2] for name in names(admin)}
+    assert {pid, admin.hget(parents, "pid").decode()} <= ends
     process.send()
     assert process.receive() == "end"
     assert admin.exists(parents)
@@ -386,3 +379,84 @@ async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: C
     process.send()
     assert process.wait() == 0
     assert admin.keys() == []
+
+
+def own_name() -> str:
+    return identities.connection_name(identities.identity())
+
+
+def names(admin: Redis) -> list[str]:
+    return [entry["name"] for entry in admin.client_list() if entry["name"]]
+
+
+async def test_a_name_that_a_person_recognizes(backend: Backend, server_state: ServerState) -> None:
+    """All connections have it: that for commands, that for messages, and the watchdog's."""
+    # Renewed after a third of that, over the watchdog's connection.
+    client = backend.connect(lock_watchdog_timeout=4)
+    lock = client.get_lock("a", owner=1)
+    await lock.lock()
+    other = backend.spawn(client.get_lock("a", owner=2).lock)
+    await backend.until(lambda: names(server_state.redis).count(own_name()) >= 3)
+    assert own_name().endswith(f"@{os.uname().nodename}:{os.getpid()}")
+    # A connection of the test before may be listed for a moment.
+    await backend.until(lambda: set(names(server_state.redis)) == {own_name()})
+    await lock.unlock()
+    await other.result()
+
+
+async def test_a_chosen_name(backend: Backend, own_server: Server) -> None:
+    await backend.connect(own_server.url, client_name="billing").get_lock("a").lock()
+    with own_server.redis() as admin:
+        assert set(names(admin)) == {"billing"}
+
+
+async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -> None:
+    """The default name is a courtesy. Without a chosen one somebody may not find this client."""
+    user = {"username": "plain", "password": "any"}
+    with own_server.redis() as admin:
+        admin.acl_setuser(
+            "plain", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|setname"]
+        )
+        lock = backend.connect(own_server.url, **user).get_lock("a")
+        await lock.lock()
+        assert names(admin) == []
+        await lock.unlock()
+        with pytest.raises(NoPermissionError):
+            await backend.connect(own_server.url, **user, client_name="billing").get_lock("a").lock()
+
+
+@pytest.mark.parametrize(
+    ("argv", "program"),
+    [
+        (["/srv/billing.py"], "billing"),
+        (["/usr/bin/gunicorn"], "gunicorn"),
+        (["/srv/billing/__main__.py"], "billing"),
+        (["__main__.py"], "folder"),
+        (["-c"], "python"),
+        (["-m"], "python"),
+        ([""], "python"),
+        ([], "python"),
+    ],
+)
+async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(identities, "_identity", None)
+    monkeypatch.setattr(sys, "argv", argv)
+    assert identities.identity().program == program
+
+
+@pytest.mark.parametrize("program", ["two words", "café", "日本", "x" * 300, "line\nbreak"])
+async def test_any_name_is_accepted_by_the_server(program: str, admin: Redis) -> None:
+    name = identities.connection_name(identities.Identity(program, "h" * 64, 4_194_304))
+    assert len(name) <= 128
+    assert admin.client_setname(name)
+    assert name.endswith(f"@{'h' * 64}:4194304")
+
+
+async def test_other_errors_are_not_excused() -> None:
+    """A server that is busy refuses each step, and the connection is tried again."""
+    handshake = Handshake(pyredisson.Config(), ())
+    with pytest.raises(ResponseError, match="BUSY"):
+        handshake.read([ResponseError("BUSY a script runs")] * len(handshake))

@@ -1,4 +1,4 @@
-"""Settings as keyword arguments and fields: durations, leases, and what each field accepts."""
+"""Settings as fields: durations, what each field accepts, nodes and their addresses, and what describes them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pyredisson.asyncio
-from pyredisson._settings.address import Address
+from pyredisson._settings.address import Address, AddressMap, OneHost
 from pyredisson._settings.config import _DURATIONS, Config
 from pyredisson._settings.durations import Duration, lease_ms, seconds
-from pyredisson._settings.fields import ConfigFields
+from pyredisson._settings.fields import ConfigFields, Topology
 from pyredisson.errors import ConfigError
 from pyredisson.events import Event, Observer, handlers_of
 
@@ -39,20 +39,6 @@ class TestSeconds:
         result = seconds(value, "wait_time")
         assert result == expected
         assert type(result) is float
-
-    def test_impossible_values(self) -> None:
-        for check in (seconds, lease_ms):
-            for other in (True, False, None, "1", b"1", 1j, [1]):
-                with pytest.raises(TypeError, match="wait_time"):
-                    check(other, "wait_time")  # type: ignore[arg-type]
-            for value in (math.nan, -1, -0.001, timedelta(seconds=-1), -math.inf, 10**400, -(10**400)):
-                with pytest.raises(ValueError, match="wait_time"):
-                    check(value, "wait_time")
-
-    def test_infinity_only_where_allowed(self) -> None:
-        with pytest.raises(ValueError, match="lease_time must be finite"):
-            seconds(math.inf, "lease_time")
-        assert seconds(math.inf, "wait_time", allow_inf=True) == math.inf
 
     def test_minimum(self) -> None:
         assert seconds(0.5, "delay", minimum=0.5) == 0.5
@@ -74,13 +60,6 @@ class TestLeaseMs:
     )
     def test_whole_milliseconds(self, value: float | timedelta, expected: int) -> None:
         assert lease_ms(value) == expected
-
-    @pytest.mark.parametrize(
-        "value", [0, 0.0005, 0.000999, math.inf, 2**52 / 1000 + 1, 1e300, timedelta(microseconds=999)]
-    )
-    def test_what_the_server_cannot_hold(self, value: float | timedelta) -> None:
-        with pytest.raises(ValueError, match="lease_time"):
-            lease_ms(value)
 
     @given(st.integers(1, 2**52))
     @example(4_495_899_107_221_563)
@@ -158,10 +137,6 @@ class TestFields:
             assert Config(observer=observer).observer is observer
         assert set(handlers_of(Subclass())) == {"lost"}
 
-    def test_the_special_zeros(self) -> None:
-        config = Config(ping_interval=0, retry_attempts=0)
-        assert (config.ping_interval, config.retry_attempts) == (0.0, 0)
-
     def test_the_password_is_never_shown(self) -> None:
         provider = redis.UsernamePasswordCredentialProvider("user", SECRET)
         assert SECRET not in repr(Config(password=SECRET))
@@ -205,3 +180,175 @@ class TestFields:
         assert {config: 1}[Config(password="p", database=3)] == 1
         with pytest.raises(dataclasses.FrozenInstanceError):
             config.database = 4  # type: ignore[misc]
+
+
+SECRET = "hunter2"
+NODES = (Address("h1", 7000), Address("h2", 7001))
+SENTINEL: dict[str, Any] = {"topology": "sentinel", "nodes": NODES, "master_name": "m"}
+
+
+class TestAddress:
+    @pytest.mark.parametrize(
+        ("text", "host", "port"),
+        [
+            ("h:1", "h", 1),
+            ("10.0.0.1:65535", "10.0.0.1", 65535),
+            ("[::1]:7000", "::1", 7000),
+            ("::1:7000", "::1", 7000),  # as Redis writes IPv6
+            ("fe80::1%eth0:7000", "fe80::1%eth0", 7000),
+            ("[fe80::1%eth0]:7000", "fe80::1%eth0", 7000),
+            ("h", "h", 6379),
+            ("[::1]", "::1", 6379),
+            ("::1", "::1", 6379),
+            ("1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8", 6379),
+            ("fe80::1:6380", "fe80::1", 6380),
+        ],
+    )
+    def test_parse(self, text: str, host: str, port: int) -> None:
+        assert Address.parse(text, 6379) == (host, port)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("", ":", ":1", "h:", "h:0", "h:65536", "h:-1", "h:+1", "h: 1", "h:1_0", "h:\u0661", "h:x", "h:000001"),
+            *("[::1", "[::1]x", "[::1]:", "[::1]:x", "[h]:1", "[]:1", "a:b:1", "::g:1", f"user:{SECRET}"),
+            "h:" + "9" * 5000,
+        ],
+    )
+    def test_unreadable(self, text: str) -> None:
+        with pytest.raises(ValueError, match="an address is a host and a port") as caught:
+            Address.parse(text, 6379)
+        assert SECRET not in str(caught.value)
+
+    def test_other_values(self) -> None:
+        for text in ("h", "[::1]", "", ":1"):
+            with pytest.raises(ValueError, match="host and a port"):
+                Address.parse(text)
+        for value in ((), ("h",), ("h", 1, 2), ("", 1), (b"h", 1), ("h", "1"), ("h", True), "h1", None):
+            with pytest.raises(ValueError, match="an address is a host and a port"):
+                Address.of(value)
+
+    @given(
+        st.one_of(st.ip_addresses().map(str), st.from_regex(r"\A[a-z0-9.-]{1,40}\Z")),
+        st.integers(1, 65535),
+        st.integers(1, 65535),
+    )
+    def test_text_and_back(self, host: str, port: int, default: int) -> None:
+        address = Address(host, port)
+        assert Address.parse(str(address)) == Address.parse(str(address), default) == address
+        assert Address.parse(f"[{host}]" if ":" in host else host, default) == (host, default)
+
+    def test_mappers(self) -> None:
+        table = AddressMap({Address("a", 1): Address("b", 2)}, {"a": "c"})
+        assert table(Address("a", 1)) == ("b", 2)
+        assert table(Address("a", 3)) == ("c", 3)
+        assert table(Address("d", 1)) == ("d", 1)
+        assert OneHost("e")(Address("a", 1)) == ("e", 1)
+        for mapper in (table, OneHost("e")):
+            assert pickle.loads(pickle.dumps(mapper)) == mapper
+            assert hash(Config(address_mapper=mapper)) == hash(Config(address_mapper=mapper))
+
+
+class TestNodes:
+    @pytest.mark.parametrize("topology", ["cluster", "replicated"])
+    @pytest.mark.parametrize("nodes", [NODES, ["h1:7000", "h2:7001"], [("h1", 7000), ["h2", 7001]]])
+    def test_the_first_one_is_host_and_port(self, topology: Topology, nodes: Any) -> None:
+        config = Config.of(topology=topology, nodes=nodes, host="ignored", port=1)
+        assert config.nodes == NODES
+        assert (config.host, config.port) == ("h1", 7000)
+        assert all(type(node) is Address for node in config.nodes)
+
+    @pytest.mark.parametrize(("topology", "port"), [("cluster", 6379), ("replicated", 6379), ("sentinel", 26379)])
+    def test_default_ports(self, topology: Topology, port: int) -> None:
+        name = "mymaster" if topology == "sentinel" else None
+        config = Config.of(topology=topology, nodes=["a", f"b:{port}", "[::1]", ("a", port), "b"], master_name=name)
+        # Each node once.
+        assert config.nodes == (("a", port), ("b", port), ("::1", port))
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            *({"nodes": ()}, {"nodes": "h1:7000"}, {"nodes": None}, {"nodes": ["h1:x"]}, {"nodes": [3]}),
+            {"nodes": [f":{SECRET}"]},
+            {"nodes": NODES, "topology": "single"},
+            {"nodes": NODES, "path": "/run/redis.sock"},
+            {"nodes": NODES, "database": 1},
+            {"nodes": NODES, "topology": "sentinel"},
+            {"nodes": NODES, "topology": "sentinel", "master_name": ""},
+            {"nodes": NODES, "topology": "ring"},
+            {"nodes": NODES, "topology": ["cluster"]},
+            {"nodes": NODES, "master_name": "mymaster"},
+            {"nodes": NODES, "sentinel_username": "u"},
+            {"nodes": NODES, "sentinel_password": SECRET},
+            {"nodes": NODES, "sentinel_ssl": True},
+            {"topology": "single", "sentinel_password": SECRET},
+        ],
+    )
+    def test_what_cannot_be(self, fields: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError) as caught:
+            Config(**{"topology": "cluster", **fields})
+        wanted = "nodes" if {"nodes"} == set(fields) else "topology" if "topology" in fields else [*fields][-1]
+        assert any(name in str(caught.value) for name in (wanted, "nodes", "master_name", "sentinel_password"))
+        assert SECRET not in str(caught.value)
+
+    def test_a_value_of_its_own(self) -> None:
+        config = Config(**SENTINEL, sentinel_password=SECRET)
+        assert pickle.loads(pickle.dumps(config)) == config
+        assert dataclasses.replace(config, timeout=1).nodes == NODES
+        assert hash(config) == hash(dataclasses.replace(config))
+        assert SECRET not in repr(config)
+
+    def test_tls_of_sentinels(self) -> None:
+        context = ssl.create_default_context()
+        with pytest.raises(ConfigError, match="sentinel_ssl_context"):
+            Config(**SENTINEL, sentinel_ssl_context=context)
+        fields = SENTINEL | {"sentinel_ssl": True}
+        assert Config(**fields, sentinel_ssl_context=context).sentinel_ssl_context is context
+        assert Config(**fields, ssl=True, ssl_context=context).sentinel_ssl_context is context
+        alone = Config(**fields)
+        assert alone.ssl_context is None
+        assert alone.sentinel_ssl_context is not None
+        assert alone.sentinel_ssl_context.verify_mode is ssl.CERT_REQUIRED
+
+
+class TestServersOfAConfig:
+    @pytest.mark.parametrize(
+        ("fields", "text"),
+        [
+            ({}, "localhost:6379/0"),
+            ({"host": "::1", "port": 1, "database": 2}, "[::1]:1/2"),
+            ({"path": "/run/r.sock"}, "/run/r.sock/0"),
+            ({"topology": "cluster", "nodes": NODES}, "cluster of h1:7000, h2:7001"),
+            ({"topology": "cluster", "nodes": NODES[::-1]}, "cluster of h1:7000, h2:7001"),
+            ({"topology": "replicated", "nodes": NODES, "database": 3}, "master of h1:7000, h2:7001/3"),
+            (SENTINEL | {"nodes": [("::1", 26379)]}, "m of Sentinels [::1]:26379/0"),
+        ],
+    )
+    def test_describe(self, fields: dict[str, Any], text: str) -> None:
+        assert Config(**fields).describe() == text
+
+    def test_one_server_of_several(self) -> None:
+        provider = redis.UsernamePasswordCredentialProvider("u", SECRET)
+        sentinels = SENTINEL | {"sentinel_username": "s", "sentinel_password": "p"}
+        config = Config(**sentinels, database=2, credential_provider=provider, ssl=True)
+        server = config.at(Address("master", 1))
+        assert (server.host, server.port, server.address) == ("master", 1, "master:1")
+        assert (server.database, server.credential_provider, server.topology) == (2, provider, "sentinel")
+        assert server.ssl_context is config.ssl_context
+        sentinel = config.at_sentinel(NODES[1])
+        assert (sentinel.host, sentinel.port, sentinel.database) == ("h2", 7001, 0)
+        assert (sentinel.username, sentinel.password, sentinel.credential_provider) == ("s", "p", None)
+        assert (sentinel.ssl, sentinel.ssl_context) == (False, None)
+        assert config.at_sentinel(NODES[1], data_credentials=True).credential_provider is provider
+        assert (config.host, config.port, config.database, config.ssl) == ("h1", 7000, 2, True)
+
+    def test_announced_addresses_are_mapped(self) -> None:
+        assert Config().map_address(NODES[0]) is NODES[0]
+        config = Config(address_mapper=lambda address: (address[0] + ".example", address[1] + 1))
+        assert config.map_address(NODES[0]) == Address("h1.example", 7001)
+        assert type(config.map_address(NODES[0])) is Address
+
+    @pytest.mark.parametrize("result", [None, "h1:7000", ("h1", "7000"), ("", 1), ("h", 0)])
+    def test_a_mapper_that_returns_no_address(self, result: Any) -> None:
+        with pytest.raises(ConfigError, match=r"address_mapper, for h1:7000"):
+            Config(address_mapper=lambda _: result).map_address(NODES[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from datetime import timedelta
@@ -15,7 +16,7 @@ import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, WOKEN, Backend
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
@@ -131,22 +132,6 @@ class TestCount:
         assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
         assert 600 < done.redis.ttl(ours) <= 660
 
-    async def test_messages_to_java(self, done: Done, latch: Any) -> None:
-        """`1` before anyone waits for a new count, `0` at zero and never before."""
-        with done.redis.pubsub() as ear:
-            ear.subscribe(CHANNEL)
-            assert ear.get_message(timeout=5)["type"] == "subscribe"
-            await latch.count_down()
-            await latch.try_set_count(2)
-            await latch.try_set_count(3)
-            for _ in range(3):
-                await latch.count_down()
-            await latch.try_set_count(1)
-            await latch.delete()
-            await latch.delete()
-            assert [ear.get_message(timeout=5)["data"] for _ in range(4)] == [b"1", b"0", b"1", b"1"]
-            assert ear.get_message(timeout=0.05) is None
-
     @pytest.mark.parametrize(
         ("call", "name", "error", "values"),
         [
@@ -165,6 +150,31 @@ class TestCount:
                 await getattr(client.get_count_down_latch("done"), call)(value)
         with pytest.raises(ValueError, match="name"):
             client.get_count_down_latch("")
+
+
+class TestNotCounting:
+    async def test_it_is_named_once(self, done: Done, latch: Any, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "pyredisson")
+        for timeout in (None, 0, TIME_LIMIT):
+            assert await latch.wait(timeout)
+        assert await done.client.get_count_down_latch("other").wait()
+        said = [record for record in caplog.records if "latch" in record.getMessage()]
+        assert ["'done'" in record.getMessage() for record in said] == [True, False]
+        assert {record.levelno for record in said} == {logging.INFO}
+
+    async def test_one_that_must_exist(self, done: Done) -> None:
+        latch = done.client.get_count_down_latch("done", must_exist=True)
+        with pytest.raises(pyredisson.NotSetError, match="'done'"):
+            await latch.wait()
+        assert await latch.try_set_count(1)
+        assert not await latch.wait(0)
+        waiter = done.backend.spawn(latch.wait)
+        await done.listened()
+        await latch.count_down()
+        # A caller that waited before is released; a later caller can't know the earlier count.
+        assert await waiter.result() is True
+        with pytest.raises(pyredisson.NotSetError, match="'done'"):
+            await latch.wait(1)
 
 
 class TestWaiting:

@@ -1,10 +1,12 @@
-"""What an observer is told of each kind of object."""
+"""What an observer is told of each kind of object, and what the log has of it at DEBUG."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import gc
+import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,29 +19,50 @@ from pyredisson.errors import ClosedError, LockAlreadyHeldError, LockLostError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend
-from tests.support.kinds import LOCKS
+from tests.support.kinds import KINDS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
-from tests.support.waiting import fair_waiters, permit_waiters, waiters
+from tests.support.waiting import permit_waiters
 
+from .kinds import kinds, lock_of, rival_of, sleeping
 from .permits import Permits
 
 pytestmark = pytest.mark.asyncio
 LONG = 60.0
 """A hand-over time that doesn't end in a test."""
 
-GET = {kind: make for kind, make in LOCKS.items() if kind != "non-reentrant"}
-kinds = pytest.mark.parametrize("kind", GET)
+LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}
 
 
-def writer(client: Any, kind: str, owner: int) -> Any:
-    """A lock of that name that nobody can share."""
-    return GET["write" if kind == "read" else kind](client, "a", owner)
+def told_kind(kind: str) -> str:
+    """One that isn't reentrant is told of as one that is."""
+    return {"non-reentrant": "lock", "non-reentrant fair": "fair"}.get(kind, kind)
 
 
-def sleepers(client: Any, kind: str) -> int:
-    if kind == "fair":
-        return fair_waiters(client, "a")
-    return waiters(client, "a", kind if kind in ("read", "write") else None)
+class Said:
+    """The lines about calls; those about channels and wakeups are details of a wait."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._records = caplog.get_records
+
+    @property
+    def lines(self) -> list[str]:
+        texts = [record.getMessage() for record in self._records("call") if record.levelno == logging.DEBUG]
+        return [text for text in texts if not any(word in text for word in ("channel", "queue", "woken"))]
+
+    def without(self, line: str) -> list[str]:
+        """All but this one, which may come before or after that of a waiter."""
+        lines = self.lines
+        lines.remove(line)
+        return lines
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[Said]:
+    caplog.set_level(logging.DEBUG, "pyredisson")
+    tracing.look()
+    yield Said(caplog)
+    caplog.set_level(logging.WARNING, "pyredisson")
+    tracing.look()
 
 
 @pytest.fixture
@@ -62,7 +85,7 @@ def is_wait(begin: Event, end: Event) -> None:
 
 @kinds
 async def test_an_uncontended_pair(client: Any, kind: str) -> None:
-    lock = GET[kind](client, "a", 7)
+    lock = lock_of(client, kind, "a", 7)
     for _ in range(2):
         await lock.lock()
         await lock.unlock()
@@ -71,7 +94,7 @@ async def test_an_uncontended_pair(client: Any, kind: str) -> None:
     check_pairs(events)
     assert events[0].hold_id != events[2].hold_id
     for event in events:
-        assert (event.name, event.kind, event.owner_id, event.client_id) == ("a", kind, 7, client.id)
+        assert (event.name, event.kind, event.owner_id, event.client_id) == ("a", told_kind(kind), 7, client.id)
         assert bool(event.token) is (kind == "fenced")
     begin, end = events[:2]
     assert (begin.waited, begin.wait_id, begin.held) == (0.0, None, None)
@@ -81,37 +104,44 @@ async def test_an_uncontended_pair(client: Any, kind: str) -> None:
 
 
 @kinds
-async def test_a_wait_for_another_client(backend: Backend, client: Any, other: Any, kind: str) -> None:
-    holder = writer(other, kind, 1)
+async def test_a_wait_for_another_client(backend: Backend, client: Any, other: Any, said: Said, kind: str) -> None:
+    holder = lock_of(other, rival_of(kind), "a", 1)
     await holder.lock()
-    acquired = backend.spawn(lambda: GET[kind](client, "a", 2).lock())
+    acquired = backend.spawn(lambda: lock_of(client, kind, "a", 2).lock())
     await backend.until(lambda: whats(told(client)) == ["waiting"])
     await holder.unlock()
     await acquired.result()
-    await GET[kind](client, "a", 2).unlock()
+    await lock_of(client, kind, "a", 2).unlock()
     events = told(client)
     assert whats(events) == ["waiting", "acquired", "released"]
     check_pairs(events)
-    assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", kind, 2)}
+    assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", told_kind(kind), 2)}
     is_wait(*events[:2])
+    label, of_holder, first, second = LABELS[kind], LABELS[rival_of(kind)], f"{other.id}:1", f"{client.id}:2"
+    assert said.without(f"{of_holder} of owner {first} is released: 0 holds remain") == [
+        f"{of_holder} of owner {first} is acquired",
+        f"owner {second} waits for {label}",
+        f"{label} of owner {second} is acquired",
+        f"{label} of owner {second} is released: 0 holds remain",
+    ]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in GET if kind != "spin"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "spin"])
 async def test_a_hand_over_inside_a_client(backend: Backend, client: Any, kind: str) -> None:
     """The waiter is told of, in its own context, although the release of another owner has entered it."""
     name = contextvars.ContextVar("name", default="nobody")
 
     async def work(owner: int) -> None:
         name.set(f"owner {owner}")
-        await GET[kind](client, "a", owner).lock()
-        await GET[kind](client, "a", owner).unlock()
+        await lock_of(client, kind, "a", owner).lock()
+        await lock_of(client, kind, "a", owner).unlock()
 
-    holder = writer(client, kind, 1)
+    holder = lock_of(client, rival_of(kind), "a", 1)
     await holder.lock()
     others = []
     for owner in (2, 3):
         others.append(backend.spawn(partial(work, owner)))
-        await backend.until(lambda: sleepers(client, kind) == len(others))
+        await backend.until(lambda: sleeping(client, kind, "a") == len(others))
     await holder.unlock()
     for each in others:
         await each.result()
@@ -154,10 +184,10 @@ async def test_a_nested_acquire_that_waited(backend: Backend, client: Any, other
 @kinds
 @pytest.mark.parametrize("wait", [0, 0.4])
 async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wait: float) -> None:
-    await writer(other, kind, 1).lock()
+    await lock_of(other, rival_of(kind), "a", 1).lock()
     # It connects here. That must not use up the time of the first attempt, as a call that makes none doesn't wait.
     await client.get_lock("another").is_locked()
-    assert not await GET[kind](client, "a", 2).try_lock(wait)
+    assert not await lock_of(client, kind, "a", 2).try_lock(wait)
     events = told(client)
     assert whats(events) == (["waiting", "timed_out"] if wait else ["timed_out"])
     check_pairs(events)
@@ -167,33 +197,43 @@ async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wai
 
 
 @kinds
-async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any, kind: str) -> None:
+async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any, said: Said, kind: str) -> None:
     """What it holds is released, and who waits fails."""
-    await writer(other, kind, 1).lock()
+    label = LABELS[kind]
+    await lock_of(other, rival_of(kind), "a", 1).lock()
+    assert not await lock_of(client, kind, "a", 3).try_lock()
     await client.get_lock("b").lock()
-    waiting = backend.spawn(GET[kind](client, "a", 2).lock)
+    waiting = backend.spawn(lock_of(client, kind, "a", 2).lock)
     await backend.until(lambda: "waiting" in whats(told(client)))
     await client.close()
     with pytest.raises(ClosedError):
         await waiting.result()
     events = told(client)
     check_pairs(events)
-    assert sorted(whats(events)) == ["acquired", "failed", "released", "waiting"]
+    assert sorted(whats(events)) == ["acquired", "failed", "released", "timed_out", "waiting"]
     (failed,) = [event for event in events if event.what == "failed"]
     assert failed.error is not None
     assert failed.error.startswith("ClosedError: client")
-    assert failed.kind == kind
+    assert failed.kind == told_kind(kind)
+    *lines, last = [line for line in said.lines[1:] if "'a'" in line]
+    assert lines == [
+        f"{label} of owner {client.id}:3 is not acquired in time",
+        f"owner {client.id}:2 waits for {label}",
+    ]
+    # The owner's name has another number if an attempt was under way.
+    assert last.startswith(f"{label} of owner {client.id}:2")
+    assert last.endswith(f" is not acquired: ClosedError: client {client.id} is closed")
 
 
-@pytest.mark.parametrize("kind", [*GET, "semaphore"])
-async def test_a_task_that_is_cancelled(tasks: Backend, kind: str) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "semaphore"])
+async def test_a_task_that_is_cancelled(tasks: Backend, said: Said, kind: str) -> None:
     client, other = tasks.connect(observer=Recorder()), tasks.connect()
     if kind == "semaphore":
         await other.get_semaphore("a").try_set_permits(0)
         task = asyncio.create_task(client.get_semaphore("a").acquire())
     else:
-        await writer(other, kind, 1).lock()
-        task = asyncio.create_task(GET[kind](client, "a", 2).lock())
+        await lock_of(other, rival_of(kind), "a", 1).lock()
+        task = asyncio.create_task(lock_of(client, kind, "a", 2).lock())
     await tasks.until(lambda: whats(told(client)) == ["waiting"])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -202,6 +242,7 @@ async def test_a_task_that_is_cancelled(tasks: Backend, kind: str) -> None:
     assert whats(events) == ["waiting", "failed"]
     check_pairs(events)
     assert events[1].error == "CancelledError: "
+    assert said.lines[-1].endswith(" not acquired: CancelledError: ")
 
 
 async def test_an_owner_that_must_not_acquire_it(client: Any) -> None:
@@ -214,9 +255,9 @@ async def test_an_owner_that_must_not_acquire_it(client: Any) -> None:
 
 @kinds
 async def test_a_loss(client: Any, kind: str) -> None:
-    lock = GET[kind](client, "a", 1)
+    lock = lock_of(client, kind, "a", 1)
     await lock.lock()
-    assert await GET[kind](client, "a", 2).force_unlock()
+    assert await lock_of(client, kind, "a", 2).force_unlock()
     events = told(client)
     assert whats(events) == ["acquired", "lost"]
     assert events[1].reason is not None
@@ -238,7 +279,7 @@ async def test_the_members_of_a_group(client: Any) -> None:
     assert found == [(what, *each) for what in ("acquired", "released") for each in (("a", "lock"), ("b", "fair"))]
 
 
-async def test_permits(client: Any) -> None:
+async def test_permits(client: Any, said: Said) -> None:
     shop, pool = client.get_semaphore("s"), client.get_permit_expirable_semaphore("p")
     assert not await shop.release_if_exists()
     assert told(client) == []
@@ -246,10 +287,12 @@ async def test_permits(client: Any) -> None:
     await shop.acquire(2)
     assert await shop.drain_permits() == 3
     assert not await shop.try_acquire()
+    assert said.lines[-1] == "1 permits of semaphore 's' are not acquired in time"
     await shop.release(5)
     await pool.try_set_permits(3)
     ids = await pool.acquire_many(2)
     assert await pool.try_acquire_many(2) == []
+    assert said.lines[-1] == "2 permits of semaphore 'p' are not acquired in time"
     await pool.release(ids)
     events = told(client)
     assert [(event.what, event.name, event.kind, event.count, event.owner_id) for event in events] == [
@@ -265,7 +308,7 @@ async def test_permits(client: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "semaphore of the same client", "permit"])
-async def test_a_wait_for_permits(backend: Backend, client: Any, other: Any, kind: str) -> None:
+async def test_a_wait_for_permits(backend: Backend, client: Any, other: Any, said: Said, kind: str) -> None:
     """For a release of this client, which hands the permit on, and for another one's."""
     same = "same" in kind
     mine = Permits(client, kind.split()[0])
@@ -284,6 +327,9 @@ async def test_a_wait_for_permits(backend: Backend, client: Any, other: Any, kin
     waits = [event for event in events if event.wait_id]
     assert whats(waits) == ["waiting", "acquired"]
     is_wait(*waits)
+    lines = said.without("1 permits of semaphore 'stock' are released")
+    done = ("acquired", "waited for", "acquired", "released")
+    assert same or lines == [f"1 permits of semaphore 'stock' are {each}" for each in done]
 
 
 async def test_renewed_permits_are_holds(backend: Backend, admin: Redis) -> None:
@@ -314,7 +360,7 @@ async def test_a_permit_with_another_lease(client: Any) -> None:
     assert whats(told(client)) == ["acquired", "released"]
 
 
-async def test_a_latch(backend: Backend, client: Any) -> None:
+async def test_a_latch(backend: Backend, client: Any, said: Said) -> None:
     latch = client.get_count_down_latch("l")
     assert await latch.wait()
     assert told(client) == []
@@ -328,6 +374,8 @@ async def test_a_latch(backend: Backend, client: Any) -> None:
     assert whats(events) == ["waiting", "timed_out", "waiting", "acquired"]
     assert {(event.name, event.kind) for event in events} == {("l", "latch")}
     assert events[2].wait_id == events[3].wait_id != events[0].wait_id
+    lines = said.without("latch 'l' is counted down")
+    assert lines[-4:] == [f"latch 'l' is {each}" for each in ("waited for", "not open in time", "waited for", "open")]
 
 
 async def test_renewals(backend: Backend) -> None:

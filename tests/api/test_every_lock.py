@@ -1,4 +1,4 @@
-"""What every kind of lock does, on both backends: acquire and release, queries, nested holds, waits and blocks."""
+"""What every kind of lock does, on both backends: acquire, release, queries, nested holds, waits, blocks, closing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
-from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
+from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
 
 pytestmark = pytest.mark.asyncio
 reentrant = pytest.mark.parametrize("kind", REENTRANT)
@@ -264,6 +263,42 @@ async def test_force_unlock_and_delete(backend: Backend, server_state: ServerSta
     assert await lock.try_lock()
 
 
+async def test_the_watchdog_keeps_every_kind(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(lock_watchdog_timeout=1.5)
+    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
+    for lock in locks.values():
+        await lock.lock()
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        for kind in locks:
+            assert 0 < server_state.redis.pttl(kind) <= 1500, kind
+        await backend.sleep(0.05)
+    for lock in locks.values():
+        assert await lock.is_held()
+        await lock.unlock()
+    assert server_state.redis.keys() == [b"redisson_lock_token:{fenced}"]
+
+
+async def test_a_fixed_lease_of_any_kind_is_not_renewed(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(lock_watchdog_timeout=1.5)
+    renewed = client.get_lock("renewed")
+    await renewed.lock()
+    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
+    started = time.monotonic()
+    for lock in locks.values():
+        assert await lock.try_lock(lease_time=1.8)
+    await backend.until(lambda: not server_state.redis.exists(*locks))
+    assert 1.7 < time.monotonic() - started < 3.5
+    for lock in locks.values():
+        assert lock.lost.is_set()
+        assert not await lock.is_held()
+        with pytest.raises(LockLostError):
+            await lock.unlock()
+        # One that isn't re-entrant doesn't refuse its owner for that.
+        assert await lock.try_lock()
+    assert await renewed.is_held()
+
+
 @kinds
 async def test_blocks(backend: Backend, server_state: ServerState, kind: str) -> None:
     lock = lock_of(backend.connect(), kind)
@@ -280,23 +315,6 @@ async def test_blocks(backend: Backend, server_state: ServerState, kind: str) ->
             raise KeyError("mine")
     assert not hasattr(caught.value, "__notes__")
     assert not await lock.is_locked()
-
-
-@kinds
-@pytest.mark.parametrize("fault", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
-async def test_what_was_lost_runs_exactly_once(
-    backend: Backend, proxy: Proxy, server_state: ServerState, kind: str, fault: Callable[..., Any]
-) -> None:
-    lock = lock_of(backend.connect(proxy.url, timeout=0.5), kind)
-    lost = fault(proxy, b"orders")
-    await lock.lock()
-    assert lost.happened.is_set()
-    assert "1" in server_state.holds("orders").values()
-    assert await lock.get_hold_count() == 1
-    lost = fault(proxy, b"orders")
-    await lock.unlock()
-    assert lost.happened.is_set()
-    assert left(server_state.redis) == set()
 
 
 async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_state: ServerState) -> None:
@@ -332,18 +350,6 @@ async def test_beside_a_java_client(backend: Backend, server_state: ServerState,
     assert server_state.redis.hgetall("orders") == before
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("read", "write")])
-async def test_another_type_under_the_name_is_the_servers_error(
-    backend: Backend, server_state: ServerState, kind: str
-) -> None:
-    server_state.redis.set("orders", "a string")
-    lock = lock_of(backend.connect(), kind)
-    for call in (lock.lock, lock.unlock):
-        with pytest.raises(Exception, match="WRONGTYPE"):
-            await call()
-    assert server_state.redis.get("orders") == b"a string"
-
-
 @pytest.mark.parametrize("kind", [*KINDS, "multi", "red"])
 async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str) -> None:
     words = [] if kind == "lock" else re.split(r"\W", kind)
@@ -356,17 +362,16 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert not hasattr(lock, "__dict__")
 
 
-@kinds
+@pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 async def test_owners_take_turns(backend: Backend, kind: str) -> None:
-    client = backend.connect()
-    exclusive = "write" if kind == "read" else kind
+    clients = [backend.connect(), backend.connect()]
     inside: list[int] = []
     turns: list[int] = []
 
     def worker(owner: int) -> Callable[[], Awaitable[None]]:
         async def work() -> None:
             for _ in range(5):
-                async with lock_of(client, exclusive, owner=owner):
+                async with lock_of(clients[owner % 2], rival_of(kind), owner=owner):
                     inside.append(owner)
                     await backend.sleep(0)
                     turns.append(inside.pop())
@@ -378,3 +383,66 @@ async def test_owners_take_turns(backend: Backend, kind: str) -> None:
     for other in others:
         await other.result(TIME_LIMIT)
     assert sorted(turns) == sorted([*range(6)] * 5)
+
+
+async def test_closing_it(backend: Backend) -> None:
+    async with backend.connect() as client:
+        assert client.id in repr(client)
+        assert client.closed is False
+        assert await client.get_lock("orders").try_lock()
+    assert client.closed is True
+    await client.close()
+    assert client.closed
+    # One that never talked.
+    started = time.monotonic()
+    await backend.connect(NOWHERE).close()
+    assert time.monotonic() - started < WOKEN
+
+
+async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
+    client = backend.connect()
+    lock = client.get_lock("orders")
+    await lock.lock()
+    await client.close()
+    for call in (
+        *(lock.lock, lock.try_lock, lock.acquire, lock.unlock, lock.release, lock.force_unlock, lock.delete),
+        *(lock.is_locked, lock.locked, lock.is_held, lock.is_held_by_current_thread, lambda: lock.is_held_by(1)),
+        *(lock.get_hold_count, lock.remain_time_to_live),
+        *(lock.__aenter__, lock.hold().__aenter__, lock.hold(wait_time=1).__aenter__),
+    ):
+        with pytest.raises(ClosedError, match=client.id):
+            await call()
+    with pytest.raises(RuntimeError):
+        await client.get_lock("orders").lock()
+
+
+async def test_closing_releases_held_locks_and_no_others(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    for kind in [*KINDS, *GROUPS]:
+        await lock_of(client, kind, kind).lock()
+    await lock_of(client, "lock", "lock").lock()
+    await client.get_lock("stock", owner=1).lock(60)
+    await client.get_lock("taken").lock(60)
+    server_state.redis.delete("taken")
+    server_state.redis.hset("taken", "somebody:1", 1)
+    # Waiters of another client are notified.
+    waiting = [await one_waits(backend, client, kind, backend.connect(), f"{kind}:2") for kind in ("lock", "fair")]
+    await client.close()
+    for _, _, other in waiting:
+        await other.result()
+    assert left(server_state.redis) == {"lock:2", "fair:2", "taken", "redisson_lock_token:{fenced}"}
+    assert server_state.holds("taken") == {"somebody:1": "1"}
+
+
+async def test_no_connection_remains(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
+    ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
+    await ours[0].lock()
+    assert not await ours[1].try_lock(wait_time=0.2)
+
+    def connections() -> int:
+        return sum(entry["name"] == "to-be-closed" for entry in server_state.redis.client_list())
+
+    await backend.until(lambda: connections() >= 2)
+    await client.close()
+    await backend.until(lambda: connections() == 0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
@@ -117,21 +115,8 @@ async def test_one_owner_in_many_calls_each_gets_its_own_token(backend: Backend)
     tokens = [token for some in given for token in some]
     assert len(set(tokens)) == 100
     assert all(some == sorted(some) for some in given)
-    assert await lock.get_token() == max(tokens)
-
-
-@pytest.mark.parametrize("take", ["lock_and_get_token", "try_lock_and_get_token"])
-async def test_two_calls_of_one_owner_have_a_token_each(threads: Backend, proxy: Proxy, take: str) -> None:
-    lock = threads.connect(proxy.url).get_fenced_lock("orders", owner=7)
-    slow = proxy.hold_reply(b"redisson_lock_token")
-    first = threads.spawn(getattr(lock, take))
-    assert slow.held.wait(TIME_LIMIT)
-    second = threads.spawn(getattr(lock, take))
-    slow.deliver()
-    tokens = [await first.result(), await second.result()]
-    assert tokens == sorted(set(tokens))
-    assert lock.token == tokens[1]
-    assert await lock.get_hold_count() == 2
+    assert await lock.get_token() == lock.token == max(tokens)
+    assert await lock.get_hold_count() == 100
 
 
 class TestTheTokenOfAHold:
@@ -189,40 +174,6 @@ class TestTheyOnlyGrow:
         assert await lock.delete() is False
         assert server_state.redis.keys() == [DELETED.encode()]
 
-    async def test_after_delete_and_a_clock_that_was_set_back(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
-        # As it is where the newest token was given before the clock was set back by an hour.
-        seconds, _ = server_state.redis.time()
-        newest = (seconds + 3600) * 1_000_000
-        server_state.redis.set(COUNTER, newest)
-        lock = backend.connect().get_fenced_lock("orders")
-        token = await lock.lock_and_get_token()
-        assert token == newest + 1
-        assert await lock.delete()
-        assert await lock.lock_and_get_token() > token
-
-    async def test_after_other_changes_of_the_counter(self, backend: Backend, server_state: ServerState) -> None:
-        lock = backend.connect().get_fenced_lock("orders")
-        token = await lock.lock_and_get_token()
-        server_state.redis.flushall()
-        newer = await lock.lock_and_get_token()
-        assert newer > token
-        assert await lock.get_hold_count() == 1
-        assert await lock.force_unlock() is True
-        assert await lock.get_token() == newer
-        # Java counts, too.
-        assert server_state.redis.incr(COUNTER) == newer + 1
-        assert await lock.lock_and_get_token() > newer + 1
-
-    async def test_a_counter_that_is_none(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.set(COUNTER, "text")
-        lock = backend.connect().get_fenced_lock("orders")
-        with pytest.raises(ResponseError):
-            await lock.lock_and_get_token()
-        assert not await lock.is_locked()
-        assert server_state.redis.get(COUNTER) == b"text"
-
 
 class TestInDoubt:
     @pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
@@ -240,23 +191,6 @@ class TestInDoubt:
             newest = token
             assert lock.token == token == await lock.get_token()
         assert list(server_state.holds("orders").values()) == ["3"]
-
-    async def test_a_cancelled_acquire_leaves_no_hold_and_no_token(
-        self, tasks: Backend, proxy: Proxy, server_state: ServerState
-    ) -> None:
-        lock = tasks.connect(proxy.url).get_fenced_lock("orders", owner=7)
-        held = proxy.hold_reply(b"redisson_lock_token")
-        asking = asyncio.ensure_future(lock.lock_and_get_token())
-        await asyncio.to_thread(held.held.wait, TIME_LIMIT)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        with pytest.raises(LockNotHeldError):
-            _ = lock.token
-        held.deliver()
-        await tasks.until(lambda: not server_state.redis.exists("orders"))
-        given = await lock.get_token()
-        assert await lock.lock_and_get_token() > given > 0
 
 
 async def test_a_name_with_a_hash_tag(backend: Backend, server_state: ServerState) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import math
 import pickle
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,24 +20,17 @@ from pyredisson.identity import identity
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend
 from tests.support.faults import FLAGS
+from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
+
+from .kinds import GROUPS, lock_of, rival_of
 
 pytestmark = pytest.mark.asyncio
 
-KINDS: dict[str, Callable[[Any], Any]] = {
-    "lock": lambda client: client.get_lock("orders"),
-    "fair": lambda client: client.get_fair_lock("orders"),
-    "write": lambda client: client.get_read_write_lock("orders").write_lock(),
-    "fenced": lambda client: client.get_fenced_lock("orders"),
-    "spin": lambda client: client.get_spin_lock("orders"),
-    "non-reentrant": lambda client: client.get_non_reentrant_lock("orders"),
-    "multi": lambda client: client.get_multi_lock(client.get_lock("free"), client.get_lock("orders")),
-    "red": lambda client: client.get_red_lock(client.get_lock("orders")),
-}
 HOLDER = script("lock_holder", with_shebang=FLAGS).sha
 ID = "b983c153-7421-469a-addb-44fb92259a1b"
 FREE_IN = re.compile(r"free in (2\d|30)\.\d s at the latest")
-kinds = pytest.mark.parametrize("kind", KINDS)
+kinds = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 
 
 async def holder_of(lock: Any) -> Holder:
@@ -55,10 +47,10 @@ async def refused(lock: Any, match: str | None = None, wait: float = 0) -> LockT
 
 
 @kinds
-async def test_a_timeout_error_names_the_holder(backend: Backend, kind: str) -> None:
+async def test_errors_name_the_holder(backend: Backend, kind: str) -> None:
     holder = backend.connect()
-    await KINDS[kind](holder).lock()
-    error = await refused(KINDS[kind](backend.connect()), wait=0.02)
+    await lock_of(holder, rival_of(kind)).lock()
+    error = await refused(lock_of(backend.connect(), kind), wait=0.02)
     found = error.holder
     assert found is not None
     assert found.client_id == holder.id
@@ -70,37 +62,24 @@ async def test_a_timeout_error_names_the_holder(backend: Backend, kind: str) -> 
     assert FREE_IN.search(str(error)), str(error)
     assert "orders" in (error.name or "")
     assert (error.owner or "nobody") in str(error)
-
-
-@kinds
-async def test_the_error_of_another_owner_names_the_holder_of_the_lock(backend: Backend, kind: str) -> None:
-    holder = backend.connect()
-    await KINDS[kind](holder).lock()
     with pytest.raises(LockNotHeldError) as caught:
-        await KINDS[kind](backend.connect()).unlock()
-    found = caught.value.holder
-    assert caught.value.name is not None
-    assert caught.value.owner is not None
-    if kind != "multi":  # whose first member that is given back is the other one
-        assert found is not None
-        assert found.client_id == holder.id
+        await lock_of(backend.connect(), kind).unlock()
+    assert None not in (caught.value.name, caught.value.owner)
+    assert caught.value.holder is not None
+    assert caught.value.holder.client_id == holder.id
 
 
-async def test_it_is_not_held(backend: Backend) -> None:
-    with pytest.raises(LockNotHeldError, match=r"'orders' is free; owner .* has no hold of it") as caught:
-        await backend.connect().get_lock("orders").unlock()
-    assert caught.value.holder is None
-    assert caught.value.name == "orders"
-
-
-async def test_a_loss_names_the_lock_and_the_owner(backend: Backend) -> None:
+async def test_errors_without_a_holder_name_the_lock_and_the_owner(backend: Backend) -> None:
     client = backend.connect()
     lock = client.get_lock("orders", owner=7)
+    with pytest.raises(LockNotHeldError, match=r"'orders' is free; owner .* has no hold of it") as free:
+        await lock.unlock()
     await lock.lock()
     await lock.force_unlock()
-    with pytest.raises(LockLostError) as caught:
+    with pytest.raises(LockLostError) as lost:
         await lock.unlock()
-    assert (caught.value.name, caught.value.owner, caught.value.holder) == ("orders", f"{client.id}:7", None)
+    for error in (free.value, lost.value):
+        assert (error.name, error.owner, error.holder) == ("orders", f"{client.id}:7", None)
 
 
 async def test_holders_without_an_announcement(backend: Backend, server_state: ServerState) -> None:
@@ -203,8 +182,8 @@ async def test_a_lock_that_is_kept(backend: Backend, server_state: ServerState) 
 @kinds
 async def test_a_client_knows_its_own_holds(backend: Backend, kind: str) -> None:
     client = backend.connect(client_name="billing")
-    lock = KINDS[kind](client)
-    if kind in ("multi", "red"):
+    lock = lock_of(client, kind)
+    if kind in GROUPS:
         with pytest.raises(NotImplementedError):
             await lock.holder()
         return
@@ -262,7 +241,7 @@ async def test_errors_survive_pickling(backend: Backend) -> None:
 
 @kinds
 async def test_what_is_shown_names_the_lock(backend: Backend, kind: str) -> None:
-    lock = KINDS[kind](backend.connect())
+    lock = lock_of(backend.connect(), kind)
     assert "Lost of <pyredisson" in repr(lock.lost)
     assert repr(lock.lost).endswith(": no hold>")
     async with lock:
@@ -270,7 +249,7 @@ async def test_what_is_shown_names_the_lock(backend: Backend, kind: str) -> None
         assert "'orders'" in repr(lost)
         assert repr(lost).endswith(": held>")
     assert repr(lost).endswith(": released>")
-    if kind not in ("multi", "red"):
+    if kind not in GROUPS:
         await lock.lock()
         lost = lock.lost
         await lock.force_unlock()
@@ -283,12 +262,10 @@ async def test_what_is_shown_names_the_lock(backend: Backend, kind: str) -> None
 
 async def test_a_type_for_everything_that_locks() -> None:
     with pyredisson.connect() as client:
-        for make in KINDS.values():
-            assert isinstance(make(client), pyredisson.Lockable)
+        assert all(isinstance(lock_of(client, kind), pyredisson.Lockable) for kind in [*KINDS, *GROUPS])
         assert not isinstance(client.get_semaphore("permits"), pyredisson.Lockable)
     async with pyredisson.asyncio.connect() as other:
-        for make in KINDS.values():
-            assert isinstance(make(other), pyredisson.asyncio.Lockable)
+        assert all(isinstance(lock_of(other, kind), pyredisson.asyncio.Lockable) for kind in [*KINDS, *GROUPS])
     assert "Lockable" in pyredisson.__all__
     assert "Lockable" in pyredisson.asyncio.__all__
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", pyredisson.__version__)

@@ -1,4 +1,4 @@
-"""Invalid arguments are refused before anything is sent."""
+"""Invalid arguments, and names that a cluster can't serve, are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ WAITING: list[Callable[[Any, Any], Any]] = [
     lambda lock, wait: lock.acquire(timeout=wait),
     lambda lock, wait: lock.lost.wait(wait),
 ]
-IMPOSSIBLE = [0, 0.0, 0.0009, -1, -0.5, math.nan, math.inf, -math.inf, 2**63, 1e300, timedelta(0), timedelta(-1)]
-IMPOSSIBLE_WAITS = [-2, -0.001, math.nan, -math.inf, timedelta(seconds=-2)]
+IMPOSSIBLE = [
+    *(0, 0.0, 0.000999, -1, -0.5, math.nan, math.inf, -math.inf, 2**52 / 1000 + 1, 2**63, 1e300, 10**400, -(10**400)),
+    *(timedelta(0), timedelta(-1), timedelta(microseconds=999)),
+]
+IMPOSSIBLE_WAITS = [-2, -0.001, math.nan, -math.inf, -(10**400), timedelta(seconds=-2)]
 
 
 @kinds
@@ -155,3 +158,49 @@ async def test_on_lost_needs_a_function(backend: Backend) -> None:
     for wrong in (None, 5):
         with pytest.raises(TypeError, match="function"):
             lock.on_lost(wrong)  # type: ignore[type-var]
+
+
+FACTORIES = [
+    name for name in dir(pyredisson.Client) if name.startswith("get_") and name[4:] not in ("multi_lock", "red_lock")
+]
+PARTED = ["a{b", "{}x", "a}b", "{", "x}y", "{}", "a{}b{c}"]
+TOGETHER = ["orders", "{orders}:1", "a{b}c", "x}y{z}", "{a}{}", " ", "\u00e4"]
+NODES = ["h1:7000"]
+backends = pytest.mark.parametrize("module", [pyredisson, pyredisson.asyncio], ids=["threads", "asyncio"])
+
+
+@backends
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_names_on_a_cluster(module: Any, factory: str) -> None:
+    cluster = getattr(module.connect(topology="cluster", nodes=NODES), factory)
+    for name in PARTED:
+        for given in (name, name.encode()):
+            with pytest.raises(ValueError, match=r"can't be used on a cluster: its braces.*\{orders\}:1") as caught:
+                cluster(given)
+            assert repr(name) in str(caught.value)
+    for name in TOGETHER:
+        assert cluster(name).name == name
+    for others in ({"topology": "single"}, {"topology": "replicated", "nodes": NODES}):
+        assert [getattr(module.connect(**others), factory)(name).name for name in PARTED] == PARTED
+
+
+@backends
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_the_mapped_name_counts(module: Any, factory: str) -> None:
+    client = module.connect(topology="cluster", nodes=NODES, name_mapper=lambda name: f"{name}}}")
+    with pytest.raises(ValueError, match="'orders}' can't be used on a cluster"):
+        getattr(client, factory)("orders")
+    repaired = module.connect(topology="cluster", nodes=NODES, name_mapper=lambda name: name.replace("{", ""))
+    assert getattr(repaired, factory)("a{b").name == "a{b"
+
+
+async def test_all_factories_are_tested() -> None:
+    assert {"get_lock", "get_read_write_lock", "get_semaphore", "get_count_down_latch"} <= {*FACTORIES}
+    assert len(FACTORIES) == 10
+
+
+@backends
+async def test_a_client_names_its_servers(module: Any) -> None:
+    client = module.connect(topology="cluster", nodes=["h2:1", "[::1]:2"])
+    assert repr(client).endswith(" at cluster of [::1]:2, h2:1>")
+    assert repr(module.connect()).endswith(" at localhost:6379/0>")

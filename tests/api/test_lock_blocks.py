@@ -1,13 +1,17 @@
-"""`with` blocks that are entered on one thread and left on another."""
+"""Blocks that one thread or task enters and another one leaves, or nobody; many threads, and those of an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,8 +19,9 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT
+from tests.support.backends import TIME_LIMIT, WOKEN, WORK_LIMIT, Backend
 from tests.support.server_state import ServerState
+from tests.support.waiting import eventually, waiters
 
 from .kinds import all_blocks, left, lock_of
 
@@ -69,14 +74,56 @@ def pools() -> Iterator[Pools]:
 
 
 @all_blocks
+@pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore:.*left on another")
-def test_left_on_another_thread(client: pyredisson.Client, pools: Pools, server_state: ServerState, kind: str) -> None:
-    lock = lock_of(client, kind)
+async def test_left_by_another_caller(backend: Backend, server_state: ServerState, kind: str) -> None:
+    lock = lock_of(backend.connect(), kind)
     for scope in (lock, lock.hold(wait_time=5)):
-        block = pools.enter(scope)
+        await backend.as_another_owner(scope.__aenter__)
         assert server_state.redis.exists("orders")
-        pools.leave(block)
+        await backend.as_another_owner(lambda: scope.__aexit__(None, None, None))  # noqa: B023
         assert left(server_state.redis) == set()
+    assert not getattr(lock, "_target", lock)._blocks
+
+
+@pytest.mark.asyncio
+@pytest.mark.filterwarnings("ignore:.*left on another")
+async def test_a_lost_block_is_not_taken_for_a_later_one(backend: Backend) -> None:
+    """The exit of a block that was lost must not release the lock of who holds it now."""
+    lock = backend.connect().get_lock("orders")
+    await backend.as_another_owner(lock.__aenter__)
+    await lock.force_unlock()
+    async with lock:
+        with pytest.raises(pyredisson.LockLostError):
+            await backend.as_another_owner(lambda: lock.__aexit__(None, None, None))
+        assert await lock.is_held()
+    assert not await lock.is_locked()
+    await backend.as_another_owner(lock.__aenter__)
+    await backend.as_another_owner(lambda: lock.__aexit__(None, None, None))
+    assert not await lock.is_locked()
+
+
+@pytest.mark.asyncio
+async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
+    """In whatever order they end."""
+    lock = backend.connect().get_read_write_lock("orders").read_lock()
+    entered, leave = ([backend.flag() for _ in range(8)] for _ in range(2))
+
+    async def read(number: int) -> int:
+        async with lock:
+            entered[number].set()
+            await leave[number].wait()
+            return await lock.get_hold_count()
+
+    readers = [backend.spawn(partial(read, number)) for number in range(8)]
+    for flag in entered:
+        await flag.wait()
+    for number in (3, 7, 0, 5, 1, 6, 4, 2):
+        leave[number].set()
+        assert await readers[number].result() == 1
+    assert not await lock.is_locked()
+    # The latest one's exit was not the last: nothing is kept of the others.
+    assert not getattr(lock, "_target", lock)._blocks
 
 
 def test_one_warning_for_each_client(client: pyredisson.Client, pools: Pools) -> None:
@@ -121,50 +168,11 @@ def test_two_blocks_of_one_request(client: pyredisson.Client, pools: Pools, serv
     assert not server_state.redis.exists("orders")
 
 
-def test_one_handle_of_many_threads(client: pyredisson.Client, server_state: ServerState) -> None:
-    """Each thread leaves its own block, in whatever order they end."""
-    lock = client.get_read_write_lock("orders").read_lock()
-    inside = threading.Barrier(9)
-    leave = [threading.Event() for _ in range(8)]
-
-    def read(mine: threading.Event) -> int:
-        with lock:
-            inside.wait(TIME_LIMIT)
-            assert mine.wait(TIME_LIMIT)
-            return lock.get_hold_count()
-
-    with ThreadPoolExecutor(8) as pool:
-        readers = [pool.submit(read, mine) for mine in leave]
-        inside.wait(TIME_LIMIT)
-        for i in (3, 7, 0, 5, 1, 6, 4, 2):
-            leave[i].set()
-            assert readers[i].result(TIME_LIMIT) == 1
-    assert not server_state.redis.exists("orders")
-    # The latest one's exit was not the last: nothing is kept of the others.
-    assert lock._blocks is None
-
-
 def test_nested_blocks_of_one_handle(client: pyredisson.Client) -> None:
     lock = client.get_lock("orders")
     hold = lock.hold()
     with lock, hold, lock, hold:
         assert lock.get_hold_count() == 4
-    assert not lock.is_locked()
-
-
-@pytest.mark.filterwarnings("ignore:.*left on another")
-def test_a_lost_block_is_not_taken_for_a_later_one(client: pyredisson.Client, pools: Pools) -> None:
-    """The exit of a block that was lost must not release the lock of who holds it now."""
-    lock = client.get_lock("orders")
-    lost = pools.enter(lock)
-    lock.force_unlock()
-    with lock:
-        with pytest.raises(pyredisson.LockLostError):
-            pools.leave(lost)
-        assert lock.is_held()
-    assert not lock.is_locked()
-    swapped = Pools(pools.second, pools.first)
-    swapped.leave(swapped.enter(lock))
     assert not lock.is_locked()
 
 
@@ -184,3 +192,254 @@ def test_the_bodys_exception_wins(client: pyredisson.Client, pools: Pools) -> No
     error = KeyError("mine")
     assert not pools.leave(block, error)
     assert any("LockLostError" in note for note in error.__notes__)
+
+
+entered_by = pytest.mark.parametrize(
+    "enter", [lambda lock: lock, lambda lock: lock.hold(wait_time=5)], ids=["with", "hold"]
+)
+
+
+def abandon_after_its_event_loop(url: str, server_state: ServerState) -> None:
+    client = pyredisson.asyncio.connect(url)
+
+    async def open_it() -> contextlib.AsyncExitStack:
+        stack = contextlib.AsyncExitStack()
+        await stack.enter_async_context(client.get_lock("orders"))
+        return stack
+
+    stack = asyncio.run(open_it())
+    assert server_state.redis.exists("orders")
+    del stack
+    eventually(lambda: not server_state.redis.exists("orders"))
+    asyncio.run(client.close())
+    gc.collect()
+
+
+@pytest.mark.asyncio
+class TestTasks:
+    async def test_an_unfinished_generator(self, tasks: Backend, server_state: ServerState) -> None:
+        """The event loop closes it in a task of its own."""
+        lock = tasks.connect().get_lock("orders")
+
+        async def numbers() -> AsyncIterator[int]:
+            async with lock:
+                yield 1
+
+        async for _ in numbers():
+            break
+        gc.collect()
+        await tasks.until(lambda: not server_state.redis.exists("orders"))
+
+    @entered_by
+    @pytest.mark.parametrize("returned", [False, True])
+    async def test_abandoned(
+        self,
+        tasks: Backend,
+        server_state: ServerState,
+        caplog: pytest.LogCaptureFixture,
+        enter: Callable[[Any], Any],
+        *,
+        returned: bool,
+    ) -> None:
+        """By its task, or by what the task has returned it to."""
+        client = tasks.connect()
+
+        async def open_it() -> contextlib.AsyncExitStack | None:
+            stack = contextlib.AsyncExitStack()
+            await stack.enter_async_context(enter(client.get_lock("orders")))
+            return stack if returned else None
+
+        stack = await asyncio.create_task(open_it())
+        assert not returned or server_state.redis.exists("orders")
+        del stack
+        await tasks.until(lambda: not server_state.redis.exists("orders"))
+        assert "nobody can leave" in caplog.text
+
+    @entered_by
+    async def test_a_task_that_has_ended_and_may_be_left_by_another(
+        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any]
+    ) -> None:
+        client = tasks.connect()
+        stack = contextlib.AsyncExitStack()
+        await asyncio.create_task(stack.enter_async_context(enter(client.get_lock("orders"))))
+        # An explicit owner isn't tied to a task, either.
+        await asyncio.create_task(client.get_lock("stock", owner=7).__aenter__())
+        gc.collect()
+        await asyncio.sleep(0.05)
+        assert server_state.redis.exists("orders", "stock") == 2
+        await stack.aclose()
+        await client.get_lock("stock", owner=7).unlock()
+        assert server_state.redis.keys() == []
+
+    async def test_another_handle_of_the_same_task(self, tasks: Backend, server_state: ServerState) -> None:
+        """Handles of one name are the same lock."""
+        client = tasks.connect()
+        await client.get_lock("orders").__aenter__()
+        gc.collect()
+        assert await client.get_lock("orders").is_held()
+        await client.get_lock("orders").__aexit__(None, None, None)
+        assert not server_state.redis.exists("orders")
+
+    async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
+        """Of a block that was lost after its task had ended."""
+        lock = tasks.connect().get_lock("orders")
+        hold = lock.hold()
+        await asyncio.create_task(hold.__aenter__())
+        await lock.force_unlock()
+
+        async def leave() -> None:
+            error = asyncio.CancelledError()
+            try:
+                raise error
+            except asyncio.CancelledError:
+                await hold.__aexit__(asyncio.CancelledError, error, None)
+                raise
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(leave())
+
+    async def test_a_foreign_cancellation_while_a_lost_block_is_left_stays_one(self, tasks: Backend) -> None:
+        """A red lock awaits the release of its other members then."""
+        client = tasks.connect()
+        members = [client.get_lock(name) for name in ("orders", "other", "third")]
+        task: asyncio.Task[None]
+
+        async def body() -> None:
+            async with client.get_red_lock(*members):
+                for member in members[:2]:
+                    await member.force_unlock()
+                try:
+                    await asyncio.sleep(TIME_LIMIT)
+                finally:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+
+        task = asyncio.create_task(body())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+    async def test_abandoned_after_its_event_loop(self, server: Server, server_state: ServerState) -> None:
+        """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
+        await asyncio.to_thread(abandon_after_its_event_loop, server.url, server_state)
+
+
+def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) -> None:
+    """Between two acquisitions of one thread each other one has about one; 20 times as many would be a convoy."""
+    threads, rounds = 64, 30
+    order: list[int] = []
+    together = threading.Barrier(threads)
+
+    def work(place: int) -> None:
+        lock = client.get_lock("orders")
+        together.wait(TIME_LIMIT)
+        for _ in range(rounds):
+            with lock:
+                order.append(place)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, place) for place in range(threads)]:
+            done.result(WORK_LIMIT)
+    assert len(order) == threads * rounds
+    for place in range(threads):
+        turns = [turn for turn, who in enumerate(order) if who == place]
+        assert max(later - turn for turn, later in pairwise(turns)) <= 20 * threads
+
+
+class TestSharedSubscription:
+    """Threads of one client share one subscription, and take turns at reading it."""
+
+    @pytest.fixture
+    def pool(self) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(8) as pool:
+            yield pool
+
+    def start(self, pool: ThreadPoolExecutor, client: pyredisson.Client, name: str, wait: float) -> Future[bool]:
+        """A thread that waits for a lock."""
+        waiting = pool.submit(client.get_lock(name).try_lock, wait, 60)
+        eventually(lambda: waiters(client, name) == 1)
+        return waiting
+
+    def free(self, server_state: ServerState, name: str) -> None:
+        """As Java does it: the key first, then the message."""
+        server_state.redis.delete(name)
+        server_state.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
+
+    def test_another_reads_on_when_the_reader_gives_up(
+        self, client: pyredisson.Client, pool: ThreadPoolExecutor, server_state: ServerState
+    ) -> None:
+        for name in ("a", "b"):
+            server_state.redis.hset(name, "somebody:1", 1)
+        first = self.start(pool, client, "a", 1.0)
+        second = self.start(pool, client, "b", TIME_LIMIT)
+        assert not first.result(TIME_LIMIT)
+        self.free(server_state, "b")
+        assert second.result(WOKEN)
+
+    def test_the_reading_thread_receives_messages_for_others(
+        self, client: pyredisson.Client, pool: ThreadPoolExecutor, server_state: ServerState
+    ) -> None:
+        names = [f"lock:{i}" for i in range(6)]
+        for name in names:
+            server_state.redis.hset(name, "somebody:1", 1)
+        waiting = {name: self.start(pool, client, name, TIME_LIMIT) for name in names}
+        for name in [*names[3:], *names[:3]]:
+            self.free(server_state, name)
+            assert waiting[name].result(WOKEN), f"nobody heard of {name}"
+
+
+class TestOnTheThreadOfAnEventLoop:
+    """The loop is blocked meanwhile."""
+
+    def test_a_hundred_tasks(self, client: pyredisson.Client) -> None:
+        """The first call says that they are one owner."""
+        done = 0
+
+        async def transfer() -> None:
+            nonlocal done
+            with client.get_lock("acct"):
+                await asyncio.sleep(0)
+            done += 1
+
+        async def transfers() -> None:
+            await asyncio.gather(*(transfer() for _ in range(100)))
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            # Before there is a loop, the thread is an owner as any other.
+            with client.get_lock("acct"):
+                assert caught == []
+            asyncio.run(transfers())
+        [warning] = caught
+        assert done == 100
+        assert warning.category is RuntimeWarning
+        assert "pyredisson.asyncio" in str(warning.message)
+        assert warning.filename == __file__
+
+    def test_an_error_leaves_nothing(self, client: pyredisson.Client) -> None:
+        """With warnings turned into errors, nothing is held."""
+
+        async def enter() -> None:
+            with client.get_lock("acct"):
+                pytest.fail("it was entered")
+
+        with pytest.raises(RuntimeWarning, match="event loop"):
+            asyncio.run(enter())
+        assert not client.get_lock("acct").is_locked()
+
+    def test_waiting(self, client: pyredisson.Client) -> None:
+        """Also for what has no owner."""
+
+        async def wait() -> bool:
+            return client.get_semaphore("permits").try_acquire(wait_time=0.3)
+
+        with pytest.warns(RuntimeWarning, match="event loop"):
+            assert not asyncio.run(wait())
+
+    def test_explicit_owners(self, client: pyredisson.Client) -> None:
+        """They differ, so the only problem is that the loop is blocked for a moment."""
+
+        async def enter() -> None:
+            with client.get_lock("acct", owner=pyredisson.new_owner()):
+                await asyncio.sleep(0)
+
+        asyncio.run(enter())

@@ -1,20 +1,27 @@
-"""Explicit owners: the values of `owner=`, their names on the server, and how long the client keeps them."""
+"""Names on the server, which Redisson shares: keys, channels and owners; explicit owners, and several calls of one."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import sys
 import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
+from redis.client import PubSub
 
 import pyredisson
-from pyredisson import LockNotHeldError, new_owner
-from pyredisson.testing import Proxy, Server
-from tests.support.backends import NOWHERE, Backend
+from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
+from pyredisson.testing import Proxy
+from tests.support.backends import NOWHERE, TIME_LIMIT, Backend
 from tests.support.server_state import ServerState
+from tests.support.waiting import waiters
+
+from .kinds import JAVA
 
 pytestmark = pytest.mark.asyncio
 MANY = 20_000
@@ -46,18 +53,6 @@ async def test_one_owner_in_several_threads_and_tasks(backend: Backend, owner: A
     assert await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).is_held())
     await client.get_lock("orders", owner=owner).unlock()
     assert not await client.get_lock("orders").is_locked()
-
-
-async def test_one_owner_on_both_backends(server: Server) -> None:
-    """It is another holder in each client, as a client's id is part of its name."""
-    owner = new_owner()
-    async with pyredisson.asyncio.connect(server.url) as client, client.get_lock("orders", owner=owner):
-
-        def elsewhere() -> bool:
-            with pyredisson.connect(server.url) as other:
-                return other.get_lock("orders", owner=owner).try_lock()
-
-        assert not await asyncio.to_thread(elsewhere)
 
 
 async def test_values_are_distinguished(backend: Backend, server_state: ServerState) -> None:
@@ -148,21 +143,160 @@ async def test_threads_that_make_the_same_owner_at_once_get_one() -> None:
             assert len(set(map(id, same))) == 1
 
 
-FORK = """
-import os, sys
-import pyredisson
-client = pyredisson.connect(sys.argv[1])
-lock = client.get_lock("orders", owner=7)
-lock.lock()
-child = os.fork()
-if child == 0:
-    os._exit(0 if lock._owner().name == f"{client.id}:7".encode() and not lock.try_lock() else 1)
-_, status = os.waitpid(child, 0)
-lock.unlock()
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
+also_reentrant = pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
 
 
-async def test_a_handle_in_a_forked_child_is_the_childs(server: Server) -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", FORK, server.url)
-    assert await process.wait() == 0
+async def outcome(call: Callable[[], Awaitable[None]]) -> str:
+    try:
+        await call()
+    except LockAlreadyHeldError:
+        return "refused"
+    return "taken"
+
+
+async def test_one_of_many_calls_gets_it(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect().get_non_reentrant_lock("orders", owner=7)
+    others = [backend.spawn(lambda: outcome(lock.lock)) for _ in range(8)]
+    assert sorted([await other.result() for other in others]) == ["refused"] * 7 + ["taken"]
+    assert list(server_state.holds("orders").values()) == ["1"]
+    assert await lock.get_hold_count() == 1
+    await lock.unlock()
+    assert server_state.redis.keys() == []
+
+
+async def test_one_of_many_calls_of_a_task_gets_it(tasks: Backend) -> None:
+    lock = tasks.connect().get_non_reentrant_lock("stock")
+    outcomes = await asyncio.gather(*(lock.lock() for _ in range(8)), return_exceptions=True)
+    assert sum(isinstance(each, LockAlreadyHeldError) for each in outcomes) == 7
+    assert await lock.get_hold_count() == 1
+
+
+async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    holder, lock = client.get_lock("orders", owner=1), client.get_non_reentrant_lock("orders", owner=7)
+    await holder.lock()
+    others = [backend.spawn(lambda: outcome(lock.lock)) for _ in range(3)]
+    await backend.until(lambda: waiters(client, "orders") == 3)
+    await holder.unlock()
+    await backend.until(lambda: any(other.done() for other in others))
+    # The others are woken one by one, by messages that mean nothing.
+    for _ in range(2):
+        server_state.redis.publish("redisson_lock__channel:{orders}", "0")
+    assert sorted([await other.result() for other in others]) == ["refused", "refused", "taken"]
+    assert await lock.get_hold_count() == 1
+    assert list(server_state.holds("orders").values()) == ["1"]
+    await lock.unlock()
+
+
+@also_reentrant
+async def test_permits_that_are_being_released_cannot_be_released_again(
+    threads: Backend, proxy: Proxy, server_state: ServerState, kind: str
+) -> None:
+    lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
+    await lock.lock()
+    slow = proxy.hold_reply(b"orders")
+    other = threads.spawn(lock.unlock)
+    assert slow.held.wait(TIME_LIMIT)
+    await threads.until(lambda: not server_state.redis.exists("orders"))
+    again = threads.spawn(lock.try_lock)
+    slow.deliver()
+    await other.result()
+    assert await again.result() is True
+    assert await lock.is_held()
+    await lock.unlock()
+    with pytest.raises(LockNotHeldError):
+        await lock.unlock()
+
+
+@pytest.fixture
+def ear(server_state: ServerState) -> Iterator[PubSub]:
+    """Hears every lock's messages, as any client would."""
+    with server_state.redis.pubsub() as listening:
+        listening.psubscribe("*")
+        assert listening.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
+        yield listening
+
+
+def heard(ear: PubSub) -> tuple[bytes, bytes]:
+    message: Any = ear.get_message(timeout=TIME_LIMIT)
+    assert message is not None, "nothing was published"
+    return message["channel"], message["data"]
+
+
+NAMES: list[tuple[str | bytes, bytes, bytes]] = [
+    ("foo", b"foo", b"redisson_lock__channel:{foo}"),
+    ("{t}foo", b"{t}foo", b"redisson_lock__channel:{t}foo"),
+    ("a b", b"a b", b"redisson_lock__channel:{a b}"),
+    ("a}b", b"a}b", b"redisson_lock__channel:{a}b}"),
+    ("a{b", b"a{b", b"redisson_lock__channel:a{b"),
+    ("{}x", b"{}x", b"redisson_lock__channel:{}x"),
+    ("x}y{z}", b"x}y{z}", b"redisson_lock__channel:x}y{z}"),
+    ("'\"\r\n", b"'\"\r\n", b"redisson_lock__channel:{'\"\r\n}"),
+    ("Schlüssel☃", "Schlüssel☃".encode(), "redisson_lock__channel:{Schlüssel☃}".encode()),
+    (b"\x00\xff", b"\x00\xff", b"redisson_lock__channel:{\x00\xff}"),
+    (b"foo", b"foo", b"redisson_lock__channel:{foo}"),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "channel"), NAMES)
+async def test_keys_and_channels(
+    backend: Backend, server_state: ServerState, ear: PubSub, name: str | bytes, key: bytes, channel: bytes
+) -> None:
+    lock = backend.connect().get_lock(name)
+    assert lock.name == name
+    assert type(lock.name) is type(name)
+    await lock.lock()
+    assert server_state.redis.keys() == [key]
+    await lock.unlock()
+    assert heard(ear) == (channel, b"0")
+    assert server_state.redis.keys() == []
+
+
+async def test_a_mapped_name(backend: Backend, server_state: ServerState, ear: PubSub) -> None:
+    client = backend.connect(name_mapper=lambda name: f"test:{name}")
+    for name in ("orders", b"orders"):
+        lock = client.get_lock(name)
+        assert lock.name == name
+        await lock.lock()
+        assert server_state.redis.keys() == [b"test:orders"]
+        await lock.unlock()
+        assert heard(ear) == (b"redisson_lock__channel:{test:orders}", b"0")
+
+
+async def test_the_hash(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    assert client.id == str(UUID(client.id))
+    assert UUID(client.id).version == 4
+    await client.get_lock("orders").lock()
+    assert server_state.redis.type("orders") == b"hash"
+    [(owner, holds)] = server_state.holds("orders").items()
+    assert re.fullmatch(re.escape(client.id) + r":[0-9]+", owner)
+    assert int(owner.rpartition(":")[2]) >= 2**32
+    assert holds == "1"
+
+
+async def test_every_owner_has_its_own_id(backend: Backend, server_state: ServerState) -> None:
+    """Threads' and tasks' own ids are used again as soon as they have ended."""
+    client = backend.connect()
+    for number in range(20):
+        await backend.as_another_owner(client.get_lock(f"orders{number}").lock)
+    owners = {owner for number in range(20) for owner in server_state.holds(f"orders{number}")}
+    assert len(owners) == 20
+    for owner in (0, 2**32 - 1):
+        await client.get_lock("explicit", owner=owner).lock()
+        assert server_state.holds("explicit") == {f"{client.id}:{owner}": "1"}
+        await client.get_lock("explicit", owner=owner).unlock()
+
+
+@pytest.mark.parametrize("payload", ["0", "1"])
+async def test_a_release_by_java_wakes_us(backend: Backend, server_state: ServerState, payload: str) -> None:
+    """Java's part is played with the plain commands that its scripts come down to."""
+    server_state.redis.hset("orders", JAVA, 1)
+    server_state.redis.pexpire("orders", 30_000)
+    client = backend.connect()
+    other = backend.spawn(client.get_lock("orders", owner=1).lock)
+    await backend.until(lambda: server_state.listeners("orders") == 1)
+    server_state.redis.delete("orders")
+    server_state.redis.publish("redisson_lock__channel:{orders}", payload)
+    await other.result()
+    assert server_state.holds("orders") == {f"{client.id}:1": "1"}

@@ -75,22 +75,6 @@ async def test_on_the_server_as_redisson_has_it(stock: Stock) -> None:
     assert set(stock.redis.keys()) - ours == {b"stock", USED.encode()}
 
 
-async def test_the_lease_ends(stock: Stock) -> None:
-    semaphore = await made(stock, 2)
-    gone = await semaphore.acquire_many(2, 0.05)
-    kept = await semaphore.try_acquire(5)
-    # One was acquired by another caller; the other is freed by the next call that asks.
-    assert len(stock.used()) == 2
-    assert await semaphore.try_release(gone) == 0
-    for permit in gone:
-        assert await semaphore.try_release(permit) is False
-        assert await semaphore.update_lease_time(permit, 5) is False
-        with pytest.raises(pyredisson.PermitNotHeldError, match=permit):
-            await semaphore.get_lease_time(permit)
-    assert await semaphore.available_permits() == stock.free() == 1
-    assert stock.used() == {kept}
-
-
 async def test_release_all_or_none(stock: Stock) -> None:
     semaphore = await made(stock, 3)
     one, ended = await semaphore.acquire(), await semaphore.acquire(60)
@@ -126,29 +110,6 @@ async def test_lease_times(stock: Stock) -> None:
     assert await semaphore.update_lease_time(ID, 1) is False
     with pytest.raises(pyredisson.PermitNotHeldError, match=f"'stock'.*{ID}"):
         await semaphore.get_lease_time(ID)
-
-
-async def test_larger_and_smaller(stock: Stock) -> None:
-    semaphore = await made(stock, 3)
-    permits = await semaphore.acquire_many(3)
-    await semaphore.add_permits(2)
-    assert [await semaphore.get_permits(), stock.free()] == [5, 2]
-    await semaphore.set_permits(1)
-    assert [await semaphore.get_permits(), await semaphore.available_permits()] == [1, -2]
-    await semaphore.release(permits[:2])
-    assert await semaphore.try_acquire() is None
-    await semaphore.release(permits[2])
-    assert await semaphore.try_acquire() is not None
-    assert await semaphore.get_permits() == 1
-
-
-async def test_the_permits_in_use_end_with_the_semaphore(stock: Stock) -> None:
-    stock.redis.set("stock", 3, px=50_000)
-    semaphore = stock.open()
-    [permit] = await semaphore.acquire()
-    assert 45_000 < stock.redis.pttl(USED) <= 50_000
-    await semaphore.delete()
-    assert await semaphore.try_release(permit) is False
 
 
 async def test_many_at_once(stock: Stock) -> None:

@@ -1,21 +1,25 @@
-"""Both semaphores: acquiring, releasing, counting, and the arguments; and what only the one that counts has."""
+"""Both semaphores: acquiring, releasing, counting and arguments; what only the one that counts has, and its doubts."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 from datetime import timedelta
 from itertools import product
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 import pyredisson
-from pyredisson.testing import Proxy
+from pyredisson._protocol.scripts import script
+from pyredisson.testing import Proxy, Server
 from tests.support.backends import NOWHERE, Backend
+from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
-from .permits import ID, KINDS, USED, Stock
+from .permits import CHANNEL, ID, KINDS, USED, Permits, Stock
 
 pytestmark = pytest.mark.asyncio
 counts = pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
@@ -33,12 +37,6 @@ async def test_set_once(stock: Stock) -> None:
     assert await semaphore.try_set_permits(7) is False
     assert await semaphore.available_permits() == stock.free() == 5
     assert stock.redis.ttl("stock") == -1
-
-
-async def test_set_to_none(stock: Stock) -> None:
-    semaphore = await stock.made(0)
-    assert not await semaphore.try_set_permits(1)
-    assert not await semaphore.try_acquire()
 
 
 async def test_acquire_and_release(stock: Stock) -> None:
@@ -147,30 +145,66 @@ async def test_a_closed_client_can_still_release(stock: Stock) -> None:
     await stock.backend.until(lambda: stock.free() == 1)
 
 
+ACQUIRES: dict[str, list[tuple[Any, ...]]] = {
+    "semaphore": [("acquire",), ("acquire", 3), ("try_acquire",), ("try_acquire", 1, 30), ("__aenter__",)],
+    "permit": [("acquire",), ("try_acquire",), ("acquire_many", 2, 10)],
+}
+
+
+class TestNeverSet:
+    async def test_it_is_logged_once(self, stock: Stock, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING, "pyredisson")
+        semaphore = stock.open()
+        assert not await semaphore.try_acquire()
+        waiter = stock.backend.spawn(stock.of(semaphore.client).acquire)
+        await stock.listened()
+        assert not await semaphore.try_acquire(1, 0.05)
+        assert not waiter.done()
+        [record] = caplog.records
+        assert "'stock'" in record.getMessage()
+        assert not await stock.of(semaphore.client, "other").try_acquire()
+        assert not await stock.open().try_acquire()
+        assert len(caplog.records) == 3
+        await semaphore.try_set_permits(1)
+        await waiter.result()
+
+    async def test_one_that_must_exist(self, stock: Stock, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING, "pyredisson")
+        semaphore = stock.of(stock.backend.connect(), must_exist=True)
+        for name, *arguments in ACQUIRES[stock.kind]:
+            with pytest.raises(pyredisson.NotSetError, match="'stock'"):
+                await getattr(semaphore._own, name)(*arguments)
+        assert stock.redis.keys() == []
+        # What makes a semaphore needs none. One without permits exists.
+        assert await semaphore.try_set_permits(0)
+        assert not await semaphore.try_acquire()
+        assert not await semaphore.try_acquire(1, 0.05)
+        await semaphore.add_permits(20)
+        for name, *arguments in ACQUIRES[stock.kind]:
+            await getattr(semaphore._own, name)(*arguments)
+        assert not caplog.records
+
+    async def test_deleted_during_a_wait(self, stock: Stock) -> None:
+        semaphore = stock.of(stock.backend.connect(), must_exist=True)
+        assert await semaphore.try_set_permits(0)
+        waiter = stock.backend.spawn(semaphore.acquire)
+        await stock.listened()
+        assert await semaphore.delete()
+        # It tries again when it is notified of a permit.
+        stock.redis.publish(CHANNEL, "1")
+        with pytest.raises(pyredisson.NotSetError, match="'stock'"):
+            await waiter.result()
+
+
 @counts
 async def test_set_for_a_time(stock: Stock) -> None:
     semaphore = stock.open()
     assert await semaphore.try_set_permits(5, ttl=timedelta(seconds=50)) is True
     assert 45_000 < stock.redis.pttl("stock") <= 50_000
-    await semaphore.acquire(2)
-    await semaphore.add_permits(1)
-    await semaphore.release()
-    assert await semaphore.drain_permits() == 5
-    assert 45_000 < stock.redis.pttl("stock") <= 50_000
     await semaphore.delete()
     assert await semaphore.try_set_permits(5, 0.05)
     await stock.backend.until(lambda: not stock.redis.exists("stock"))
     assert await semaphore.available_permits() == 0
-
-
-@counts
-async def test_release_makes_a_semaphore(stock: Stock) -> None:
-    semaphore = stock.open()
-    assert await semaphore.release_if_exists() is False
-    assert not stock.redis.exists("stock")
-    await semaphore.release(2)
-    assert await semaphore.release_if_exists(3) is True
-    assert stock.free() == 5
 
 
 @counts
@@ -182,21 +216,6 @@ async def test_drain(stock: Stock) -> None:
     assert await semaphore.drain_permits() == 5
     assert await semaphore.drain_permits() == 0
     assert stock.free() == 0
-
-
-@counts
-async def test_larger_and_smaller(stock: Stock) -> None:
-    semaphore = await stock.made(3)
-    await semaphore.add_permits(2)
-    assert stock.free() == 5
-    await semaphore.reduce_permits(7)
-    assert await semaphore.available_permits() == -2
-    assert await semaphore.drain_permits() == 0
-    assert stock.free() == -2
-    assert not await semaphore.try_acquire()
-    await semaphore.release(3)
-    assert await semaphore.try_acquire()
-    assert not await semaphore.try_acquire()
 
 
 @counts
@@ -232,14 +251,6 @@ async def test_the_bodys_own_exception_is_seen(stock: Stock) -> None:
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         async with semaphore:
             damage()
-
-
-@counts
-async def test_the_largest_number(stock: Stock) -> None:
-    semaphore = await stock.made(2**31 - 1)
-    await semaphore.acquire(2**31 - 1)
-    await semaphore.release(2**31 - 1)
-    assert stock.free() == 2**31 - 1
 
 
 SHARED = ("try_set_permits", "add_permits")
@@ -279,3 +290,107 @@ class TestArguments:
     async def test_ends_that_cannot_be(self, stock: Stock, ttl: Any, error: type[Exception]) -> None:
         with pytest.raises(error, match="ttl"):
             await stock.open(NOWHERE).try_set_permits(1, ttl)
+
+
+ACQUIRE, ADD, SET, UNDO, DELETE = (
+    script(name, with_shebang=FLAGS).sha
+    for name in ("semaphore_acquire", "semaphore_add", "semaphore_set", "semaphore_undo", "exactly_once_delete")
+)
+
+
+async def made(stock: Stock, address: str, permits: int = 5, **fields: Any) -> Permits:
+    return await stock.made(permits, address, timeout=0.8, **fields)
+
+
+@counts
+@LOSSES
+async def test_each_call_counts_once(stock: Stock, proxy: Proxy, lose: Lose) -> None:
+    semaphore = await made(stock, proxy.url)
+    for sha, call, arguments, result, free in (
+        (ACQUIRE, "try_acquire", [2], True, 3),
+        (ACQUIRE, "try_acquire", [2], True, 1),
+        (ADD, "release", [2], None, 3),
+        (ADD, "release", [1], None, 4),
+        (ADD, "release_if_exists", [2], True, 6),
+        (ADD, "add_permits", [3], None, 9),
+        (ADD, "reduce_permits", [1], None, 8),
+        (ACQUIRE, "drain_permits", [], 8, 0),
+        (DELETE, "delete", [], True, 0),
+        (SET, "try_set_permits", [6], True, 6),
+        (SET, "try_set_permits", [7], False, 6),
+    ):
+        fault = lose(proxy, sha)
+        assert await getattr(semaphore._own, call)(*arguments) == result, call
+        assert fault.happened.is_set(), call
+        assert stock.free() == free, call
+
+
+@counts
+async def test_the_result_is_false_and_a_late_copy_acquires_nothing(stock: Stock, proxy: Proxy) -> None:
+    semaphore = await made(stock, proxy.url, 1)
+    late = proxy.hold_request(ACQUIRE)
+    assert not await semaphore.try_acquire(2)
+    assert late.held.is_set()
+    proxy.wait_for(UNDO)
+    stock.java_adds(1)
+    # The server was asked to drop that connection before the call was repeated.
+    with pytest.raises(OSError, match="closed the connection"):
+        await asyncio.to_thread(late.deliver)
+    assert await semaphore.try_acquire(2)
+
+
+@counts
+@pytest.mark.parametrize("call", ["acquire", "release"])
+async def test_a_late_copy_that_the_server_could_not_be_told_to_drop(stock: Stock, call: str) -> None:
+    """The user has no right to do so: the copy arrives, and is not executed."""
+    with (
+        Server(users=["app on >x ~* &* +@all -client"]) as server,
+        server.redis() as redis,
+        Proxy(server.host, server.port) as proxy,
+    ):
+        semaphore = await made(stock, f"redis://app:x@{proxy.host}:{proxy.port}/0")
+        text = script("semaphore_acquire" if call == "acquire" else "semaphore_add", with_shebang=FLAGS)
+        redis.script_load(text.text)
+        late = proxy.hold_request(text.sha)
+        await getattr(semaphore, call)(2)
+        assert late.held.is_set()
+        expected = b"3" if call == "acquire" else b"7"
+        assert redis.get("stock") == expected
+        # Another call on the same session slot, and then the late one.
+        await semaphore.release(await semaphore.try_acquire())
+        await asyncio.to_thread(late.deliver)
+        assert redis.get("stock") == expected
+
+
+@counts
+async def test_the_server_is_a_new_one(stock: Stock, proxy: Proxy) -> None:
+    """Permits that were never acquired are not released."""
+    semaphore = await made(stock, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
+    late = proxy.hold_reply(ACQUIRE)
+    other = stock.backend.spawn(lambda: semaphore.try_acquire(2))
+    await stock.backend.until(late.held.is_set)
+    stock.redis.flushall()
+    stock.redis.set("stock", 5)
+    proxy.cut_request(ACQUIRE)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await other.result()
+    await stock.backend.until(lambda: proxy.seen(UNDO) > 0)
+    await stock.backend.until(
+        lambda: any(b" 0" in stock.redis.get(key) for key in stock.redis.keys("pyredisson_once*"))
+    )
+    assert stock.free() == 5
+
+
+@counts
+async def test_a_long_pause_while_the_outcome_was_in_doubt(
+    stock: Stock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have forgotten what it did: asked again, it would do it again."""
+    monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
+    semaphore = await made(stock, proxy.url)
+    proxy.cut_reply(ACQUIRE)
+    await semaphore.acquire(2)
+    # It undid the one in doubt, and asked with a new number.
+    proxy.wait_for(UNDO)
+    await stock.backend.until(lambda: stock.free() == 3)
+    assert proxy.seen(ACQUIRE) == 2

@@ -23,8 +23,8 @@ REAL = {"child", "tls_server"}
 """Fixtures with real processes and sockets."""
 REAL_ONLY = {
     "access rights": (
-        "api/test_client_name.py::test_a_user_may_lack_the_right",
-        "api/test_semaphore_lost_replies.py::test_a_late_copy_that_the_server_could_not_be_told_to_drop",
+        "api/test_announcement.py::test_a_user_may_lack_the_right",
+        "api/test_semaphore.py::test_a_late_copy_that_the_server_could_not_be_told_to_drop",
         "faults/test_chores.py::test_without_the_right",
         "faults/test_bounds.py::test_a_wrong_password_fails_at_once_and_is_not_tried_again",
         "faults/test_bounds.py::test_without_the_right_to_name_connections_it_still_works",
@@ -41,7 +41,7 @@ REAL_ONLY = {
         "faults/test_waiting.py::test_the_rights_for_a_read_write_lock_in_the_docs_are_enough",
         "faults/test_watchdog.py::TestNoLockIsLost::test_one_failure_of_a_credential_provider",
     ),
-    "addresses, access rights, TLS": ("api/test_lock_connect.py",),
+    "addresses, access rights, TLS, several kinds of servers": ("api/test_lock_connect.py",),
     "limits and settings of a server": (
         "faults/test_chores.py::test_out_of_memory",
         "faults/test_bounds.py::test_a_node_of_a_cluster",
@@ -56,13 +56,8 @@ REAL_ONLY = {
         "faults/test_outages.py::TestLog::test_a_server_that_refuses",
         "faults/test_watchdog.py::TestNoLockIsLost::test_renewal_follows_to_the_new_master",
     ),
-    "several kinds of servers": ("api/test_lock_servers.py",),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
     "MONITOR": ("api/test_lock_bypass.py::test_a_series_of_hand_overs_is_bounded",),
-    "processes": (
-        "api/test_client_name.py::test_a_forked_child_has_its_own_name",
-        "api/test_owners.py::test_a_handle_in_a_forked_child_is_the_childs",
-    ),
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
         "faults/test_lost_replies.py::test_an_acquire_with_an_answer_of_another_kind_is_undone",
@@ -70,10 +65,9 @@ REAL_ONLY = {
     ),
     "threads, or a client for threads": (
         "api/test_holders.py::test_outside_of_any_task",
-        "api/test_lock_blocks_asyncio.py::test_abandoned_after_its_event_loop",
+        "api/test_lock_blocks.py::TestTasks::test_abandoned_after_its_event_loop",
         "api/test_lock_asyncio.py::test_two_loops_at_a_time",
-        "api/test_lock_lost_callbacks.py::TestCallback",
-        "api/test_owners.py::test_one_owner_on_both_backends",
+        "api/test_lock_lost.py::TestCallback",
         "api/test_owners.py::test_threads_that_make_the_same_owner_at_once_get_one",
         "faults/test_bounds.py::test_signals_do_not_stretch_the_rest_of_a_reply",
         "faults/test_closed_connections.py::test_several_idle_connections_cost_one_try",
